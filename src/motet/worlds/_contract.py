@@ -1,0 +1,80 @@
+"""What the worlds here promise alike: settings refused in one wording, and a state that can be written down.
+
+A snapshot is a nested tuple of plain values (int, float, str, bytes, bool, None), headed by the world's name and its
+settings, so that it can be saved without pickle and is refused by a world it does not fit.
+"""
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from motet.errors import SettingError
+
+Snapshot = tuple[Any, ...]
+"""A world's whole state as nested tuples of plain values."""
+
+
+def whole(name: str, given: Any, least: int, most: int | None = None) -> int:
+    """``given`` as an int, if it is a whole number from ``least`` to ``most``."""
+    expected = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise SettingError(f"{name} is {given!r}; expected {expected}") from None
+    if isinstance(given, bool) or number < least or (most is not None and number > most):
+        raise SettingError(f"{name} is {given!r}; expected {expected}")
+    return number
+
+
+def real(name: str, given: Any, least: float, most: float = math.inf) -> float:
+    """``given`` as a float, if it is a finite number from ``least`` to ``most``."""
+    expected = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
+    if isinstance(given, bool | str | bytes):
+        raise SettingError(f"{name} is {given!r}; expected {expected}")
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        raise SettingError(f"{name} is {given!r}; expected {expected}") from None
+    if not (math.isfinite(number) and least <= number <= most):
+        raise SettingError(f"{name} is {given!r}; expected {expected}")
+    return number
+
+
+def checked_render_mode(given: Any) -> str | None:
+    """``given``, if these worlds can render that way."""
+    if given not in (None, "rgb_array"):
+        raise SettingError(f"render_mode is {given!r}; expected None or 'rgb_array'")
+    return None if given is None else "rgb_array"
+
+
+def freeze_rng(rng: np.random.Generator) -> Snapshot:
+    """The whole state of a PCG64 generator, the buffered half word included."""
+    state = rng.bit_generator.state
+    words = state["state"]
+    return (state["bit_generator"], words["state"], words["inc"], state["has_uint32"], state["uinteger"])
+
+
+def thaw_rng(snapshot: Snapshot) -> np.random.Generator:
+    """The generator that ``freeze_rng`` wrote down."""
+    name, state, inc, has_uint32, uinteger = snapshot
+    bits = np.random.PCG64()
+    bits.state = {
+        "bit_generator": name,
+        "state": {"state": state, "inc": inc},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return np.random.Generator(bits)
+
+
+def opened(snapshot: Snapshot, header: Snapshot) -> Snapshot:
+    """What follows the header of a snapshot, if the header is that of the world it is given to."""
+    if not isinstance(snapshot, tuple) or not snapshot:
+        raise SettingError(f"the snapshot is a {type(snapshot).__name__}; expected the tuple that get_state() gave")
+    if snapshot[0] != header:
+        raise SettingError(
+            f"the snapshot is of {snapshot[0]!r}; this world is {header!r}: make one with those settings"
+        )
+    return snapshot[1:]
