@@ -1,0 +1,206 @@
+"""Matrix games: two players choose at once, again and again, and a table pays them.
+
+Flows in: one action of each player. Flows out: their payoffs, and what both have just done. Nothing is random, and the
+whole table is public (``payoffs``), so that a test can compute best responses and equilibria and compare a learner with
+them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pettingzoo import ParallelEnv
+
+from motet.errors import NotReadyError, SettingError
+from motet.worlds import _picture
+from motet.worlds._contract import Snapshot, checked_render_mode, opened, whole
+
+__all__ = ["GAMES", "MatrixGame"]
+
+_CELL = 4 * _picture.TILE
+
+GAMES: Final[dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]]] = {
+    "prisoners_dilemma": (((3, 0), (5, 1)), ((3, 5), (0, 1))),  # cooperate, defect
+    "stag_hunt": (((4, 0), (3, 2)), ((4, 3), (0, 2))),  # stag, hare
+    "chicken": (((3, 1), (4, 0)), ((3, 4), (1, 0))),  # swerve, dare
+    "matching_pennies": (((1, -1), (-1, 1)), ((-1, 1), (1, -1))),  # heads, tails; player 0 wants a match
+    "coordination": (((1, 0), (0, 1)), ((1, 0), (0, 1))),
+}
+"""Named games: the payoffs of player 0 and of player 1, each by [action of player 0][action of player 1]."""
+
+
+class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
+    """A repeated two-player game, as a PettingZoo Parallel environment.
+
+    ``game`` is a name in ``GAMES`` or payoffs [2, actions of player 0, actions of player 1]. An observation is uint8
+    [own actions + the other's actions + 1]: one-hot the player's own last action, then the other's, then a mark that is
+    set at the start of an episode only. Its own comes first, so that one policy can sit in either seat.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "matrix_v0", "render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self, game: str | ArrayLike = "prisoners_dilemma", turns: int = 100, render_mode: str | None = None
+    ) -> None:
+        self.turns = whole("turns", turns, 1)
+        self.render_mode = checked_render_mode(render_mode)
+        self.payoffs = _checked_payoffs(game)  # [player, action of player 0, action of player 1], read-only
+        self.possible_agents = ["player_0", "player_1"]
+        self.agents: list[str] = []
+        self._counts = self.payoffs.shape[1:]
+        self.observation_spaces = {
+            name: gymnasium.spaces.Box(0, 1, (sum(self._counts) + 1,), np.uint8) for name in self.possible_agents
+        }
+        self.action_spaces = {
+            name: gymnasium.spaces.Discrete(count)
+            for name, count in zip(self.possible_agents, self._counts, strict=True)
+        }
+        self._turn = -1  # before the first reset
+        self._last: tuple[int, int] | None = None  # the last joint action
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.uint8]], dict[str, dict[str, Any]]]:
+        """Begin an episode. The game has no chance in it, so the seed changes nothing."""
+        self._turn, self._last = 0, None
+        self.agents = self.possible_agents[:]
+        return self._observations(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: Mapping[str, int]
+    ) -> tuple[
+        dict[str, NDArray[np.uint8]],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Play one turn of both players."""
+        if not self.agents:
+            raise NotReadyError("no episode is running: call reset() first")
+        if set(actions) != set(self.agents):
+            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+        first, second = (
+            whole(f"the action of {name}", actions[name], 0, count - 1)
+            for name, count in zip(self.agents, self._counts, strict=True)
+        )
+        self._last = (first, second)
+        self._turn += 1
+        names = self.agents
+        over = self._turn == self.turns
+        if over:
+            self.agents = []
+        paid = self.payoffs[:, first, second].tolist()
+        return (
+            self._observations(),
+            dict(zip(names, paid, strict=True)),
+            dict.fromkeys(names, False),
+            dict.fromkeys(names, over),
+            {name: {} for name in names},
+        )
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Box:
+        """The space of what a player sees."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
+        """A player's actions; the two may have different numbers of them."""
+        return self.action_spaces[agent]
+
+    def state(self) -> NDArray[np.uint8]:
+        """The last joint action as player 0 sees it, which is all there is to know."""
+        return self._observation(0)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The table, uint8 [64 * (rows + 1), 64 * (columns + 1), 3]; None unless ``render_mode`` is ``'rgb_array'``.
+
+        Rows are the actions of player 0, columns those of player 1; a cell shows the payoff of player 0 at the lower
+        left and that of player 1 at the upper right, on the greener a ground the more the two earn together; the
+        last joint action is framed.
+        """
+        if self.render_mode is None:
+            return None
+        rows, columns = self._counts
+        unit = _CELL // _picture.TILE
+        together = self.payoffs.sum(axis=0)
+        share = ((together - together.min()) / (np.ptp(together) or 1.0))[..., None]
+        cells = np.full((rows + 1, columns + 1, 3), _picture.PAPER, np.uint8)
+        cells[1:, 1:] = np.rint(share * np.array((190, 222, 190)) + (1 - share) * np.array((242, 222, 206)))
+        picture = _picture.ground(cells.repeat(unit, axis=0).repeat(unit, axis=1), lines=0.0)
+        for line in range(1, rows + 1):
+            picture[line * _CELL] = _picture.WALL
+        for line in range(1, columns + 1):
+            picture[:, line * _CELL] = _picture.WALL
+        self._label(picture)
+        if self._last is not None:
+            top, left = ((action + 1) * _CELL for action in self._last)
+            cell = picture[top : top + _CELL, left : left + _CELL]
+            cell[1:4] = cell[-3:] = cell[:, 1:4] = cell[:, -3:] = _picture.INK
+        return picture
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def get_state(self) -> Snapshot:
+        """Everything that decides what happens next, as nested tuples of plain values."""
+        if self._turn < 0:
+            raise NotReadyError("there is no state yet: call reset() first")
+        return (self._header(), self._turn, self._last)
+
+    def set_state(self, state: Snapshot) -> None:
+        """Go on from a snapshot of the same game, bit for bit."""
+        self._turn, self._last = opened(state, self._header())
+        self.agents = [] if self._turn == self.turns else self.possible_agents[:]
+
+    def _header(self) -> Snapshot:
+        return ("matrix", self.turns, self._counts, self.payoffs.tobytes())
+
+    def _observation(self, player: int) -> NDArray[np.uint8]:
+        seen = np.zeros(sum(self._counts) + 1, np.uint8)
+        if self._last is None:
+            seen[-1] = 1
+        else:
+            seen[self._last[player]] = 1
+            seen[self._counts[player] + self._last[1 - player]] = 1
+        return seen
+
+    def _observations(self) -> dict[str, NDArray[np.uint8]]:
+        return {name: self._observation(player) for player, name in enumerate(self.possible_agents)}
+
+    def _label(self, picture: NDArray[np.uint8]) -> None:
+        """Number the rows and columns in their players' colours, and write both payoffs into every cell."""
+        own, other = _picture.AGENTS[:2]
+        for player, (count, colour) in enumerate(zip(self._counts, (own, other), strict=True)):
+            for action in range(count):
+                top, left = (_CELL * (action + 1), 0) if player == 0 else (0, _CELL * (action + 1))
+                text = str(action)
+                _picture.write(picture, top + 22, left + 32 - 8 * len(text), text, colour, scale=4)
+        for row in range(self._counts[0]):
+            for column in range(self._counts[1]):
+                top, left = _CELL * (row + 1), _CELL * (column + 1)
+                mine, yours = (f"{payoff:.3g}" for payoff in self.payoffs[:, row, column].tolist())
+                scale = 2 if max(len(mine), len(yours)) <= 6 else 1
+                _picture.write(picture, top + _CELL - 20, left + 9, mine, own, scale)
+                _picture.write(picture, top + 10, left + _CELL - 6 - 4 * scale * len(yours), yours, other, scale)
+
+
+def _checked_payoffs(game: str | ArrayLike) -> NDArray[np.float64]:
+    """The payoffs of a named or given game, float64 [2, rows, columns], read-only."""
+    if isinstance(game, str):
+        if game not in GAMES:
+            raise SettingError(f"game is {game!r}; expected one of {', '.join(sorted(GAMES))}, or payoffs [2, n, m]")
+        table: ArrayLike = GAMES[game]
+    else:
+        table = game
+    try:
+        payoffs = np.array(table, np.float64)
+    except (TypeError, ValueError):
+        raise SettingError(f"game is {game!r}; expected payoffs [2, n, m], one table of equal shape a player") from None
+    if payoffs.ndim != 3 or payoffs.shape[0] != 2 or payoffs.size == 0:
+        raise SettingError(f"the payoffs have shape {payoffs.shape}; expected (2, n, m): one n x m table a player")
+    if not np.isfinite(payoffs).all():
+        raise SettingError(f"the payoffs are {payoffs.tolist()}; expected finite numbers")
+    payoffs.flags.writeable = False
+    return payoffs
