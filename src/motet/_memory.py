@@ -1,0 +1,248 @@
+"""Anonymous shared memory, laid out from a spec of named arrays.
+
+A :class:`Segment` is one mapping without a name in any file system: nothing to unlink, nothing to leak, whatever is
+killed. It is made by one process, poisoned (so that use before writing shows), and handed to children when they are
+started, also to those started much later. All of its room is reserved when it is made: a machine that cannot hold it
+says so at once, with the sizes, instead of killing something in the middle of a run.
+
+>>> segment = Segment({"status": Array((4,), "uint64"), "flat": Array((1000,), "float32")})
+>>> segment["flat"].shape, bool(np.isnan(segment["flat"]).all())
+((1000,), True)
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.errors import MemoryShortError, MotetError, SettingError
+
+__all__ = ["LINE", "Array", "Segment", "available_bytes", "format_bytes"]
+
+LINE = 64
+"""Bytes of a cache line: what every array is aligned to, so that no two writers share one."""
+
+HEADROOM = 0.95
+"""The share of what is available that one segment may take: the processes themselves need memory too."""
+
+POISON = 0xFF
+"""What fresh memory is filled with: NaN in every float, -1 in every signed integer, an absurd size in the others."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """Shape and dtype of one named array of a segment."""
+
+    shape: tuple[int, ...]
+    dtype: npt.DTypeLike = "uint8"
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(n, int) or n < 0 for n in self.shape):
+            raise SettingError(f"shape: given {self.shape!r}, expected sizes from 0 on")
+        if np.dtype(self.dtype).hasobject:
+            raise SettingError(f"dtype: given {self.dtype!r}, expected one without Python objects")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array alone."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class Segment:
+    """Named arrays in one anonymous shared mapping.
+
+    Args:
+        spec: the arrays, by name. Each begins on its own cache line.
+        directory: put the memory into a nameless file on this file system instead of into memory, for sizes beyond it.
+    """
+
+    def __init__(self, spec: Mapping[str, Array], directory: str | os.PathLike[str] | None = None) -> None:
+        self._spec = dict(spec)
+        size = max(sum(_padded(a.nbytes) for a in self._spec.values()), LINE)
+        _check_room(size, directory)
+        fd = _reserve(size, directory)
+        try:
+            self._map(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+        np.frombuffer(self._mmap, np.uint8).fill(POISON)
+
+    def _map(self, fd: int, size: int) -> None:
+        self._fd, self.size = fd, size
+        self._mmap = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        offset = 0
+        for name, array in self._spec.items():
+            count = int(np.prod(array.shape, dtype=np.int64))
+            flat: npt.NDArray[Any] = np.frombuffer(self._mmap, array.dtype, count, offset)
+            self._arrays[name] = flat.reshape(array.shape)
+            offset += _padded(array.nbytes)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            raise MotetError(
+                "a shared segment cannot be pickled by itself: hand it to a process as one of its arguments, "
+                "so that the descriptor of the memory goes with it"
+            )
+        return _arrive, (reduction.DupFd(self._fd), self.size, self._spec)
+
+    def __del__(self) -> None:
+        # The mapping itself lives as long as any array into it; the descriptor is only needed for handing it on.
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _arrive(descriptor: Any, size: int, spec: dict[str, Array]) -> Segment:
+    segment = Segment.__new__(Segment)
+    segment._spec = spec
+    segment._map(descriptor.detach(), size)
+    return segment
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // LINE) * LINE
+
+
+def _reserve(size: int, directory: str | os.PathLike[str] | None) -> int:
+    """A descriptor of ``size`` bytes without a name, all of them really there."""
+    if directory is not None:
+        fd = _nameless_file(Path(directory))
+    elif hasattr(os, "memfd_create"):
+        fd = os.memfd_create("motet", os.MFD_CLOEXEC)
+    else:
+        fd = _unlinked_shm()
+    try:
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise _short(size, available_bytes(directory), directory) from error
+        raise
+    return fd
+
+
+def _nameless_file(directory: Path) -> int:
+    if not directory.is_dir():
+        raise SettingError(f"directory: given {str(directory)!r}, expected an existing folder")
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+    with tempfile.TemporaryFile(dir=directory) as file:  # unlinked as soon as it is made
+        return os.dup(file.fileno())
+
+
+def _unlinked_shm() -> int:
+    """POSIX shared memory whose name is gone before anybody else can see it (macOS)."""
+    import _posixshmem
+
+    name = f"/motet-{os.getpid()}-{os.urandom(6).hex()}"
+    fd: int = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+    _posixshmem.shm_unlink(name)
+    return fd
+
+
+def _check_room(size: int, directory: str | os.PathLike[str] | None) -> None:
+    available = available_bytes(directory)
+    if available is not None and size > available:
+        raise _short(size, available, directory)
+
+
+def _short(size: int, available: int | None, directory: str | os.PathLike[str] | None) -> MemoryShortError:
+    where = "of memory" if directory is None else f"on the file system of {os.fspath(directory)!r}"
+    free = "an unknown amount" if available is None else format_bytes(available)
+    hint = "a smaller capacity, or directory=… to put it on a disk" if directory is None else "a smaller capacity"
+    return MemoryShortError(f"{format_bytes(size)} {where} asked for, {free} available: choose {hint}")
+
+
+def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:
+    """How much room a new segment may take: the least of free memory and every control group's limit."""
+    if directory is not None:
+        stat = os.statvfs(directory)
+        return int(stat.f_bavail * stat.f_frsize * HEADROOM)
+    if sys.platform != "linux":
+        return None
+    limits = [_meminfo("MemAvailable"), *_cgroup_room()]
+    return int(max(min(limits), 0) * HEADROOM)
+
+
+def _meminfo(key: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise MotetError(f"/proc/meminfo has no {key}")
+
+
+def _cgroup_room() -> list[int]:
+    """What each memory control group on the way to the root still allows."""
+    room: list[int] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit, usage, stat = Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "
+        elif "memory" in controllers.split(","):
+            base, limit, usage = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            stat = "total_inactive_file "
+        else:
+            continue
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            if (left := _cgroup_left(folder, limit, usage, stat)) is not None:
+                room.append(left)
+    return room
+
+
+def _cgroup_left(folder: Path, limit: str, usage: str, stat: str) -> int | None:
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max":
+            return None
+        used = int((folder / usage).read_text())
+        reclaimable = sum(
+            int(line.removeprefix(stat))
+            for line in (folder / "memory.stat").read_text().splitlines()
+            if line.startswith(stat)
+        )
+    except FileNotFoundError:  # the root group, or a namespace that does not show this one
+        return None
+    return int(most) - used + reclaimable
+
+
+def format_bytes(n: int) -> str:
+    """A size for people.
+
+    >>> format_bytes(1536), format_bytes(3 * 2**30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    size = float(n)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{n} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,185 @@
+"""Publication: a learner's policy, in shared memory, as one version. One publisher writes, any number of actors read.
+
+The payload is flat: a small typed header (learner step, epsilon, stage, normaliser, whatever the algorithm declares) and
+the weights, copied in one go, so that everything a subscriber sees belongs to one version. With two slots (double
+buffer) the publisher fills the one that is not the newest; with one slot (snapshot) it writes over it. Either way a
+subscriber verifies what it copied, and if it met a write it keeps what it has. No reader can make the writer wait, and
+no writer can make a reader wait.
+
+>>> publication = Publication(weights=4, header={"epsilon": HeaderField(), "stage": HeaderField(dtype="int64")})
+>>> publisher, subscriber = publication.publisher(), publication.subscriber()
+>>> publisher.publish(np.ones(4, "float32"), epsilon=0.25, stage=3)
+1
+>>> subscriber.refresh(), subscriber.version, subscriber.weights.tolist(), subscriber["epsilon"], subscriber["stage"]
+(True, 1, [1.0, 1.0, 1.0, 1.0], 0.25, 3)
+>>> subscriber.refresh()
+False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet import _native
+from motet._memory import LINE, Array, Segment
+from motet.errors import NotReadyError, SettingError, SpecError
+
+__all__ = ["HeaderField", "Publication", "Publisher", "Subscriber"]
+
+
+@dataclass(frozen=True)
+class HeaderField:
+    """One value that travels with the weights."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = "float64"
+
+
+class Publication:
+    """The shared memory of one publication. Hand it to processes as an argument; make the two ends there.
+
+    Args:
+        weights: how many float32 numbers.
+        header: what else travels in the same version, by name.
+        slots: 2 is the double buffer, 1 the snapshot (half the memory; a subscriber meets a write more often).
+        checked: debugging: every version carries a checksum that is verified on reading.
+        segment: a segment that has room for :meth:`layout`; without one the publication makes its own.
+        prefix: the name of its part in the segment.
+    """
+
+    def __init__(
+        self,
+        weights: int,
+        header: Mapping[str, HeaderField] | None = None,
+        *,
+        slots: int = 2,
+        checked: bool = False,
+        segment: Segment | None = None,
+        prefix: str = "publication",
+    ) -> None:
+        self.weights, self.header = weights, dict(header or {})
+        self.slots, self._prefix = slots, prefix
+        self._segment = segment or Segment(self.layout(weights, header, slots=slots, prefix=prefix))
+        self._attach()
+        _native.slots_format(self._memory, self._offset + weights * 4, slots, checked)
+
+    @staticmethod
+    def layout(
+        weights: int, header: Mapping[str, HeaderField] | None = None, *, slots: int = 2, prefix: str = "publication"
+    ) -> dict[str, Array]:
+        """The arrays that a segment needs to hold such a publication."""
+        if weights < 1:
+            raise SettingError(f"weights: given {weights}, expected 1 or more")
+        if not 1 <= slots <= 64:
+            raise SettingError(f"slots: given {slots}, expected 1 (snapshot), 2 (double buffer), or up to 64")
+        payload = _offset(_record(header or {})) + weights * 4
+        return {f"{prefix}/slots": Array((_native.slots_bytes(payload, slots),))}
+
+    def _attach(self) -> None:
+        self._record = _record(self.header)
+        self._offset = _offset(self._record)
+        self._memory = self._segment[f"{self._prefix}/slots"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        keys = ("weights", "header", "slots", "_prefix", "_segment")
+        return {key: self.__dict__[key] for key in keys}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+    def publisher(self) -> Publisher:
+        """Take over the writing end. A predecessor, if there was one, must be dead."""
+        publisher = Publisher(self._memory, self._record.itemsize, self._offset, self.weights * 4)
+        publisher._header = np.zeros((), self._record)
+        publisher._bytes = publisher._header.reshape(1).view(np.uint8)
+        return publisher
+
+    def subscriber(self) -> Subscriber:
+        """A reading end with its own private copy."""
+        spares = [_aligned(self._offset + self.weights * 4) for _ in range(2)]
+        subscriber = Subscriber(self._memory, self._record.itemsize, self._offset, self.weights * 4, *spares)
+        subscriber._headers = tuple(s[: self._record.itemsize].view(self._record)[0] for s in spares)
+        subscriber._weights = tuple(s[self._offset :].view(np.float32) for s in spares)
+        return subscriber
+
+
+class Publisher(_native.SlotWriter):
+    """The writing end. Made by :meth:`Publication.publisher` in the process that publishes."""
+
+    _header: npt.NDArray[Any]
+    _bytes: npt.NDArray[np.uint8]
+
+    def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
+        """Publish weights and header as one version (by default the one after the newest); returns the version.
+
+        A header field that is not given keeps its last value.
+        """
+        for name, value in header.items():
+            try:
+                self._header[name] = value
+            except (ValueError, TypeError) as error:
+                known = list(self._header.dtype.names or ())
+                raise SpecError(f"header {name}: given {value!r}, expected one of the fields {known}: {error}") from error
+        if version is None:
+            version = self.newest + 1
+        elif version < self.newest:
+            raise SettingError(f"version: given {version}, expected {self.newest} or more: versions never go back")
+        self._publish(self._bytes, weights, version)
+        return version
+
+
+class Subscriber(_native.SlotReader):
+    """A reading end. Made by :meth:`Publication.subscriber` in the process that reads.
+
+    ``refresh()`` takes the newest version if there is a new one and returns True; with nothing new it costs one load and
+    returns False. If it met a write it keeps what it has, returns False and sets ``met_write``. ``wait(timeout_s)`` waits
+    until there is something to take. ``version`` is the one held, ``newest`` the newest published.
+    """
+
+    _headers: tuple[Any, ...]
+    _weights: tuple[npt.NDArray[np.float32], ...]
+
+    @property
+    def weights(self) -> npt.NDArray[np.float32]:
+        """The weights of the version held: ask again after each refresh, since the two private copies take turns."""
+        self._need()
+        return self._weights[self._current]
+
+    def __getitem__(self, name: str) -> Any:
+        self._need()
+        value = self._headers[self._current][name]
+        return value.item() if value.ndim == 0 else value
+
+    @property
+    def lag_versions(self) -> int:
+        """How many versions behind the newest one."""
+        return self.newest - self.version
+
+    def _need(self) -> None:
+        if self._have == 0:
+            raise NotReadyError("nothing has been taken from this publication yet: call refresh() until it returns True")
+
+
+def _record(header: Mapping[str, HeaderField]) -> np.dtype[Any]:
+    for name, item in header.items():
+        if np.dtype(item.dtype).kind not in "biuf":
+            raise SettingError(f"header {name}: given dtype {item.dtype!r}, expected bool, an integer or a float")
+    fields = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
+    return np.dtype([*fields, ("_pad", np.uint8)] if not fields else fields, align=True)
+
+
+def _offset(record: np.dtype[Any]) -> int:
+    return -(-record.itemsize // LINE) * LINE
+
+
+def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Private memory that begins on a cache line."""
+    raw = np.zeros(nbytes + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + nbytes]

@@ -1,0 +1,553 @@
+"""Replay: what an agent experienced, in shared memory. Actors write, one learner reads, nobody waits.
+
+A replay is made of *lanes*: rings of rows with one writer each. Row after row, a lane tells what one world did to one
+agent; the transition that starts at a row ends in the next one, so each observation is stored once, and an episode's
+last observation has a row of its own. One :class:`Reader`, usually in another process, draws from all lanes: uniformly,
+by priority, by partition with a share each, or every row once and in order. It copies first and verifies afterwards;
+what a writer overtook is drawn again. Neither side holds a lock, so either may be killed at any instruction.
+
+>>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=100)
+>>> replay = Replay(spec)
+>>> writer = replay.writer()
+>>> for t in range(5):
+...     rows = writer.append(observation=np.full(2, t, "float32"), action=t, reward=1.0)
+>>> reader = replay.reader(gamma=0.5, n_step=2, seed=1)
+>>> batch = reader.sample(3)
+>>> bool((batch.next_observation == batch.observation + 2).all()), batch.reward, batch.discount
+(True, array([1.5, 1.5, 1.5], dtype=float32), array([0.25, 0.25, 0.25], dtype=float32))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from motet import _native
+from motet._memory import Array, Segment
+from motet.errors import SettingError, WaitTimeoutError
+
+__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer"]
+
+Nest = Any
+"""A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
+
+_RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a row."""
+
+    shape: tuple[int, ...] = ()
+    """Its shape in one row."""
+    dtype: str = "float32"
+    """How it is stored; what is appended must have it already, so that nothing is converted in silence."""
+    next: bool = False
+    """Also gathered from the transition's end (observations always are), e.g. for the mask of the next actions."""
+    finite: bool = False
+    """Refuse NaN and infinity."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        dtype = np.dtype(self.dtype)
+        object.__setattr__(self, "dtype", dtype.name)
+        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
+            raise SettingError(f"dtype: given {self.dtype!r}, expected bool, an integer or a float of up to 64 bits")
+        if any(n < 1 for n in self.shape):
+            raise SettingError(f"shape: given {self.shape}, expected sizes from 1 on")
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """What a row holds and how many there are.
+
+    ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces whose elements are arrays (Box,
+    Discrete, MultiDiscrete, MultiBinary), or dicts and tuples of them.
+    """
+
+    observation: Nest
+    """What the agent sees."""
+    action: Nest
+    """What it does."""
+    capacity: int
+    """Rows in all lanes together."""
+    lanes: int | Mapping[str, int] = 1
+    """How many lanes; or for each partition, by name, how many."""
+    extra: Mapping[str, Nest] = field(default_factory=dict)
+    """Any further fields by name, e.g. a log-probability or an action mask."""
+    reward: Field = Field(finite=True)
+    """The reward; float32 or float64."""
+    once: bool = False
+    """Every row is read once and in order; a writer waits rather than overwrite what has not been released."""
+    checked: bool = False
+    """Debugging: every row carries a checksum that is verified on reading."""
+
+    def __post_init__(self) -> None:
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        put("observation", _fields("observation", self.observation))
+        put("action", _fields("action", self.action))
+        put("extra", {name: _fields(name, value) for name, value in self.extra.items()})
+        put("lanes", {"": self.lanes} if isinstance(self.lanes, int) else dict(self.lanes))
+        for name in self.extra:
+            if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
+                raise SettingError(f"extra: given the name {name!r}, expected an identifier that is not taken")
+        if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
+            raise SettingError(f"reward: given {self.reward}, expected a float32 or float64 without dimensions")
+        if not self.lanes or any(n < 1 for n in self.lanes.values()):
+            raise SettingError(f"lanes: given {self.lanes}, expected 1 or more (for each partition)")
+        if self.capacity < 2 * self.n_lanes:
+            raise SettingError(f"capacity: given {self.capacity}, expected 2 or more for each of {self.n_lanes} lanes")
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes of all partitions."""
+        return sum(self._partitions.values())
+
+    @property
+    def lane_capacity(self) -> int:
+        """Rows in one lane."""
+        return -(-self.capacity // self.n_lanes)
+
+    @property
+    def _partitions(self) -> dict[str, int]:
+        assert isinstance(self.lanes, dict)
+        return self.lanes
+
+    def layout(self, prefix: str = "replay") -> dict[str, Array]:
+        """The arrays that a segment needs to hold such a replay."""
+        memory = Array((_native.lane_bytes(self.lane_capacity, _Row(self).bytes),))
+        return {f"{prefix}/lane{i}": memory for i in range(self.n_lanes)}
+
+
+class Counters(NamedTuple):
+    """What happened to the rows of a replay so far. Nothing is dropped without being counted here."""
+
+    appended: int
+    """Rows written, final rows included."""
+    sampled: int
+    """Transitions handed out by ``sample``."""
+    consumed: int
+    """Transitions handed out by ``take``."""
+    redrawn: int
+    """Draws repeated because a writer overwrote the row during the gather."""
+    overwritten_unread: int
+    """Rows overwritten before they had reached any batch."""
+    late_priorities: int
+    """Priorities that came back after their row was gone."""
+    broken: int
+    """Segments that broke off without an end (a writer died or was interrupted); their last row is never a start."""
+    waits: int
+    """How often a writer waited for room."""
+    waited_s: float
+    """How long writers waited for room, in all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Arrays of one batch; the next ``sample`` or ``take`` of the same size writes over them.
+
+    From ``sample`` all have the shape ``[batch, ...]``, stacked observations ``[batch, n_frames, ...]``. From ``take``
+    they have ``[fragments, length, ...]``, but ``observation`` and fields with a next have one row more,
+    ``[fragments, length + 1, ...]``: row ``t + 1`` is what the action of row ``t`` led to.
+    """
+
+    observation: Nest
+    action: Nest
+    reward: npt.NDArray[Any]
+    """Sum of up to ``n_step`` discounted rewards."""
+    discount: npt.NDArray[np.float32]
+    """What the value behind the transition is multiplied with: gamma ** steps, 0 where the episode terminated."""
+    version: npt.NDArray[np.uint64]
+    """Of the policy that acted."""
+    extra: dict[str, Nest]
+    next_observation: Nest = None
+    next_extra: dict[str, Nest] = field(default_factory=dict)
+    weight: npt.NDArray[np.float32] | None = None
+    """Importance weights, divided by the largest one (prioritised replay)."""
+    valid: npt.NDArray[np.bool_] | None = None
+    """From ``take``: False where no transition starts (an episode's final row, or a row behind which a writer died)."""
+    lane: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    row: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Which row of which lane each transition started at."""
+    _target: int = -1
+
+
+class Writer(_native.LaneWriter):
+    """The writing end of one lane. Made by :meth:`Replay.writer` in the process that writes.
+
+    ``append(observation, action, reward, *, terminated=False, truncated=False, version=0, **extra)`` adds one step and
+    returns the rows written so far. The last step of an episode also needs ``final_observation`` (and ``final_…`` of every
+    extra field with a next): both rows become visible at once. ``append_many`` takes consecutive steps of one episode as
+    arrays; the flags then belong to the last of them. ``interrupt()`` says that the episode broke off.
+    """
+
+
+class Reader(_native.LaneReader):
+    """The reading end of all lanes. Made by :meth:`Replay.reader` in the process that reads; one at a time."""
+
+    _replay: Replay
+    _row: _Row
+    _n_frames: int
+    _prioritised: bool
+    _cache: dict[tuple[int, int], Batch]
+
+    def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
+        """Draw transitions, with replacement.
+
+        ``beta`` is the exponent of the importance weights in a prioritised replay. ``into`` takes a batch made by
+        :meth:`batch`; otherwise batches of equal size share their arrays.
+        """
+        if self._replay.spec.once:
+            raise SettingError("this replay is read once and in order: use take, not sample")
+        batch = into or self._cached(batch_size, 0)
+        self._sample(batch._target, beta)
+        return batch
+
+    def take(self, fragments: int, length: int) -> Batch | None:
+        """Take the next ``fragments`` pieces of ``length`` consecutive rows, or None if there are not enough yet.
+
+        Every row is handed out once. Writers may overwrite what was taken only after :meth:`release`.
+        """
+        if not self._replay.spec.once:
+            raise SettingError("this replay is sampled: use sample, or make it with once=True")
+        room = self._replay.spec.lane_capacity - self._n_frames
+        if not 1 <= length <= room:
+            raise SettingError(f"length: given {length}, expected 1 to {room}: a lane holds no more")
+        batch = self._cached(fragments, length)
+        return batch if self._take(batch._target) else None
+
+    def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
+        """Give the rows of a batch new priorities, usually the absolute errors."""
+        if not self._prioritised:
+            raise SettingError("this reader draws uniformly: make it with prioritised=True")
+        self._update(batch.lane, batch.row, priority)
+
+    def wait(self, rows: int, timeout_s: float) -> int:
+        """Wait until ``rows`` rows can be drawn from; return how many there are.
+
+        This polls: a bell that every append rings would cost the writers more than all the rest of an append.
+        """
+        deadline, pause_s = time.monotonic() + timeout_s, 1e-4
+        while (ready := self.ready()) < rows:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise WaitTimeoutError(f"the reader waited {timeout_s} s for {rows} rows: there are {ready}")
+            time.sleep(min(pause_s, left))
+            pause_s = min(2 * pause_s, 2e-3)
+        return ready
+
+    def counters(self) -> Counters:
+        """What happened so far."""
+        sampled, redrawn, unread, late, consumed = self._counters()
+        words = [self._replay.words(i) for i in range(self._replay.spec.n_lanes)]
+        return Counters(
+            appended=sum(w.head for w in words),
+            sampled=sampled,
+            consumed=consumed,
+            redrawn=redrawn,
+            overwritten_unread=unread,
+            late_priorities=late,
+            broken=sum(w.broken for w in words),
+            waits=sum(w.waits for w in words),
+            waited_s=sum(w.waited_ns for w in words) * 1e-9,
+        )
+
+    def batch(self, batch_size: int, length: int = 0) -> Batch:
+        """Arrays for batches of this size, shared with no other batch."""
+        if batch_size < 1:
+            raise SettingError(f"batch: given {batch_size}, expected 1 or more")
+        rows = (batch_size, length) if length else (batch_size,)
+        more = (batch_size, length + 1) if length else (batch_size,)
+        row = self._row
+
+        def arrays(leaves: Sequence[_Leaf], wanted: bool) -> list[npt.NDArray[Any] | None]:
+            return [
+                np.zeros((*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape), leaf.dtype) if wanted else None
+                for leaf in leaves
+            ]
+
+        here = arrays(row.leaves, True)
+        there = [arrays([leaf], leaf.next and not length)[0] for leaf in row.leaves]
+        steps = math.prod(rows)
+        batch = Batch(
+            observation=row.nest("observation", here),
+            action=row.nest("action", here),
+            reward=np.zeros(rows, row.reward.dtype),
+            discount=np.zeros(rows, np.float32),
+            version=np.zeros(rows, np.uint64),
+            extra={name: row.nest(name, here) for name in self._replay.spec.extra},
+            next_observation=None if length else row.nest("observation", there),
+            next_extra={
+                name: row.nest(name, there)
+                for name in self._replay.spec.extra
+                if not length and all(leaf.next for leaf in row.leaves if leaf.root == name)
+            },
+            weight=np.zeros(rows, np.float32) if self._prioritised else None,
+            valid=np.zeros(rows, np.bool_) if length else None,
+            lane=np.zeros(steps, np.uint32),
+            row=np.zeros(steps, np.uint64),
+            _target=-1,
+        )
+        target = self._bind(
+            batch_size, length, here, there, batch.reward, batch.discount, batch.weight, batch.version, batch.row,
+            batch.lane, batch.valid,
+        )  # fmt: skip
+        object.__setattr__(batch, "_target", target)
+        return batch
+
+    def _frames(self, leaf: _Leaf) -> tuple[int, ...]:
+        return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
+
+    def _cached(self, batch_size: int, length: int) -> Batch:
+        key = (batch_size, length)
+        if key not in self._cache:
+            self._cache[key] = self.batch(batch_size, length)
+        return self._cache[key]
+
+
+class LaneWords(NamedTuple):
+    """The shared words of a lane, as anybody may read them."""
+
+    reserve: int
+    head: int
+    incarnation: int
+    broken: int
+    waits: int
+    waited_ns: int
+    released: int
+
+
+class Replay:
+    """The shared memory of one agent's replay. Hand it to processes as an argument; make writers and the reader there.
+
+    Args:
+        spec: what a row holds, how many lanes and rows.
+        segment: a segment that has room for ``spec.layout(prefix)``; without one the replay makes its own.
+        prefix: the name of its part in the segment.
+        directory: for its own segment: a nameless file there instead of memory.
+    """
+
+    def __init__(
+        self, spec: ReplaySpec, segment: Segment | None = None, prefix: str = "replay", directory: str | None = None
+    ) -> None:
+        self.spec, self._prefix = spec, prefix
+        self._segment = segment or Segment(spec.layout(prefix), directory)
+        self._row = _Row(spec)
+        for i in range(spec.n_lanes):
+            _native.lane_format(
+                self._lane(i), spec.lane_capacity, self._row.bytes, self._row.hash, spec.checked, spec.once
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"spec": self.spec, "_prefix": self._prefix, "_segment": self._segment}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._row = _Row(self.spec)
+
+    def _lane(self, i: int) -> npt.NDArray[Any]:
+        if not 0 <= i < self.spec.n_lanes:
+            raise SettingError(f"lane: given {i}, expected 0 to {self.spec.n_lanes - 1}")
+        return self._segment[f"{self._prefix}/lane{i}"]
+
+    def lanes(self, partition: str = "") -> range:
+        """The numbers of a partition's lanes."""
+        first = 0
+        for name, n in self.spec._partitions.items():
+            if name == partition:
+                return range(first, first + n)
+            first += n
+        raise SettingError(f"partition: given {partition!r}, expected one of {list(self.spec._partitions)}")
+
+    def writer(self, lane: int = 0, *, timeout_s: float = 60.0) -> Writer:
+        """Take over a lane. A predecessor, if there was one, must be dead; its unfinished episode is marked as broken.
+
+        ``timeout_s`` bounds how long an append waits for room (only where rows are read once).
+        """
+        row = self._row
+        return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s)
+
+    def reader(
+        self,
+        *,
+        n_frames: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        prioritised: bool = False,
+        alpha: float = 0.6,
+        epsilon: float = 1e-6,
+        shares: Mapping[str, float] | None = None,
+        seed: int = 0,
+    ) -> Reader:
+        """The reading end.
+
+        Args:
+            n_frames: observations stacked, the newest last; before an episode's first one that first one is repeated.
+            n_step: rewards summed, fewer at the end of an episode.
+            gamma: the discount.
+            prioritised: draw in proportion to ``(priority + epsilon) ** alpha``; new rows get the highest priority so far.
+            alpha: see there.
+            epsilon: see there.
+            shares: for each partition, its share of a batch; equal shares by default.
+            seed: of the reader's random stream.
+        """
+        spec, row = self.spec, self._row
+        names = list(spec._partitions)
+        shares = {name: 1.0 for name in names} if shares is None else dict(shares)
+        if set(shares) != set(names):
+            raise SettingError(f"shares: given {sorted(shares)}, expected one for each partition of {names}")
+        if any(not (math.isfinite(s) and s >= 0) for s in shares.values()) or not sum(shares.values()) > 0:
+            raise SettingError(f"shares: given {shares}, expected finite numbers from 0 on, not all 0")
+        if n_frames < 1 or n_step < 1:
+            raise SettingError(f"n_frames, n_step: given {n_frames}, {n_step}, expected 1 or more")
+        if not 0 <= gamma <= 1:
+            raise SettingError(f"gamma: given {gamma}, expected 0 to 1")
+        if spec.once and (n_step > 1 or prioritised):
+            raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
+        if n_frames + n_step > spec.lane_capacity:
+            raise SettingError(
+                f"capacity: given {spec.lane_capacity} rows a lane, expected at least n_frames + n_step = {n_frames + n_step}"
+            )
+        reader = Reader(
+            lanes=[self._lane(i) for i in range(spec.n_lanes)],
+            leaves=row.native,
+            row_bytes=row.bytes,
+            spec_hash=row.hash,
+            partition_of=[i for i, name in enumerate(names) for _ in range(spec._partitions[name])],
+            shares=[shares[name] / sum(shares.values()) for name in names],
+            n_frames=n_frames,
+            n_step=n_step,
+            gamma=gamma,
+            reward_offset=row.reward.offset,
+            reward_double=row.reward.dtype == "float64",
+            prioritised=prioritised,
+            alpha=alpha,
+            epsilon=epsilon,
+            seed=np.random.SeedSequence(seed).generate_state(4, np.uint64),
+        )
+        reader._replay, reader._row, reader._cache = self, row, {}
+        reader._n_frames, reader._prioritised = n_frames, prioritised
+        return reader
+
+    def words(self, lane: int) -> LaneWords:
+        """The shared words of a lane: how far its writer is, how often it waited."""
+        return LaneWords(*_native.lane_words(self._lane(lane)))
+
+    @property
+    def appended(self) -> int:
+        """Rows written so far, in all lanes."""
+        return sum(self.words(i).head for i in range(self.spec.n_lanes))
+
+
+class FrameStack:
+    """The acting side of ``n_frames``: stacks observations exactly as the reader does, padding included.
+
+    >>> frames = FrameStack(3)
+    >>> frames.begin(np.array([1.0])).ravel().tolist(), frames.push(np.array([2.0])).ravel().tolist()
+    ([1.0, 1.0, 1.0], [1.0, 1.0, 2.0])
+    """
+
+    def __init__(self, n_frames: int) -> None:
+        self._n = n_frames
+        self._stack: Nest = None
+
+    def begin(self, observation: Nest) -> Nest:
+        """The first observation of an episode."""
+        self._stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
+        return self._stack
+
+    def push(self, observation: Nest) -> Nest:
+        """The next one. Returns the stack ``[n_frames, ...]``, whose arrays are reused."""
+
+        def shift(stack: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            stack[:-1] = stack[1:]
+            stack[-1] = new
+            return stack
+
+        return _map(shift, self._stack, observation)
+
+
+class _Leaf(NamedTuple):
+    root: str
+    path: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    next: bool
+    finite: bool
+
+    @property
+    def name(self) -> str:
+        return "/".join(str(part) for part in (self.root, *self.path))
+
+
+class _Row:
+    """How a row is laid out: the meta word, then every leaf at its own alignment, then perhaps a checksum."""
+
+    def __init__(self, spec: ReplaySpec) -> None:
+        self._nests = {"observation": spec.observation, "action": spec.action, "reward": spec.reward, **spec.extra}
+        self.roots = list(self._nests)
+        self.leaves: list[_Leaf] = []
+        offset = 8
+        for root, nest in self._nests.items():
+            for path, leaf in _flatten(nest):
+                itemsize = np.dtype(leaf.dtype).itemsize
+                offset = -(-offset // itemsize) * itemsize
+                following = leaf.next or root == "observation"
+                self.leaves.append(_Leaf(root, path, leaf.shape, leaf.dtype, offset, following, leaf.finite))
+                offset += itemsize * math.prod(leaf.shape)
+        self.bytes = -(-offset // 8) * 8 + (8 if spec.checked else 0)
+        self.reward = next(leaf for leaf in self.leaves if leaf.root == "reward")
+        digest = hashlib.blake2b(repr((self.leaves, self.bytes)).encode(), digest_size=8).digest()
+        self.hash = int.from_bytes(digest, "little")
+        self.native: list[_native.Leaf] = [
+            (
+                leaf.name, self.roots.index(leaf.root), leaf.path, np.dtype(leaf.dtype).kind, np.dtype(leaf.dtype).itemsize,
+                leaf.shape, leaf.offset, leaf.root == "observation", leaf.next, leaf.finite,
+            )
+            for leaf in self.leaves
+        ]  # fmt: skip
+
+    def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
+        """The arrays of one root, in the shape of its spec."""
+        mine = iter([a for leaf, a in zip(self.leaves, arrays, strict=True) if leaf.root == root])
+        return _map(lambda _: next(mine), self._nests[root])
+
+
+def _fields(name: str, given: Any) -> Nest:
+    """Fields from fields, Gymnasium spaces, or dicts and tuples of either."""
+    if isinstance(given, Field):
+        return given
+    inner = getattr(given, "spaces", given)
+    if isinstance(inner, Mapping) and inner:
+        return {key: _fields(f"{name}/{key}", value) for key, value in inner.items()}
+    if isinstance(inner, (tuple, list)) and inner:
+        return tuple(_fields(f"{name}/{i}", value) for i, value in enumerate(inner))
+    shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
+    if shape is None or dtype is None:
+        raise SettingError(
+            f"{name}: given {given!r}, expected a Field, a space whose elements are arrays, or a dict or tuple of them"
+        )
+    return Field(tuple(shape), np.dtype(dtype).name)
+
+
+def _flatten(nest: Nest, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Field]]:
+    if isinstance(nest, dict):
+        return [leaf for key, value in nest.items() for leaf in _flatten(value, (*path, key))]
+    if isinstance(nest, tuple):
+        return [leaf for i, value in enumerate(nest) for leaf in _flatten(value, (*path, i))]
+    return [(path, nest)]
+
+
+def _map(function: Any, nest: Nest, *others: Nest) -> Nest:
+    if isinstance(nest, dict):
+        return {key: _map(function, value, *(o[key] for o in others)) for key, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(_map(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
+    return function(nest, *others)

@@ -1,0 +1,112 @@
+// A word one can wait on. Ringing never waits; a waiter that dies, or a stopped one, disturbs nobody.
+#pragma once
+#include <cerrno>
+
+#include "shared.hpp"
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
+// Public since macOS 14.4; weak, so that older systems poll.
+extern "C" {
+int os_sync_wait_on_address_with_timeout(void*, std::uint64_t, std::size_t, std::uint32_t, std::uint32_t, std::uint64_t)
+    __attribute__((weak_import));
+int os_sync_wake_by_address_all(void*, std::size_t, std::uint32_t) __attribute__((weak_import));
+}
+#endif
+
+namespace motet {
+
+// Sleeps while *word == expect, at most ns. May return early for any reason: callers look again.
+inline void word_sleep(std::atomic<u32>* word, u32 expect, i64 ns) {
+#if defined(__linux__)
+  timespec t{time_t(ns / 1000000000), long(ns % 1000000000)};
+  syscall(SYS_futex, reinterpret_cast<u32*>(word), FUTEX_WAIT, expect, &t, nullptr, 0);
+#elif defined(__APPLE__)
+  if (os_sync_wait_on_address_with_timeout) {
+    constexpr u32 kShared = 1, kAbsoluteTime = 32;
+    os_sync_wait_on_address_with_timeout(word, expect, 4, kShared, kAbsoluteTime, u64(ns));
+    return;
+  }
+  timespec t{0, long(ns < 50000 ? ns : 50000)};
+  nanosleep(&t, nullptr);
+#else
+  (void)word, (void)expect;
+  timespec t{0, long(ns < 50000 ? ns : 50000)};
+  nanosleep(&t, nullptr);
+#endif
+}
+
+inline void word_wake(std::atomic<u32>* word) {
+#if defined(__linux__)
+  syscall(SYS_futex, reinterpret_cast<u32*>(word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+#elif defined(__APPLE__)
+  if (os_sync_wake_by_address_all) os_sync_wake_by_address_all(word, 4, 1);
+#else
+  (void)word;
+#endif
+}
+
+// How long to spin before sleeping, learnt by each waiter for itself. A spin that ends in sleep was wasted (the peer is
+// slow, or sits on this very core), so the next 1, 3, 7 ... 1023 waits do not spin; one that succeeds pays back.
+struct Spin {
+  static constexpr i64 kBudgetNs = 20000;
+  u32 skip = 0, penalty = 0;
+  i64 budget() {
+    if (skip == 0) return kBudgetNs;
+    --skip;
+    return 0;
+  }
+  void learn(bool slept) {
+    if (slept) {
+      penalty = penalty >= 1023 ? 1023 : penalty * 2 + 1;
+      skip = penalty;
+    } else {
+      penalty >>= 2;
+    }
+  }
+};
+
+struct alignas(kLine) Bell {
+  std::atomic<u32> count;    // rings so far
+  std::atomic<u32> waiters;  // a hint that spares the system call; a killed waiter leaves it too high, which is harmless
+  u8 pad[kLine - 8];
+
+  // No sleep is longer than this, so that not even a hint gone wrong (by a hostile peer) can keep a waiter for ever.
+  static constexpr i64 kSliceNs = 100000000;
+
+  void ring() {
+    count.fetch_add(1, std::memory_order_seq_cst);
+    if (waiters.load(std::memory_order_seq_cst)) word_wake(&count);
+  }
+  u32 read() const { return count.load(std::memory_order_acquire); }
+
+  // Spins, then sleeps one slice at most. True: the count is no longer `seen`.
+  bool wait_slice(u32 seen, i64 deadline_ns, Spin& spin) {
+    if (read() != seen) return true;
+    i64 budget = spin.budget(), now = now_ns();
+    if (budget) {
+      i64 end = now + budget < deadline_ns ? now + budget : deadline_ns;
+      do {
+        for (int i = 0; i < 16; ++i) {
+          cpu_relax();
+          if (read() != seen) {
+            spin.learn(false);
+            return true;
+          }
+        }
+        now = now_ns();
+      } while (now < end);
+      spin.learn(true);
+    }
+    i64 left = deadline_ns - now;
+    if (left <= 0) return false;
+    waiters.fetch_add(1, std::memory_order_seq_cst);
+    if (count.load(std::memory_order_seq_cst) == seen) word_sleep(&count, seen, left < kSliceNs ? left : kSliceNs);
+    waiters.fetch_sub(1, std::memory_order_seq_cst);
+    return read() != seen;
+  }
+};
+static_assert(sizeof(Bell) == kLine, "a bell is one cache line");
+}  // namespace motet

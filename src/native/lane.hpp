@@ -1,0 +1,85 @@
+// A lane: a ring of rows with one writer. Rows are numbered from 0 for ever; row i lies in place i % capacity.
+//
+// Writing:  reserve (never decreases) -> rows -> head.   Reading:  head -> rows -> reserve: row i was intact if
+// i >= reserve - capacity. So a writer that dies anywhere inside loses at most the rows it was writing, and a reader,
+// however slow, notices every row that was overwritten under its hands.
+//
+// A row is: meta word | leaves (aligned) | checksum (only in checked lanes). The transition that starts at row i ends in
+// row i + 1, whose observation is the next one; an episode's last observation has a row of its own (kFinal).
+#pragma once
+#include "bell.hpp"
+
+namespace motet {
+
+enum Flag : u64 {
+  kBegin = 1,       // first row of a segment: of an episode, or of what a successor writes after a death
+  kTerminated = 2,  // the transition that starts here ended the episode: no value behind it
+  kTruncated = 4,   // ... cut it off: the final row's observation still has a value
+  kFinal = 8,       // holds an episode's last observation; never a start
+};
+constexpr int kVersionShift = 8;  // meta word: version of the policy that acted << 8 | flags
+
+struct alignas(kLine) Lane {
+  static constexpr u64 kMagic = 0x31454e414c5f5f4dull;  // "M__LANE1"
+  u64 magic, capacity, row_bytes, spec_hash;
+  u64 checked;  // rows end with a checksum
+  u64 once;     // the writer waits rather than overwrite what the reader has not released
+  u8 pad0[kLine - 48];
+  // The writer's words.
+  alignas(kLine) std::atomic<u64> reserve;  // rows begun
+  std::atomic<u64> head;                    // rows complete
+  std::atomic<u64> incarnation;             // raised by each writer that takes over
+  std::atomic<u64> broken;                  // segments that broke off without an end
+  std::atomic<u64> waits, waited_ns;        // how often and how long the writer waited for room
+  u8 pad1[kLine - 48];
+  // The reader's words.
+  alignas(kLine) std::atomic<u64> released;  // rows below may be overwritten (used if `once`)
+  u8 pad2[kLine - 8];
+  Bell room;  // rung by the reader when it releases rows
+
+  static u64 bytes(u64 capacity, u64 row_bytes) { return sizeof(Lane) + round_up(capacity * row_bytes, kLine); }
+  // Inner loops step from place to place: a division per row would cost more than a small row's copy.
+  u8* at(u64 place) { return reinterpret_cast<u8*>(this) + sizeof(Lane) + place * row_bytes; }
+  u64 place(u64 row) const { return row % capacity; }
+  u64 after(u64 place) const { return place + 1 == capacity ? 0 : place + 1; }
+  u64 before(u64 place) const { return place ? place - 1 : capacity - 1; }
+  u64 meta(u64 place) { return load_racy<u64>(at(place)); }
+
+  void format(u64 rows, u64 bytes_per_row, u64 hash, bool check, bool consume_once) {
+    std::memset(static_cast<void*>(this), 0, sizeof(Lane));
+    capacity = rows;
+    row_bytes = bytes_per_row;
+    spec_hash = hash;
+    checked = check;
+    once = consume_once;
+    magic = kMagic;
+  }
+
+  // ---- writer
+  u64 begin_append(u64 n) {
+    u64 h = head.load(std::memory_order_relaxed), r = reserve.load(std::memory_order_relaxed);
+    if (h + n > r) reserve.store(h + n, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    return h;
+  }
+  void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
+  bool has_room(u64 n) const {
+    return !once || head.load(std::memory_order_relaxed) + n <= released.load(std::memory_order_acquire) + capacity;
+  }
+  void seal(u64 row) {
+    if (!checked) return;
+    u8* bytes = at(place(row));
+    u64 sum = row_sum(bytes, row);
+    copy_racy(bytes + row_bytes - 8, &sum, 8);
+  }
+
+  // ---- reader
+  u64 tail() const {  // the oldest row that is intact right now
+    u64 r = reserve.load(std::memory_order_relaxed);
+    return r > capacity ? r - capacity : 0;
+  }
+  u64 row_sum(const u8* bytes, u64 row) const { return checksum(bytes, row_bytes - 8, row + 1); }
+  // Does a transition start here? The row behind must be complete.
+  bool startable(u64 place) { return !(meta(place) & kFinal) && !(meta(after(place)) & kBegin); }
+};
+}  // namespace motet

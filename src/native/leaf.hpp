@@ -1,0 +1,90 @@
+// A leaf of a row as Python sees it: where its value comes from, what it must look like, how it is stored.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "python.hpp"
+#include "reader.hpp"
+
+namespace motet {
+
+struct LeafSpec : Leaf {
+  std::string name;       // for errors: "observation/camera"
+  u32 root;               // which argument it is found in
+  PyObject* path;         // tuple of keys into that argument
+  Dtype dtype;
+  std::vector<Py_ssize_t> shape;
+  u64 items;
+  bool finite;            // NaN and infinity are refused
+
+  LeafSpec() = default;
+  LeafSpec(const LeafSpec&) = delete;
+  LeafSpec(LeafSpec&& o) noexcept
+      : Leaf(o), name(std::move(o.name)), root(o.root), path(std::exchange(o.path, nullptr)), dtype(o.dtype),
+        shape(std::move(o.shape)), items(o.items), finite(o.finite) {}
+  ~LeafSpec() { Py_XDECREF(path); }
+
+  std::string expected(bool many) const {
+    std::vector<Py_ssize_t> full = shape;
+    std::string s = dtype.name();
+    if (many) return s + " (rows, " + shape_name(shape.data(), int(shape.size())).substr(1);
+    return s + " " + shape_name(full.data(), int(full.size()));
+  }
+};
+
+// One leaf is (name, root, path, kind, itemsize, shape, offset, stacked, next, finite).
+inline bool parse_leaves(PyObject* list, u64 row_bytes, std::vector<LeafSpec>& out) {
+  Py_ssize_t n = PySequence_Size(list);
+  if (n < 0) return false;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* item = PySequence_GetItem(list, i);
+    if (!item) return false;
+    const char *name, *kind;
+    unsigned int root;
+    PyObject *path, *shape;
+    int itemsize, stacked, next, finite;
+    unsigned long long offset;
+    LeafSpec leaf;
+    leaf.path = nullptr;
+    bool ok = PyArg_ParseTuple(item, "sIO!siO!Kppp", &name, &root, &PyTuple_Type, &path, &kind, &itemsize, &PyTuple_Type, &shape,
+                               &offset, &stacked, &next, &finite);
+    if (ok) {
+      leaf.name = name;
+      leaf.root = root;
+      leaf.path = Py_NewRef(path);
+      leaf.dtype = {kind[0], itemsize};
+      leaf.items = 1;
+      for (Py_ssize_t d = 0; d < PyTuple_Size(shape); ++d) {
+        leaf.shape.push_back(PyLong_AsSsize_t(PyTuple_GetItem(shape, d)));
+        leaf.items *= u64(leaf.shape.back());
+      }
+      leaf.offset = offset;
+      leaf.bytes = leaf.items * u64(itemsize);
+      leaf.stacked = stacked;
+      leaf.next = next;
+      leaf.finite = finite;
+      if (PyErr_Occurred()) ok = false;
+      else if (leaf.offset < 8 || leaf.offset > row_bytes || leaf.bytes > row_bytes - leaf.offset) {
+        raise("SpecError", "%s: %llu bytes at %llu do not fit into a row of %llu", name, (unsigned long long)leaf.bytes, offset,
+              (unsigned long long)row_bytes);
+        ok = false;
+      }
+    }
+    Py_DECREF(item);
+    if (!ok) return false;
+    out.push_back(std::move(leaf));
+  }
+  return true;
+}
+
+inline Lane* open_lane(View& memory, PyObject* buffer, u64 row_bytes, u64 spec_hash) {
+  if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
+  Lane* lane = memory.as<Lane>();
+  if (lane->magic != Lane::kMagic || lane->capacity == 0 || lane->row_bytes != row_bytes || lane->spec_hash != spec_hash ||
+      Lane::bytes(lane->capacity, row_bytes) > memory.bytes()) {
+    raise("CorruptionError", "this memory holds no lane of this spec (fresh, damaged, or made for another spec)");
+    return nullptr;
+  }
+  return lane;
+}
+}  // namespace motet

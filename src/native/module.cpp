@@ -1,0 +1,17 @@
+// The extension `motet._native`: arrays in, arrays out; the lock of the interpreter is released in copies and waits.
+#include "python.hpp"
+
+namespace {
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "motet._native", "The native core of motet.", -1,
+                          nullptr,               nullptr,         nullptr,                     nullptr,
+                          nullptr};
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() {
+  PyObject* m = PyModule_Create(&definition);
+  if (!m) return nullptr;
+  using namespace motet;
+  if (add_bell(m) && add_tree(m) && add_slots(m) && add_lane(m) && add_reader(m)) return m;
+  Py_DECREF(m);
+  return nullptr;
+}

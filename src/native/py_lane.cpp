@@ -1,0 +1,437 @@
+// motet._native.LaneWriter: checks and copies what Python gives into the rows of one lane.
+#include <memory>
+
+#include "leaf.hpp"
+
+namespace motet {
+namespace {
+using ull = unsigned long long;
+constexpr u64 kUnlockBytes = 1 << 16;
+constexpr std::size_t kMaxLeaves = 64;
+
+// A checked value: either a scalar converted into `small`, or a buffer.
+struct Value {
+  const u8* bytes = nullptr;
+  alignas(8) u8 small[8] = {};
+  View view;
+};
+
+template <class T>
+bool all_finite(const T* p, u64 n) {
+  // Zero times anything finite is zero; the sum turns into NaN otherwise. Branch-free, so that it vectorises.
+  T sum[8] = {};
+  u64 i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (u64 j = 0; j < 8; ++j) sum[j] += p[i + j] * T(0);
+  T rest = 0;
+  for (; i < n; ++i) rest += p[i] * T(0);
+  for (T s : sum) rest += s;
+  return rest == T(0);
+}
+
+bool check_finite(const LeafSpec& leaf, const u8* bytes, u64 items) {
+  if (!leaf.finite || leaf.dtype.kind != 'f' || leaf.dtype.size < 4) return true;
+  bool ok = leaf.dtype.size == 4 ? all_finite(reinterpret_cast<const float*>(bytes), items)
+                                 : all_finite(reinterpret_cast<const double*>(bytes), items);
+  if (!ok) raise("SpecError", "%s: given NaN or infinity, expected finite numbers", leaf.name.c_str());
+  return ok;
+}
+
+template <class T>
+bool store_int(long long v, u8* to) {
+  T t = T(v);
+  std::memcpy(to, &t, sizeof t);
+  return (long long)t == v && (v >= 0 || T(-1) < T(0));
+}
+
+bool store_scalar(const LeafSpec& leaf, double d, long long i, bool integral, u8* to) {
+  switch (leaf.dtype.kind) {
+    case 'f':
+      if (integral) d = double(i);
+      if (leaf.dtype.size == 8) std::memcpy(to, &d, 8);
+      else if (leaf.dtype.size == 4) {
+        float f = float(d);
+        std::memcpy(to, &f, 4);
+      } else return false;
+      return true;
+    case 'b': {
+      u8 b = integral && i == 1;
+      *to = b;
+      return integral && (i == 0 || i == 1);
+    }
+    case 'i':
+      if (!integral) return false;
+      return leaf.dtype.size == 8   ? store_int<std::int64_t>(i, to)
+             : leaf.dtype.size == 4 ? store_int<std::int32_t>(i, to)
+             : leaf.dtype.size == 2 ? store_int<std::int16_t>(i, to)
+                                    : store_int<std::int8_t>(i, to);
+    case 'u':
+      if (!integral) return false;
+      return leaf.dtype.size == 8   ? store_int<u64>(i, to)
+             : leaf.dtype.size == 4 ? store_int<u32>(i, to)
+             : leaf.dtype.size == 2 ? store_int<std::uint16_t>(i, to)
+                                    : store_int<u8>(i, to);
+    default: return false;
+  }
+}
+
+// A Python or numpy number (0-d) for a leaf without dimensions.
+bool take_scalar(const LeafSpec& leaf, PyObject* o, Value& v) {
+  v.bytes = v.small;
+  bool ok = false;
+  if (PyFloat_Check(o)) {
+    ok = store_scalar(leaf, PyFloat_AsDouble(o), 0, false, v.small);
+  } else if (PyLong_Check(o)) {
+    int overflow = 0;
+    long long i = PyLong_AsLongLongAndOverflow(o, &overflow);
+    ok = !overflow && store_scalar(leaf, 0, i, true, v.small);
+  } else if (View scalar; PyObject_CheckBuffer(o) && scalar.take(o, PyBUF_FULL_RO) && scalar.raw().ndim == 0) {
+    Dtype d = dtype_of(scalar.raw().format);
+    if (d == leaf.dtype) {
+      std::memcpy(v.small, scalar.data(), std::size_t(d.size));
+      ok = true;
+    } else if (d.kind == 'f') {
+      double x = PyFloat_AsDouble(o);
+      ok = !PyErr_Occurred() && store_scalar(leaf, x, 0, false, v.small);
+    } else if (d.kind) {
+      PyObject* index = PyNumber_Long(o);
+      long long i = index ? PyLong_AsLongLong(index) : 0;
+      Py_XDECREF(index);
+      ok = !PyErr_Occurred() && store_scalar(leaf, 0, i, true, v.small);
+    }
+  }
+  if (ok) return check_finite(leaf, v.bytes, 1);
+  PyErr_Clear();
+  View given;
+  std::string what = type_name(o);
+  if (PyObject_CheckBuffer(o) && given.take(o, PyBUF_FULL_RO))
+    what += " of " + dtype_of(given.raw().format).name() + " " + shape_name(given.raw().shape, given.raw().ndim);
+  PyErr_Clear();
+  raise("SpecError", "%s: given %R (%s), expected one %s", leaf.name.c_str(), o, what.c_str(), leaf.dtype.name().c_str());
+  return false;
+}
+
+// rows == 0: one value of the leaf's shape. Otherwise an array with one value per row.
+bool take_value(const LeafSpec& leaf, PyObject* o, u64 rows, Value& v) {
+  if (rows == 0 && leaf.shape.empty()) return take_scalar(leaf, o, v);
+  int extra = rows ? 1 : 0, ndim = int(leaf.shape.size()) + extra;
+  if (!v.view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
+    PyErr_Clear();
+    bool strided = PyObject_CheckBuffer(o);
+    raise("SpecError", "%s: given %s%s, expected a contiguous array of %s%s", leaf.name.c_str(), strided ? "a strided " : "",
+          type_name(o).c_str(), leaf.expected(rows).c_str(), strided ? "; use numpy.ascontiguousarray" : "");
+    return false;
+  }
+  const Py_buffer& b = v.view.raw();
+  Dtype d = dtype_of(b.format);
+  bool same = d == leaf.dtype && b.ndim == ndim && (!rows || u64(b.shape[0]) == rows);
+  for (int i = extra; same && i < ndim; ++i) same = b.shape[i] == leaf.shape[std::size_t(i - extra)];
+  if (!same) {
+    raise("SpecError", "%s: given %s %s, expected %s", leaf.name.c_str(), d.name().c_str(), shape_name(b.shape, b.ndim).c_str(),
+          leaf.expected(rows).c_str());
+    return false;
+  }
+  v.bytes = v.view.as<u8>();
+  return check_finite(leaf, v.bytes, leaf.items * (rows ? rows : 1));
+}
+
+struct LaneWriter {
+  View memory;
+  Lane* lane;
+  std::vector<LeafSpec> leaves;
+  std::vector<PyObject*> names;  // of arguments: roots, terminated, truncated, version, then final_<root>
+  std::size_t roots;
+  u64 incarnation;
+  double timeout_s;
+  bool begin = true;
+  bool busy = false;  // another thread is inside append, waiting or copying without the interpreter's lock
+  Spin spin;
+  std::vector<Value> values, finals;  // kept, since making them anew would cost more than a small row
+
+  ~LaneWriter() {
+    for (PyObject* n : names) Py_DECREF(n);
+  }
+
+  static LaneWriter* make(PyObject* args, PyObject* kwargs) {
+    PyObject *buffer, *specs, *roots;
+    ull row_bytes, hash;
+    double timeout;
+    static const char* keys[] = {"memory", "leaves", "roots", "row_bytes", "spec_hash", "timeout_s", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOKKd", const_cast<char**>(keys), &buffer, &specs, &roots, &row_bytes,
+                                     &hash, &timeout))
+      return nullptr;
+    auto w = std::make_unique<LaneWriter>();
+    if (!(w->lane = open_lane(w->memory, buffer, row_bytes, hash))) return nullptr;
+    if (!parse_leaves(specs, row_bytes, w->leaves)) return nullptr;
+    if (w->leaves.size() > kMaxLeaves) {
+      raise("SettingError", "fields: given %zu arrays per row, expected at most %zu", w->leaves.size(), kMaxLeaves);
+      return nullptr;
+    }
+    w->values.resize(w->leaves.size());
+    w->finals.resize(w->leaves.size());
+    w->roots = std::size_t(PySequence_Size(roots));
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < w->roots; ++i) {
+      PyObject* name = PySequence_GetItem(roots, Py_ssize_t(i));
+      const char* text = name ? PyUnicode_AsUTF8AndSize(name, nullptr) : nullptr;
+      if (text) all.emplace_back(text);
+      Py_XDECREF(name);
+      if (!text) return nullptr;
+    }
+    for (const char* name : {"terminated", "truncated", "version"}) all.emplace_back(name);
+    for (std::size_t i = 0; i < w->roots; ++i) all.push_back("final_" + all[i]);
+    for (auto& name : all) {
+      PyObject* s = PyUnicode_InternFromString(name.c_str());
+      if (!s) return nullptr;
+      w->names.push_back(s);
+    }
+    for (auto& leaf : w->leaves)
+      if (leaf.root >= w->roots) {
+        raise("SpecError", "%s: no argument number %u", leaf.name.c_str(), leaf.root);
+        return nullptr;
+      }
+    w->timeout_s = timeout;
+    w->incarnation = w->lane->incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
+    u64 head = w->lane->head.load(std::memory_order_acquire);
+    if (head && !(w->lane->meta(w->lane->place(head - 1)) & kFinal)) w->lane->broken.fetch_add(1, std::memory_order_relaxed);
+    return w.release();
+  }
+
+  // The value of a leaf inside its argument: a borrowed or new reference in `held`.
+  static bool follow(const LeafSpec& leaf, PyObject* argument, PyObject*& held) {
+    held = Py_NewRef(argument);
+    Py_ssize_t depth = PyTuple_Size(leaf.path);
+    for (Py_ssize_t i = 0; i < depth; ++i) {
+      PyObject* inner = PyObject_GetItem(held, PyTuple_GetItem(leaf.path, i));
+      Py_DECREF(held);
+      if (!inner) {
+        PyErr_Clear();
+        raise("SpecError", "%s: given a %s without it", leaf.name.c_str(), type_name(argument).c_str());
+        return false;
+      }
+      held = inner;
+    }
+    return true;
+  }
+
+  bool wait_for_room(u64 rows) {
+    if (lane->has_room(rows)) return true;
+    if (rows > lane->capacity) {
+      raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(rows), ull(lane->capacity));
+      return false;
+    }
+    i64 start = now_ns(), deadline = start + i64(timeout_s * 1e9);
+    lane->waits.fetch_add(1, std::memory_order_relaxed);
+    bool room = false;
+    while (!room && now_ns() < deadline) {
+      u32 seen = lane->room.read();
+      if ((room = lane->has_room(rows))) break;
+      {
+        Unlocked unlocked;
+        lane->room.wait_slice(seen, deadline, spin);
+      }
+      if (PyErr_CheckSignals()) return false;
+      room = lane->has_room(rows);
+    }
+    lane->waited_ns.fetch_add(u64(now_ns() - start), std::memory_order_relaxed);
+    if (!room)
+      raise("WaitTimeoutError", "the writer waited %llu ms for the reader to release rows: the lane is full with %llu unread rows",
+            ull((now_ns() - start) / 1000000), ull(lane->head.load() - lane->released.load()));
+    return room;
+  }
+
+  void write_row(u64 row, u64 meta, const std::vector<Value>& from, u64 index, bool final) {
+    u8* to = lane->at(lane->place(row));
+    copy_racy(to, &meta, 8);
+    for (std::size_t f = 0; f < leaves.size(); ++f) {
+      const LeafSpec& leaf = leaves[f];
+      if (final && !leaf.next) zero_racy(to + leaf.offset, leaf.bytes);
+      else copy_racy(to + leaf.offset, from[f].bytes + index * leaf.bytes, leaf.bytes);
+    }
+    lane->seal(row);
+  }
+
+  PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many);
+};
+
+// For the time of one append: nobody else is inside, and what is held of Python's is given back at the end.
+struct Hold {
+  LaneWriter& writer;
+  std::vector<PyObject*> objects;
+  explicit Hold(LaneWriter& w) : writer(w) { w.busy = true; }
+  ~Hold() {
+    for (auto& v : writer.values) v.view.drop();
+    for (auto& v : writer.finals) v.view.drop();
+    for (PyObject* o : objects) Py_DECREF(o);
+    writer.busy = false;
+  }
+};
+
+bool as_flag(PyObject* o, bool& out) {
+  if (!o) return true;
+  int truth = PyObject_IsTrue(o);
+  out = truth > 0;
+  return truth >= 0;
+}
+
+PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many) {
+  PyObject* given[2 * kMaxLeaves + 3];
+  std::fill_n(given, names.size(), nullptr);
+  if (std::size_t(nargs) > roots) return PyErr_Format(PyExc_TypeError, "append takes %zu positional arguments, %zd given", roots, nargs);
+  for (Py_ssize_t i = 0; i < nargs; ++i) given[i] = args[i];
+  Py_ssize_t nkw = kwnames ? PyTuple_Size(kwnames) : 0;
+  for (Py_ssize_t k = 0; k < nkw; ++k) {
+    PyObject* key = PyTuple_GetItem(kwnames, k);
+    std::size_t i = 0;
+    while (i < names.size() && names[i] != key) ++i;
+    if (i == names.size()) {
+      i = 0;
+      while (i < names.size() && PyUnicode_Compare(names[i], key) != 0) ++i;
+    }
+    if (i == names.size()) return raise("SpecError", "%U: this replay has no such field", key);
+    if (given[i]) return PyErr_Format(PyExc_TypeError, "append got more than one value for %U", key);
+    given[i] = args[nargs + k];
+  }
+  bool terminated = false, truncated = false;
+  if (!as_flag(given[roots], terminated) || !as_flag(given[roots + 1], truncated)) return nullptr;
+  u64 version = given[roots + 2] ? PyLong_AsUnsignedLongLong(given[roots + 2]) : 0;
+  if (PyErr_Occurred()) return nullptr;
+  if (version >> (64 - kVersionShift)) return raise("SpecError", "version: given %llu, expected less than 2**56", ull(version));
+
+  u64 rows = 1;
+  if (many) {
+    PyObject* first = given[leaves[0].root];
+    View any;
+    if (!first || !any.take(first, PyBUF_FULL_RO) || any.raw().ndim < 1) {
+      PyErr_Clear();
+      return raise("SpecError", "%s: expected an array with one value per row", leaves[0].name.c_str());
+    }
+    rows = u64(any.raw().shape[0]);
+    if (rows == 0) return PyLong_FromUnsignedLongLong(lane->head.load(std::memory_order_relaxed));
+  }
+
+  bool end = terminated || truncated;
+  // Everything is checked before the first byte is written: a refused row leaves no trace.
+  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+  Hold hold(*this);
+  for (std::size_t f = 0; f < leaves.size(); ++f) {
+    const LeafSpec& leaf = leaves[f];
+    for (bool last : {false, true}) {
+      PyObject* argument = given[last ? roots + 3 + leaf.root : leaf.root];
+      bool needed = !last || (end && leaf.next);
+      if (!needed) {
+        if (last && argument)
+          return raise("SpecError", "%U: given without %s, expected only with the episode's last row",
+                       names[roots + 3 + leaf.root], leaf.next ? "terminated or truncated" : "a use for it");
+        continue;
+      }
+      if (!argument)
+        return raise("SpecError", "%U: missing; %s", names[last ? roots + 3 + leaf.root : leaf.root],
+                     last ? "the last row of an episode comes with what is observed behind it" : "every field needs a value");
+      if (PyTuple_Size(leaf.path)) {
+        PyObject* inner;
+        if (!follow(leaf, argument, inner)) return nullptr;
+        hold.objects.push_back(argument = inner);
+      }
+      if (!take_value(leaf, argument, many && !last ? rows : 0, last ? finals[f] : values[f])) return nullptr;
+    }
+  }
+
+  if (lane->incarnation.load(std::memory_order_acquire) != incarnation)
+    return raise("SupersededError", "a successor writes to this lane (incarnation %llu, this one is %llu)",
+                 ull(lane->incarnation.load()), ull(incarnation));
+  u64 total = rows + (end ? 1 : 0);
+  if (total > lane->capacity)
+    return raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(total), ull(lane->capacity));
+  if (!wait_for_room(total)) return nullptr;
+
+  auto write = [&] {
+    u64 first = lane->begin_append(total);
+    for (u64 i = 0; i < rows; ++i) {
+      u64 flags = i == 0 && begin ? kBegin : 0;
+      if (i + 1 == rows) flags |= (terminated ? kTerminated : 0) | (truncated ? kTruncated : 0);
+      write_row(first + i, version << kVersionShift | flags, values, i, false);
+    }
+    if (end) write_row(first + rows, version << kVersionShift | kFinal, finals, 0, true);
+    lane->end_append(first, total);
+    return first + total;
+  };
+  u64 head;
+  if (rows * lane->row_bytes >= kUnlockBytes) {
+    Unlocked unlocked;
+    head = write();
+  } else {
+    head = write();
+  }
+  begin = end;
+  return PyLong_FromUnsignedLongLong(head);
+}
+
+PyObject* writer_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
+  return unbox<LaneWriter>(o).append(args, n, names, false);
+}
+PyObject* writer_append_many(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
+  return unbox<LaneWriter>(o).append(args, n, names, true);
+}
+PyObject* writer_interrupt(PyObject* o, PyObject*) {
+  auto& w = unbox<LaneWriter>(o);
+  if (!w.begin) w.lane->broken.fetch_add(1, std::memory_order_relaxed);
+  w.begin = true;
+  Py_RETURN_NONE;
+}
+
+template <std::atomic<u64> Lane::*Word>
+PyObject* word(PyObject* o, void*) {
+  return PyLong_FromUnsignedLongLong((unbox<LaneWriter>(o).lane->*Word).load(std::memory_order_acquire));
+}
+
+PyObject* lane_bytes(PyObject*, PyObject* args) {
+  ull capacity, row;
+  if (!PyArg_ParseTuple(args, "KK", &capacity, &row)) return nullptr;
+  return PyLong_FromUnsignedLongLong(Lane::bytes(capacity, row));
+}
+PyObject* lane_format(PyObject*, PyObject* args) {
+  PyObject* buffer;
+  ull capacity, row, hash;
+  int checked, once;
+  if (!PyArg_ParseTuple(args, "OKKKpp", &buffer, &capacity, &row, &hash, &checked, &once)) return nullptr;
+  if (!capacity || row < 8 || row % 8) return raise("SettingError", "a lane of %llu rows of %llu bytes cannot be made", capacity, row);
+  View memory;
+  if (!memory.take_shared(buffer, "memory of a lane", Lane::bytes(capacity, row))) return nullptr;
+  memory.as<Lane>()->format(capacity, row, hash, checked, once);
+  Py_RETURN_NONE;
+}
+// What anybody may read of a lane, as a tuple: reserve, head, incarnation, broken, waits, waited_ns, released.
+PyObject* lane_words(PyObject*, PyObject* buffer) {
+  View memory;
+  if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
+  Lane* l = memory.as<Lane>();
+  if (l->magic != Lane::kMagic) return raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+  return Py_BuildValue("(KKKKKKK)", ull(l->reserve.load()), ull(l->head.load()), ull(l->incarnation.load()), ull(l->broken.load()),
+                       ull(l->waits.load()), ull(l->waited_ns.load()), ull(l->released.load()));
+}
+
+PyMethodDef functions[] = {
+    {"lane_bytes", lane_bytes, METH_VARARGS, "lane_bytes(capacity, row_bytes)\n--\n\nHow much memory a lane takes."},
+    {"lane_format", lane_format, METH_VARARGS,
+     "lane_format(memory, capacity, row_bytes, spec_hash, checked, once)\n--\n\nMake memory an empty lane."},
+    {"lane_words", lane_words, METH_O,
+     "lane_words(memory)\n--\n\n(reserve, head, incarnation, broken, waits, waited_ns, released) of a lane."},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef methods[] = {
+    {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_append)), METH_FASTCALL | METH_KEYWORDS,
+     "Append one step; with terminated or truncated also the episode's final row. Returns the rows written so far."},
+    {"append_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_append_many)), METH_FASTCALL | METH_KEYWORDS,
+     "Append consecutive steps of one episode: arrays with one value per row. The flags belong to the last of them."},
+    {"interrupt", writer_interrupt, METH_NOARGS, "interrupt()\n--\n\nThe episode broke off: the next row begins a new one."},
+    {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef getset[] = {{"head", word<&Lane::head>, nullptr, "Rows written so far.", nullptr},
+                        {"waits", word<&Lane::waits>, nullptr, "How often an append waited for room.", nullptr},
+                        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+}  // namespace
+
+bool add_lane(PyObject* m) {
+  return PyModule_AddFunctions(m, functions) == 0 &&
+         add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset);
+}
+}  // namespace motet

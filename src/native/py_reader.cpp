@@ -1,0 +1,282 @@
+// motet._native.LaneReader: the reading end of all lanes of a replay.
+#include <memory>
+
+#include "leaf.hpp"
+
+namespace motet {
+namespace {
+using ull = unsigned long long;
+
+struct BoundTarget {
+  Target target;
+  std::vector<View> views;
+};
+
+struct LaneReader {
+  std::vector<View> memory;
+  Reader reader;
+  std::vector<LeafSpec> specs;
+  std::vector<std::unique_ptr<BoundTarget>> targets;
+
+  static LaneReader* make(PyObject* args, PyObject* kwargs) {
+    PyObject *lanes, *leaves, *partition_of, *shares, *seed;
+    ull row_bytes, hash, n_frames, n_step, reward_offset;
+    double gamma, alpha, epsilon;
+    int reward_double, prioritised;
+    static const char* names[] = {"lanes",         "leaves",        "row_bytes", "spec_hash", "partition_of", "shares",
+                                  "n_frames",      "n_step",        "gamma",     "reward_offset", "reward_double", "prioritised",
+                                  "alpha",         "epsilon",       "seed",      nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOKKOOKKdKppddO", const_cast<char**>(names), &lanes, &leaves, &row_bytes, &hash,
+                                     &partition_of, &shares, &n_frames, &n_step, &gamma, &reward_offset, &reward_double, &prioritised,
+                                     &alpha, &epsilon, &seed))
+      return nullptr;
+    auto h = std::make_unique<LaneReader>();
+    Reader& r = h->reader;
+    Py_ssize_t n = PySequence_Size(lanes), parts = PySequence_Size(shares);
+    if (n < 1 || parts < 1 || PySequence_Size(partition_of) != n || n_frames < 1 || n_step < 1 ||
+        reward_offset + (reward_double ? 8 : 4) > row_bytes) {
+      if (!PyErr_Occurred()) raise("SettingError", "a reader needs lanes, partitions, n_frames and n_step from 1 on, and a reward");
+      return nullptr;
+    }
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* buffer = PySequence_GetItem(lanes, i);
+      PyObject* part = PySequence_GetItem(partition_of, i);
+      Reader::LaneState s{};
+      unsigned long p = part ? PyLong_AsUnsignedLong(part) : 0;
+      h->memory.emplace_back();
+      s.lane = buffer ? open_lane(h->memory.back(), buffer, row_bytes, hash) : nullptr;
+      Py_XDECREF(buffer);
+      Py_XDECREF(part);
+      if (!s.lane || PyErr_Occurred()) return nullptr;
+      if (p >= static_cast<unsigned long>(parts)) {
+        raise("SettingError", "lane %zd: given partition %lu, expected less than %zd", i, p, parts);
+        return nullptr;
+      }
+      s.partition = u32(p);
+      r.lanes.push_back(std::move(s));
+    }
+    for (Py_ssize_t i = 0; i < parts; ++i) {
+      PyObject* share = PySequence_GetItem(shares, i);
+      Reader::Partition p;
+      p.share = share ? PyFloat_AsDouble(share) : 0;
+      Py_XDECREF(share);
+      if (PyErr_Occurred()) return nullptr;
+      r.partitions.push_back(std::move(p));
+    }
+    if (!parse_leaves(leaves, row_bytes, h->specs)) return nullptr;
+    for (auto& leaf : h->specs) r.leaves.push_back(leaf);
+    r.rules = {n_frames, n_step, gamma, reward_offset, bool(reward_double), bool(prioritised), alpha, epsilon};
+    View words;
+    if (!words.take_array(seed, "seed", {'u', 8}, 4, false)) return nullptr;
+    std::memcpy(r.rng.s, words.data(), 32);
+    r.prepare();
+    return h.release();
+  }
+};
+
+// bind(rows, length, leaf_arrays, next_arrays, reward, discount, weight, version, row, lane, valid) -> number
+PyObject* reader_bind(PyObject* o, PyObject* args) {
+  auto& h = unbox<LaneReader>(o);
+  ull rows, length;
+  PyObject *leaf, *next, *reward, *discount, *weight, *version, *row, *lane, *valid;
+  if (!PyArg_ParseTuple(args, "KKOOOOOOOOO", &rows, &length, &leaf, &next, &reward, &discount, &weight, &version, &row, &lane, &valid))
+    return nullptr;
+  if (rows == 0) return raise("SettingError", "batch: given 0, expected 1 or more");
+  auto b = std::make_unique<BoundTarget>();
+  Target& t = b->target;
+  t.rows = rows;
+  t.length = length;
+  u64 steps = rows * (length ? length : 1);
+  auto take = [&](PyObject* array, const char* name, Dtype dtype, u64 items) -> void* {
+    b->views.emplace_back();
+    return b->views.back().take_array(array, name, dtype, items, true) ? b->views.back().data() : nullptr;
+  };
+  const Rules& rules = h.reader.rules;
+  for (std::size_t f = 0; f < h.specs.size(); ++f) {
+    const LeafSpec& s = h.specs[f];
+    u64 frames = s.stacked ? rules.n_frames : 1;
+    for (PyObject* list : {leaf, next}) {
+      PyObject* array = PySequence_GetItem(list, Py_ssize_t(f));
+      if (!array) return nullptr;
+      void* at = nullptr;
+      if (!Py_IsNone(array)) {
+        u64 count = length && s.next ? rows * (length + 1) : steps;
+        at = take(array, s.name.c_str(), s.dtype, count * frames * s.items);
+      }
+      bool none = Py_IsNone(array);
+      Py_DECREF(array);
+      if (!at && !none) return nullptr;
+      if (list == leaf && none) return raise("SpecError", "%s: no array to gather into", s.name.c_str());
+      (list == leaf ? t.leaf : t.next).push_back(static_cast<u8*>(at));
+    }
+  }
+  if (!(t.reward = take(reward, "reward", {'f', rules.reward_double ? 8 : 4}, steps)) ||
+      !(t.discount = static_cast<float*>(take(discount, "discount", {'f', 4}, steps))) ||
+      !(t.version = static_cast<u64*>(take(version, "version", {'u', 8}, steps))) ||
+      !(t.row = static_cast<u64*>(take(row, "row", {'u', 8}, steps))) ||
+      !(t.lane = static_cast<u32*>(take(lane, "lane", {'u', 4}, steps))))
+    return nullptr;
+  if (!Py_IsNone(weight) && !(t.weight = static_cast<float*>(take(weight, "weight", {'f', 4}, steps)))) return nullptr;
+  if (!Py_IsNone(valid) && !(t.valid = static_cast<u8*>(take(valid, "valid", {'b', 1}, steps)))) return nullptr;
+  if (length && !t.valid) return raise("SpecError", "valid: no array to gather into");
+  h.targets.push_back(std::move(b));
+  return PyLong_FromSize_t(h.targets.size() - 1);
+}
+
+PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
+  switch (d) {
+    case Draw::kOk: Py_RETURN_NONE;
+    case Draw::kTooFew:
+      return raise("NotReadyError", "batch: given %llu, expected at most the %llu transitions that are stored", ull(wanted),
+                   ull(h.reader.ready()));
+    case Draw::kLapped:
+      return raise("NotReadyError", "the writers overwrite rows faster than they can be gathered: the capacity is too small");
+    case Draw::kCorrupt:
+      return raise("CorruptionError", "lane %llu, row %llu: the checksum does not match its bytes", ull(h.reader.bad_lane),
+                   ull(h.reader.bad_row));
+  }
+  return nullptr;
+}
+
+BoundTarget* bound(LaneReader& h, PyObject* number) {
+  std::size_t i = PyLong_AsSize_t(number);
+  if (PyErr_Occurred()) return nullptr;
+  if (i < h.targets.size()) return h.targets[i].get();
+  raise("SpecError", "target: given %zu, expected less than %zu", i, h.targets.size());
+  return nullptr;
+}
+
+PyObject* reader_sample(PyObject* o, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) return PyErr_Format(PyExc_TypeError, "_sample(target, beta) takes 2 arguments, %zd given", n);
+  auto& h = unbox<LaneReader>(o);
+  BoundTarget* b = bound(h, args[0]);
+  double beta = b ? PyFloat_AsDouble(args[1]) : 0;
+  if (!b || PyErr_Occurred()) return nullptr;
+  Draw d;
+  {
+    Unlocked unlocked;
+    d = h.reader.sample(b->target, beta);
+  }
+  return outcome(h, d, b->target.rows);
+}
+
+PyObject* reader_take(PyObject* o, PyObject* number) {
+  auto& h = unbox<LaneReader>(o);
+  BoundTarget* b = bound(h, number);
+  if (!b) return nullptr;
+  if (!b->target.length) return raise("SpecError", "target: bound for sampling, expected one with a length");
+  Draw d;
+  {
+    Unlocked unlocked;
+    d = h.reader.take(b->target);
+  }
+  if (d == Draw::kTooFew) Py_RETURN_FALSE;
+  if (d != Draw::kOk) return outcome(h, d, b->target.rows);
+  Py_RETURN_TRUE;
+}
+
+PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
+  if (n != 3) return PyErr_Format(PyExc_TypeError, "_update(lane, row, priority) takes 3 arguments, %zd given", n);
+  auto& h = unbox<LaneReader>(o);
+  View lane, row, priority;
+  if (!priority.take(args[2], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
+    PyErr_Clear();
+    return raise("SpecError", "priority: given %s, expected a contiguous array of float32", type_name(args[2]).c_str());
+  }
+  u64 count = priority.bytes() / 4;
+  if (!priority.take_array(args[2], "priority", {'f', 4}, count, false) || !lane.take_array(args[0], "lane", {'u', 4}, count, false) ||
+      !row.take_array(args[1], "row", {'u', 8}, count, false))
+    return nullptr;
+  for (u64 i = 0; i < count; ++i) {
+    float p = priority.as<float>()[i];
+    if (!(std::isfinite(p) && p >= 0)) {
+      PyObject* given = PyFloat_FromDouble(double(p));
+      raise("SpecError", "priority[%llu]: given %R, expected a finite number from 0 on", ull(i), given);
+      Py_XDECREF(given);
+      return nullptr;
+    }
+    if (lane.as<u32>()[i] >= h.reader.lanes.size())
+      return raise("SpecError", "lane[%llu]: given %u, expected less than %zu", ull(i), lane.as<u32>()[i], h.reader.lanes.size());
+  }
+  Unlocked unlocked;
+  h.reader.update(lane.as<u32>(), row.as<u64>(), priority.as<float>(), count);
+  Py_RETURN_NONE;
+}
+
+PyObject* reader_release(PyObject* o, PyObject*) {
+  unbox<LaneReader>(o).reader.release();
+  Py_RETURN_NONE;
+}
+PyObject* reader_forget(PyObject* o, PyObject*) {
+  unbox<LaneReader>(o).reader.forget();
+  Py_RETURN_NONE;
+}
+PyObject* reader_ready(PyObject* o, PyObject*) { return PyLong_FromUnsignedLongLong(unbox<LaneReader>(o).reader.ready()); }
+PyObject* reader_fragments(PyObject* o, PyObject* length) {
+  u64 n = PyLong_AsUnsignedLongLong(length);
+  if (PyErr_Occurred()) return nullptr;
+  if (n == 0) return raise("SettingError", "length: given 0, expected 1 or more");
+  return PyLong_FromUnsignedLongLong(unbox<LaneReader>(o).reader.fragments(n));
+}
+PyObject* reader_counters(PyObject* o, PyObject*) {
+  const Counters& c = unbox<LaneReader>(o).reader.counters;
+  return Py_BuildValue("(KKKKK)", ull(c.sampled), ull(c.redrawn), ull(c.overwritten_unread), ull(c.late_priorities), ull(c.consumed));
+}
+
+// The state that a successor needs, as words: rng, maximum priority, counters, carries, then floor and cursor per lane.
+u64 state_words(const Reader& r) { return 4 + 1 + 5 + r.partitions.size() + 2 * r.lanes.size(); }
+
+PyObject* reader_state_words(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(state_words(unbox<LaneReader>(o).reader)); }
+
+template <bool Save>
+PyObject* reader_state(PyObject* o, PyObject* array) {
+  Reader& r = unbox<LaneReader>(o).reader;
+  View words;
+  if (!words.take_array(array, "state", {'u', 8}, state_words(r), Save)) return nullptr;
+  u64* w = words.as<u64>();
+  auto move = [&](auto& field) {
+    static_assert(sizeof(field) <= 8, "a word each");
+    if (Save) {
+      *w = 0;
+      std::memcpy(w, &field, sizeof field);
+    } else {
+      std::memcpy(&field, w, sizeof field);
+    }
+    ++w;
+  };
+  for (u64& s : r.rng.s) move(s);
+  move(r.max_priority);
+  Counters& c = r.counters;
+  for (u64* field : {&c.sampled, &c.redrawn, &c.overwritten_unread, &c.late_priorities, &c.consumed}) move(*field);
+  for (auto& p : r.partitions) move(p.carry);
+  for (auto& s : r.lanes) {
+    move(s.floor);
+    move(s.cursor);
+  }
+  if (!Save) r.adopt();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"_bind", reader_bind, METH_VARARGS, "Bind arrays that batches are gathered into; returns the target's number."},
+    {"_sample", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_sample)), METH_FASTCALL,
+     "_sample(target, beta)\n--\n\nDraw and gather a batch into a bound target."},
+    {"_take", reader_take, METH_O, "_take(target)\n--\n\nGather the next fragments into a bound target; False if there are too few."},
+    {"_update", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_update)), METH_FASTCALL,
+     "_update(lane, row, priority)\n--\n\nNew priorities for rows of an earlier batch."},
+    {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite what has been taken."},
+    {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again draw a row that has been written so far."},
+    {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nHow many rows a transition may be drawn from."},
+    {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nHow many fragments of this length can be taken now."},
+    {"_counters", reader_counters, METH_NOARGS, "(sampled, redrawn, overwritten_unread, late_priorities, consumed)"},
+    {"save_state", reader_state<true>, METH_O, "save_state(words)\n--\n\nWrite what a successor needs into a uint64 array."},
+    {"load_state", reader_state<false>, METH_O, "load_state(words)\n--\n\nGo on from what save_state wrote."},
+    {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef getset[] = {{"state_words", reader_state_words, nullptr, "How many words save_state writes.", nullptr},
+                        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+}  // namespace
+
+bool add_reader(PyObject* m) {
+  return add_type<LaneReader>(m, "LaneReader", "The reading end of all lanes of a replay.", methods, getset);
+}
+}  // namespace motet

@@ -1,0 +1,464 @@
+// The reading side of a replay: draws rows from its lanes and gathers them into the caller's arrays.
+//
+// Everything here is private to one process but the lanes, of which it writes only `released`. A gather copies first
+// and verifies afterwards; what a writer overtook is drawn again and counted.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "lane.hpp"
+#include "tree.hpp"
+
+namespace motet {
+
+struct Leaf {
+  u64 offset, bytes;  // within a row
+  bool stacked;       // gathered as n_frames consecutive rows
+  bool next;          // gathered from the end of the transition too
+};
+
+struct Rules {
+  u64 n_frames = 1, n_step = 1;
+  double gamma = 0.99;
+  u64 reward_offset = 0;
+  bool reward_double = false;
+  bool prioritised = false;
+  double alpha = 0.6, epsilon = 1e-6;  // priority p becomes (p + epsilon) ** alpha
+};
+
+// Where a batch goes. `leaf` and `next` hold one pointer per leaf (next: null where the leaf has none).
+struct Target {
+  u64 rows = 0;    // sample: batch size. take: fragments
+  u64 length = 0;  // take: rows per fragment; 0 for sample
+  std::vector<u8*> leaf, next;
+  void* reward = nullptr;
+  float *discount = nullptr, *weight = nullptr;
+  u64 *version = nullptr, *row = nullptr;
+  u32* lane = nullptr;
+  u8* valid = nullptr;
+};
+
+struct Counters {
+  u64 sampled = 0, redrawn = 0, overwritten_unread = 0, late_priorities = 0, consumed = 0;
+};
+
+enum class Draw { kOk, kTooFew, kLapped, kCorrupt };
+
+class Reader {
+ public:
+  struct LaneState {
+    Lane* lane;
+    u32 partition;
+    u64 base;       // of its leaves in the partition's tree
+    u64 floor = 0;  // rows below are forgotten
+    u64 cursor = 0;               // take: next row to hand out
+    u64 taken_over = 0;           // rows that have been accounted for in `read`
+    u64 prioritised = 0;          // rows below have been given a priority once
+    u64 zeroed = 0;               // rows below have priority zero
+    u64 low = 0, high = 0;        // starts are drawn from [low, high)
+    u64 low_place = 0;
+    std::vector<u8> read;         // by place: 1 if its row has reached a batch
+  };
+  struct Partition {
+    double share;
+    double carry = 0;  // so that shares are exact over batches
+    u64 rows = 0;      // what there is to draw from, summed over its lanes
+    std::vector<u32> lanes;
+    std::unique_ptr<SumTree> tree;
+  };
+
+  std::vector<LaneState> lanes;
+  std::vector<Partition> partitions;
+  std::vector<Leaf> leaves;
+  Rules rules;
+  Rng rng;
+  Counters counters;
+  float max_priority = 1.0f;
+  u64 bad_lane = 0, bad_row = 0;  // of the last kCorrupt
+
+  void prepare() {
+    for (auto& p : partitions) p.lanes.clear();
+    std::vector<u64> base(partitions.size(), 0);
+    for (u32 i = 0; i < lanes.size(); ++i) {
+      LaneState& s = lanes[i];
+      s.base = base[s.partition];
+      base[s.partition] += s.lane->capacity;
+      s.read.assign(s.lane->capacity, 0);
+      partitions[s.partition].lanes.push_back(i);
+      if (s.lane->once) s.cursor = s.lane->released.load(std::memory_order_acquire);
+    }
+    if (rules.prioritised)
+      for (u32 p = 0; p < partitions.size(); ++p) partitions[p].tree = std::make_unique<SumTree>(base[p]);
+  }
+
+  // A successor does not know which of the rows it finds were read: it counts none of them as unread.
+  void adopt() {
+    for (auto& s : lanes) {
+      s.taken_over = s.lane->reserve.load(std::memory_order_acquire);
+      std::fill(s.read.begin(), s.read.end(), u8(1));
+    }
+  }
+
+  u64 ready() {  // rows from which a transition may be drawn
+    u64 n = 0;
+    for (auto& p : partitions) n += refresh(p);
+    return n;
+  }
+
+  // ---- sampling with replacement: uniform, or by priority
+
+  Draw sample(const Target& t, double beta) {
+    u64 total = ready(), n = t.rows;
+    if (total < n) return Draw::kTooFew;
+    u64 first = 0;
+    u32 left = 0;
+    for (auto& p : partitions) left += p.rows > 0;
+    double share_left = 0;
+    for (auto& p : partitions) share_left += p.rows > 0 ? p.share : 0;
+    for (auto& p : partitions) {
+      if (p.rows == 0) continue;
+      u64 want = n - first;
+      if (--left) {
+        // Shares are relative to the partitions that hold anything; the remainder is carried to the next batch.
+        double exact = double(n) * p.share / share_left + p.carry;
+        want = std::min(want, u64(exact < 0 ? 0 : exact));
+        p.carry = exact - double(want);
+      }
+      if (Draw d = fill(p, t, first, want); d != Draw::kOk) return d;
+      if (t.weight) weigh(p, t, first, want, beta);
+      first += want;
+    }
+    if (t.weight) {
+      float top = 0;
+      for (u64 i = 0; i < n; ++i) top = std::max(top, t.weight[i]);
+      for (u64 i = 0; i < n; ++i) t.weight[i] /= top;
+    }
+    counters.sampled += n;
+    return Draw::kOk;
+  }
+
+  // New priorities for rows of an earlier batch. Rows that have been overwritten meanwhile are counted and left alone.
+  void update(const u32* lane, const u64* row, const float* priority, u64 n) {
+    for (u32 p = 0; p < partitions.size(); ++p) {
+      index_.clear();
+      value_.clear();
+      for (u64 i = 0; i < n; ++i) {
+        LaneState& s = lanes[lane[i]];
+        if (s.partition != p) continue;
+        if (row[i] < s.zeroed || row[i] >= s.prioritised) {
+          ++counters.late_priorities;
+          continue;
+        }
+        float v = std::pow(priority[i] + float(rules.epsilon), float(rules.alpha));
+        max_priority = std::max(max_priority, v);
+        index_.push_back(s.base + row[i] % s.lane->capacity);
+        value_.push_back(v);
+      }
+      partitions[p].tree->set(index_.data(), value_.data(), index_.size());
+    }
+  }
+
+  void forget() {  // every row written so far
+    for (auto& s : lanes) s.floor = s.cursor = s.lane->head.load(std::memory_order_acquire);
+  }
+
+  // ---- consume once, in order
+
+  // Fragments of t.length rows (and one more for the observation behind them) that no take has handed out yet:
+  // the first of every lane, then the second of every lane, and so on.
+  u64 fragments(u64 length) {
+    u64 n = 0;
+    for (auto& s : lanes) n += available(s) / length;
+    return n;
+  }
+
+  Draw take(const Target& t) {
+    if (fragments(t.length) < t.rows) return Draw::kTooFew;
+    for (u64 f = 0; f < t.rows;)
+      for (u32 l = 0; l < lanes.size() && f < t.rows; ++l) {
+        LaneState& s = lanes[l];
+        if (available(s) < t.length) continue;
+        if (Draw d = copy_fragment(s, t, f, l); d != Draw::kOk) return d;
+        s.cursor += t.length;
+        ++f;
+      }
+    return Draw::kOk;
+  }
+
+  // What has been taken may be overwritten from now on, but for the frames that the next row is stacked with.
+  void release() {
+    u64 keep = rules.n_frames - 1;
+    for (auto& s : lanes) {
+      u64 r = s.cursor > keep ? s.cursor - keep : 0;
+      if (r == s.lane->released.load(std::memory_order_relaxed)) continue;
+      s.lane->released.store(r, std::memory_order_release);
+      s.lane->room.ring();
+    }
+  }
+
+ private:
+  std::vector<u64> index_, pending_, place_;
+  std::vector<float> value_;
+  std::vector<u8> scratch_;
+
+  static u64 available(const LaneState& s) {  // rows behind the cursor that have a successor
+    u64 head = s.lane->head.load(std::memory_order_acquire);
+    return head > s.cursor + 1 ? head - 1 - s.cursor : 0;
+  }
+
+  u64 refresh(Partition& p) {
+    p.rows = 0;
+    for (u32 l : p.lanes) {
+      LaneState& s = lanes[l];
+      u64 head = s.lane->head.load(std::memory_order_acquire), tail = s.lane->tail();
+      // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
+      s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
+      s.high = head > rules.n_step ? head - rules.n_step : 0;
+      if (s.low > s.high) s.low = s.high;
+      s.low_place = s.lane->place(s.low);
+      account(s, head);
+      if (p.tree) prioritise(p, s);
+      p.rows += s.high - s.low;
+    }
+    if (p.tree) p.rows = p.tree->positive();
+    return p.rows;
+  }
+
+  // Places that were taken over by new rows: was their old row ever read?
+  void account(LaneState& s, u64 head) {
+    u64 cap = s.lane->capacity, from = s.taken_over;
+    if (head <= from) return;
+    if (head - from > cap) {  // whole rounds went by unseen
+      counters.overwritten_unread += head - from - cap;
+      from = head - cap;
+    }
+    for (u64 i = from; i < head;) {
+      u64 place = i % cap, n = std::min(head - i, cap - place);
+      if (i >= cap) counters.overwritten_unread += u64(std::count(&s.read[place], &s.read[place] + n, u8(0)));
+      std::fill_n(&s.read[place], n, u8(0));
+      i += n;
+    }
+    s.taken_over = head;
+  }
+
+  void prioritise(Partition& p, LaneState& s) {
+    u64 cap = s.lane->capacity;
+    index_.clear();
+    value_.clear();
+    for (u64 i = std::max(s.zeroed, s.low > cap ? s.low - cap : 0); i < s.low; ++i) {
+      index_.push_back(s.base + i % cap);
+      value_.push_back(0);
+    }
+    s.zeroed = std::max(s.zeroed, s.low);
+    for (u64 i = std::max(s.prioritised, s.low); i < s.high; ++i) {
+      index_.push_back(s.base + i % cap);
+      value_.push_back(s.lane->startable(s.lane->place(i)) ? max_priority : 0.0f);
+    }
+    s.prioritised = std::max(s.prioritised, s.high);
+    p.tree->set(index_.data(), value_.data(), index_.size());
+  }
+
+  // Draws rows [first, first + n) of the batch from one partition, again and again until each is intact.
+  Draw fill(Partition& p, const Target& t, u64 first, u64 n) {
+    constexpr int kRounds = 1000;
+    pending_.resize(n);
+    for (u64 i = 0; i < n; ++i) pending_[i] = first + i;
+    for (int round = 0; !pending_.empty(); ++round) {
+      if (round == kRounds) return Draw::kLapped;
+      if (round) {
+        counters.redrawn += pending_.size();
+        refresh(p);
+      }
+      place_.resize(pending_.size());
+      if (!(p.tree ? draw_by_priority(p, t) : draw_uniform(p, t))) return Draw::kTooFew;
+      // Memory is far away: the rows of a few draws ahead are on their way while one is copied.
+      for (u64 k = 0; k < pending_.size() + kAhead; ++k) {
+        if (k < pending_.size()) prefetch_transition(lanes[t.lane[pending_[k]]].lane, place_[k]);
+        if (k < kAhead) continue;
+        u64 j = k - kAhead, i = pending_[j];
+        if (!p.tree && !lanes[t.lane[i]].lane->startable(place_[j]) && !draw_another(p, t, j)) return Draw::kTooFew;
+        copy_transition(lanes[t.lane[i]], t, i, place_[j]);
+      }
+      u64 corrupt = ~u64(0);
+      for (u64 i : pending_)
+        if (Lane* lane = lanes[t.lane[i]].lane; lane->checked && !intact(lane, t.row[i], rules.n_step + 1)) corrupt = i;
+      std::atomic_thread_fence(std::memory_order_acquire);
+      u64 again = 0;
+      for (u64 i : pending_) {
+        u64 oldest = t.row[i] - std::min(t.row[i], rules.n_frames - 1);
+        if (oldest < lanes[t.lane[i]].lane->tail()) pending_[again++] = i;
+        else if (i == corrupt) return report_corrupt(t.lane[i], t.row[i]);
+      }
+      pending_.resize(again);
+    }
+    return Draw::kOk;
+  }
+
+  static constexpr u64 kAhead = 6;
+  static void prefetch_transition(Lane* lane, u64 place) {
+    const u8* p = lane->at(place);
+    u64 bytes = std::min<u64>(2 * lane->row_bytes, 8 * kLine);
+    for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
+    if (bytes < lane->row_bytes) __builtin_prefetch(p + lane->row_bytes);
+  }
+
+  bool draw_uniform(Partition& p, const Target& t) {
+    u64 total = window(p);
+    if (total == 0) return false;
+    for (u64 k = 0; k < pending_.size(); ++k) locate(p, t, k, rng.below(total));
+    return true;
+  }
+
+  // Final and broken rows are passed over. Where hardly anything else is stored, walk instead of drawing.
+  bool draw_another(Partition& p, const Target& t, u64 k) {
+    constexpr u64 kTries = 64;
+    u64 at = 0, total = window(p);
+    for (u64 attempt = 0; attempt < kTries + total; ++attempt) {
+      at = attempt < kTries ? rng.below(total) : (at + 1) % total;
+      locate(p, t, k, at);
+      if (lanes[t.lane[pending_[k]]].lane->startable(place_[k])) return true;
+    }
+    return false;
+  }
+
+  u64 window(const Partition& p) const {
+    u64 n = 0;
+    for (u32 l : p.lanes) n += lanes[l].high - lanes[l].low;
+    return n;
+  }
+
+  // The at-th row of a partition's windows, put side by side.
+  void locate(Partition& p, const Target& t, u64 k, u64 at) {
+    for (u32 l : p.lanes) {
+      LaneState& s = lanes[l];
+      u64 span = s.high - s.low;
+      if (at < span) {
+        u64 place = s.low_place + at, i = pending_[k];
+        t.lane[i] = l;
+        t.row[i] = s.low + at;
+        place_[k] = place < s.lane->capacity ? place : place - s.lane->capacity;
+        return;
+      }
+      at -= span;
+    }
+  }
+
+  bool draw_by_priority(Partition& p, const Target& t) {
+    if (!(p.tree->total() > 0)) return false;
+    index_.resize(pending_.size());
+    p.tree->sample(rng, pending_.size(), index_.data());
+    for (u64 k = 0; k < pending_.size(); ++k) {
+      u64 i = pending_[k], l = 0;
+      while (l + 1 < p.lanes.size() && lanes[p.lanes[l + 1]].base <= index_[k]) ++l;
+      LaneState& s = lanes[p.lanes[l]];
+      u64 cap = s.lane->capacity, place = index_[k] - s.base;
+      // The one row in [zeroed, zeroed + capacity) that lies in this place.
+      u64 row = s.zeroed - s.zeroed % cap + place;
+      t.lane[i] = p.lanes[l];
+      t.row[i] = row < s.zeroed ? row + cap : row;
+      place_[k] = place;
+    }
+    return true;
+  }
+
+  void weigh(Partition& p, const Target& t, u64 first, u64 n, double beta) {
+    if (!p.tree) {
+      std::fill_n(t.weight + first, n, 1.0f);
+      return;
+    }
+    double scale = double(p.tree->positive()) / p.tree->total();
+    for (u64 i = first; i < first + n; ++i) {
+      LaneState& s = lanes[t.lane[i]];
+      t.weight[i] = float(std::pow(scale * p.tree->get(s.base + t.row[i] % s.lane->capacity), -beta));
+    }
+  }
+
+  double reward(Lane* lane, u64 place) const {
+    const u8* at = lane->at(place) + rules.reward_offset;
+    return rules.reward_double ? load_racy<double>(at) : double(load_racy<float>(at));
+  }
+
+  void copy_transition(LaneState& s, const Target& t, u64 out, u64 start) {
+    Lane* lane = s.lane;
+    double sum = 0, factor = 1;
+    bool terminated = false;
+    u64 place = start, steps = 0;
+    do {
+      u64 m = lane->meta(place);
+      sum += factor * reward(lane, place);
+      factor *= rules.gamma;
+      ++steps;
+      s.read[place] = 1;
+      place = lane->after(place);
+      terminated = m & kTerminated;
+      if (m & (kTerminated | kTruncated)) break;
+    } while (steps < rules.n_step && lane->startable(place));
+    s.read[place] = 1;
+    store_reward(t, out, sum);
+    t.discount[out] = terminated ? 0.0f : float(factor);
+    t.version[out] = lane->meta(start) >> kVersionShift;
+    for (u64 f = 0; f < leaves.size(); ++f) {
+      copy_leaf(lane, leaves[f], t.row[out], start, t.leaf[f], out);
+      if (t.next[f]) copy_leaf(lane, leaves[f], t.row[out] + steps, place, t.next[f], out);
+    }
+  }
+
+  void store_reward(const Target& t, u64 out, double value) const {
+    if (rules.reward_double) static_cast<double*>(t.reward)[out] = value;
+    else static_cast<float*>(t.reward)[out] = float(value);
+  }
+
+  // Frames run from the oldest to the newest; before an episode's first row that first row is repeated.
+  void copy_leaf(Lane* lane, const Leaf& leaf, u64 row, u64 place, u8* to, u64 out) const {
+    u64 frames = leaf.stacked ? rules.n_frames : 1;
+    u8* end = to + (out + 1) * frames * leaf.bytes;
+    for (u64 f = 1; f <= frames; ++f) {
+      copy_racy(end - f * leaf.bytes, lane->at(place) + leaf.offset, leaf.bytes);
+      if (f < frames && row > 0 && !(lane->meta(place) & kBegin)) --row, place = lane->before(place);
+    }
+  }
+
+  bool intact(Lane* lane, u64 first, u64 n) {
+    scratch_.resize(lane->row_bytes);
+    for (u64 i = first; i < first + n; ++i) {
+      copy_racy(scratch_.data(), lane->at(lane->place(i)), lane->row_bytes);
+      if (load_racy<u64>(scratch_.data() + lane->row_bytes - 8) != lane->row_sum(scratch_.data(), i)) return false;
+    }
+    return true;
+  }
+
+  Draw report_corrupt(u64 lane, u64 row) {
+    bad_lane = lane;
+    bad_row = row;
+    return Draw::kCorrupt;
+  }
+
+  Draw copy_fragment(LaneState& s, const Target& t, u64 f, u32 l) {
+    Lane* lane = s.lane;
+    u64 row = s.cursor, place = lane->place(row);
+    if (lane->checked && !intact(lane, row, t.length + 1)) return report_corrupt(l, row);
+    for (u64 j = 0; j <= t.length; ++j, ++row, place = lane->after(place)) {
+      u64 out = f * t.length + j;
+      for (u64 k = 0; k < leaves.size(); ++k) {
+        // A leaf with a next has one row more: the observation behind the fragment.
+        if (leaves[k].next) copy_leaf(lane, leaves[k], row, place, t.leaf[k], out + f);
+        else if (j < t.length) copy_leaf(lane, leaves[k], row, place, t.leaf[k], out);
+      }
+      if (j == t.length) break;
+      u64 m = lane->meta(place);
+      bool start = lane->startable(place);
+      store_reward(t, out, start ? reward(lane, place) : 0.0);
+      t.discount[out] = start && !(m & kTerminated) ? float(rules.gamma) : 0.0f;
+      t.version[out] = m >> kVersionShift;
+      t.row[out] = row;
+      t.lane[out] = l;
+      t.valid[out] = start;
+      counters.consumed += start;
+    }
+    return Draw::kOk;
+  }
+};
+}  // namespace motet

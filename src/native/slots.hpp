@@ -1,0 +1,91 @@
+// Publication: one writer, any number of readers, one flat payload per version, no waiting on either side.
+//
+// Each slot carries its own sequence number (odd while it is written) and, under that guard, the version it holds. The
+// writer fills the slots in turn. A reader copies the newest slot and looks at the sequence number again: if it moved,
+// the copy is thrown away.
+#pragma once
+#include "bell.hpp"
+
+namespace motet {
+
+struct alignas(kLine) Slots {
+  static constexpr u64 kMagic = 0x3153544f4c535f4dull;  // "M_SLOTS1"
+  u64 magic, n_slots, payload_bytes, stride, checked;
+  u8 pad0[kLine - 40];
+  alignas(kLine) std::atomic<u64> published;  // publications completed; the newest lies in slot (published - 1) % n_slots
+  std::atomic<u64> newest;                    // its version: a hint for showing lag, never a label
+  std::atomic<u64> incarnation;
+  u8 pad1[kLine - 24];
+  Bell bell;
+
+  struct alignas(kLine) Slot {
+    std::atomic<u64> sequence;
+    u64 version, sum;
+    u8 pad[kLine - 24];
+    u8* payload() { return reinterpret_cast<u8*>(this) + sizeof(Slot); }
+  };
+
+  static u64 slot_stride(u64 payload) { return sizeof(Slot) + round_up(payload, kLine); }
+  static u64 bytes(u64 payload, u64 n) { return sizeof(Slots) + n * slot_stride(payload); }
+  Slot* slot(u64 i) { return reinterpret_cast<Slot*>(reinterpret_cast<u8*>(this) + sizeof(Slots) + i * stride); }
+
+  void format(u64 payload, u64 n, bool check) {
+    std::memset(static_cast<void*>(this), 0, sizeof(Slots));
+    n_slots = n;
+    payload_bytes = payload;
+    stride = slot_stride(payload);
+    checked = check;
+    for (u64 i = 0; i < n; ++i) std::memset(static_cast<void*>(slot(i)), 0, sizeof(Slot));
+    magic = kMagic;
+  }
+
+  // The payload arrives in two parts (header and weights), so that neither has to be copied together first.
+  u64 publish(const void* head, u64 head_bytes, const void* body, u64 body_offset, u64 body_bytes, u64 version) {
+    u64 n = published.load(std::memory_order_relaxed);
+    Slot* s = slot(n % n_slots);
+    u64 even = s->sequence.load(std::memory_order_relaxed) & ~u64(1);  // a writer that died inside left it odd
+    s->sequence.store(even + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    copy_racy(s->payload(), head, head_bytes);
+    copy_racy(s->payload() + body_offset, body, body_bytes);
+    copy_racy(&s->version, &version, 8);
+    if (checked) {
+      u64 sum = payload_sum(s->payload(), head_bytes, body_offset, body_bytes);
+      copy_racy(&s->sum, &sum, 8);
+    }
+    s->sequence.store(even + 2, std::memory_order_release);
+    newest.store(version, std::memory_order_relaxed);
+    published.store(n + 1, std::memory_order_release);
+    bell.ring();
+    return n + 1;
+  }
+
+  static u64 payload_sum(const u8* p, u64 head_bytes, u64 body_offset, u64 body_bytes) {
+    return checksum(p + body_offset, body_bytes, checksum(p, head_bytes));
+  }
+
+  enum class Read { kSame, kNew, kMetWrite, kCorrupt };
+
+  // Copies the newest payload if it is newer than publication `have`. On kMetWrite `to` holds rubbish.
+  Read read(u8* to, u64 head_bytes, u64 body_offset, u64 body_bytes, u64* have, u64* version) {
+    u64 n = published.load(std::memory_order_acquire);
+    if (n == *have) return Read::kSame;
+    constexpr int kTries = 3;  // with two slots a second try all but always succeeds; more would be waiting
+    for (int attempt = 0; attempt < kTries; ++attempt, n = published.load(std::memory_order_acquire)) {
+      Slot* s = slot((n - 1) % n_slots);
+      u64 before = s->sequence.load(std::memory_order_acquire);
+      if (before & 1) continue;
+      copy_racy(to, s->payload(), head_bytes);
+      copy_racy(to + body_offset, s->payload() + body_offset, body_bytes);
+      u64 v = load_racy<u64>(&s->version), sum = load_racy<u64>(&s->sum);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (s->sequence.load(std::memory_order_relaxed) != before) continue;
+      *have = n;
+      *version = v;
+      if (checked && sum != payload_sum(to, head_bytes, body_offset, body_bytes)) return Read::kCorrupt;
+      return Read::kNew;
+    }
+    return Read::kMetWrite;
+  }
+};
+}  // namespace motet
