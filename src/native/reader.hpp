@@ -49,6 +49,7 @@ enum class Draw { kOk, kTooFew, kLapped, kCorrupt };
 
 class Reader {
  public:
+  enum class Read : unsigned char { kNo, kYes };  // not a plain byte, which might alias everything
   struct LaneState {
     Lane* lane;
     u32 partition;
@@ -60,7 +61,7 @@ class Reader {
     u64 zeroed = 0;               // rows below have priority zero
     u64 low = 0, high = 0;        // starts are drawn from [low, high)
     u64 low_place = 0;
-    std::vector<u8> read;         // by place: 1 if its row has reached a batch
+    std::vector<Read> read;       // by place: has its row reached a batch?
   };
   struct Partition {
     double share;
@@ -86,7 +87,7 @@ class Reader {
       LaneState& s = lanes[i];
       s.base = base[s.partition];
       base[s.partition] += s.lane->capacity;
-      s.read.assign(s.lane->capacity, 0);
+      s.read.assign(s.lane->capacity, Read::kNo);
       partitions[s.partition].lanes.push_back(i);
       if (s.lane->once) s.cursor = s.lane->released.load(std::memory_order_acquire);
     }
@@ -98,7 +99,7 @@ class Reader {
   void adopt() {
     for (auto& s : lanes) {
       s.taken_over = s.lane->reserve.load(std::memory_order_acquire);
-      std::fill(s.read.begin(), s.read.end(), u8(1));
+      std::fill(s.read.begin(), s.read.end(), Read::kYes);
     }
   }
 
@@ -200,7 +201,15 @@ class Reader {
   }
 
  private:
-  std::vector<u64> index_, pending_, place_;
+  struct Path {  // a drawn transition: where it starts and where it ends
+    Lane* lane;
+    const u8 *first, *end;
+    u64 place, end_place, row, end_row;
+  };
+  std::vector<u64> index_;    // scratch: leaves of a tree
+  std::vector<u64> pending_;  // rows of the batch that are still to be filled
+  std::vector<u64> place_;    // for each of them, the place that was drawn
+  std::vector<Path> path_;
   std::vector<float> value_;
   std::vector<u8> scratch_;
 
@@ -237,8 +246,8 @@ class Reader {
     }
     for (u64 i = from; i < head;) {
       u64 place = i % cap, n = std::min(head - i, cap - place);
-      if (i >= cap) counters.overwritten_unread += u64(std::count(&s.read[place], &s.read[place] + n, u8(0)));
-      std::fill_n(&s.read[place], n, u8(0));
+      if (i >= cap) counters.overwritten_unread += u64(std::count(&s.read[place], &s.read[place] + n, Read::kNo));
+      std::fill_n(&s.read[place], n, Read::kNo);
       i += n;
     }
     s.taken_over = head;
@@ -274,13 +283,10 @@ class Reader {
       }
       place_.resize(pending_.size());
       if (!(p.tree ? draw_by_priority(p, t) : draw_uniform(p, t))) return Draw::kTooFew;
-      // Memory is far away: the rows of a few draws ahead are on their way while one is copied.
-      for (u64 k = 0; k < pending_.size() + kAhead; ++k) {
-        if (k < pending_.size()) prefetch_transition(lanes[t.lane[pending_[k]]].lane, place_[k]);
-        if (k < kAhead) continue;
-        u64 j = k - kAhead, i = pending_[j];
-        if (!p.tree && !lanes[t.lane[i]].lane->startable(place_[j]) && !draw_another(p, t, j)) return Draw::kTooFew;
-        copy_transition(lanes[t.lane[i]], t, i, place_[j]);
+      if (!walk(p, t)) return Draw::kTooFew;
+      for (u64 f = 0; f < leaves.size(); ++f) {
+        copy_leaves(leaves[f], t.leaf[f], true);
+        if (t.next[f]) copy_leaves(leaves[f], t.next[f], false);
       }
       u64 corrupt = ~u64(0);
       for (u64 i : pending_)
@@ -297,18 +303,83 @@ class Reader {
     return Draw::kOk;
   }
 
-  static constexpr u64 kAhead = 6;
-  static void prefetch_transition(Lane* lane, u64 place) {
-    const u8* p = lane->at(place);
-    u64 bytes = std::min<u64>(2 * lane->row_bytes, 8 * kLine);
+  // Memory is far away: what a few rows ahead will need is asked for while one is worked on.
+  static constexpr u64 kAhead = 8;
+  static void prefetch(const u8* p, u64 bytes) {
+    bytes = std::min<u64>(bytes, 8 * kLine);
     for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
-    if (bytes < lane->row_bytes) __builtin_prefetch(p + lane->row_bytes);
+  }
+
+  // Follows each drawn transition from its first row to its last: rewards, discount, where it ends.
+  bool walk(Partition& p, const Target& t) {
+    const u64 n = pending_.size(), n_step = rules.n_step, reward_at = rules.reward_offset;
+    const double gamma = rules.gamma;
+    const bool look = !p.tree;  // priorities were only given to rows that a transition starts from
+    path_.resize(n);
+    for (u64 k = 0; k < n; ++k) {
+      if (k + kAhead < n) {
+        Lane* ahead = lanes[t.lane[pending_[k + kAhead]]].lane;
+        const u8* row = ahead->at(place_[k + kAhead]);
+        __builtin_prefetch(row);
+        __builtin_prefetch(row + reward_at);
+        __builtin_prefetch(row + ahead->row_bytes);
+      }
+      const u64 i = pending_[k];
+      if (look && !lanes[t.lane[i]].lane->startable(place_[k]) && !draw_another(p, t, k)) return false;
+      LaneState& s = lanes[t.lane[i]];
+      Lane* const lane = s.lane;
+      Read* const read = s.read.data();
+      const u64 start = place_[k], first = lane->meta(start);
+      double sum = 0, factor = 1;
+      u64 place = start, steps = 0, m = first;
+      for (;;) {
+        sum += factor * reward(lane->at(place) + reward_at);
+        factor *= gamma;
+        ++steps;
+        read[place] = Read::kYes;
+        place = lane->after(place);
+        if ((m & (kTerminated | kTruncated)) || steps == n_step || !lane->startable(place)) break;
+        m = lane->meta(place);
+      }
+      read[place] = Read::kYes;
+      store_reward(t, i, sum);
+      t.discount[i] = m & kTerminated ? 0.0f : float(factor);
+      t.version[i] = first >> kVersionShift;
+      path_[k] = {lane, lane->at(start), lane->at(place), start, place, t.row[i], t.row[i] + steps};
+    }
+    return true;
+  }
+
+  // One leaf of all rows, from the start or from the end of each transition.
+  void copy_leaves(const Leaf& leaf, u8* to, bool start) {
+    const u64 n = pending_.size(), bytes = leaf.bytes, offset = leaf.offset;
+    const Path* path = path_.data();
+    const u64* out = pending_.data();
+    if (leaf.stacked && rules.n_frames > 1) {
+      for (u64 k = 0; k < n; ++k)
+        copy_stack(path[k].lane, leaf, start ? path[k].row : path[k].end_row, start ? path[k].place : path[k].end_place, to, out[k]);
+      return;
+    }
+    auto from = [=](u64 k) { return (start ? path[k].first : path[k].end) + offset; };
+    switch (bytes) {  // a size that is known here is copied without a call
+      case 1: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k], from(k), 1); return;
+      case 4: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k] * 4, from(k), 4); return;
+      case 8: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k] * 8, from(k), 8); return;
+      default: break;
+    }
+    for (u64 k = 0; k < std::min(n, kAhead); ++k) prefetch(from(k), bytes);
+    for (u64 k = 0; k < n; ++k) {
+      if (k + kAhead < n) prefetch(from(k + kAhead), bytes);
+      copy_racy(to + out[k] * bytes, from(k), bytes);
+    }
   }
 
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
     if (total == 0) return false;
-    for (u64 k = 0; k < pending_.size(); ++k) locate(p, t, k, rng.below(total));
+    Rng stream = rng;  // in registers
+    for (u64 k = 0; k < pending_.size(); ++k) locate(p, t, k, stream.below(total));
+    rng = stream;
     return true;
   }
 
@@ -376,34 +447,8 @@ class Reader {
     }
   }
 
-  double reward(Lane* lane, u64 place) const {
-    const u8* at = lane->at(place) + rules.reward_offset;
+  double reward(const u8* at) const {
     return rules.reward_double ? load_racy<double>(at) : double(load_racy<float>(at));
-  }
-
-  void copy_transition(LaneState& s, const Target& t, u64 out, u64 start) {
-    Lane* lane = s.lane;
-    double sum = 0, factor = 1;
-    bool terminated = false;
-    u64 place = start, steps = 0;
-    do {
-      u64 m = lane->meta(place);
-      sum += factor * reward(lane, place);
-      factor *= rules.gamma;
-      ++steps;
-      s.read[place] = 1;
-      place = lane->after(place);
-      terminated = m & kTerminated;
-      if (m & (kTerminated | kTruncated)) break;
-    } while (steps < rules.n_step && lane->startable(place));
-    s.read[place] = 1;
-    store_reward(t, out, sum);
-    t.discount[out] = terminated ? 0.0f : float(factor);
-    t.version[out] = lane->meta(start) >> kVersionShift;
-    for (u64 f = 0; f < leaves.size(); ++f) {
-      copy_leaf(lane, leaves[f], t.row[out], start, t.leaf[f], out);
-      if (t.next[f]) copy_leaf(lane, leaves[f], t.row[out] + steps, place, t.next[f], out);
-    }
   }
 
   void store_reward(const Target& t, u64 out, double value) const {
@@ -412,7 +457,7 @@ class Reader {
   }
 
   // Frames run from the oldest to the newest; before an episode's first row that first row is repeated.
-  void copy_leaf(Lane* lane, const Leaf& leaf, u64 row, u64 place, u8* to, u64 out) const {
+  void copy_stack(Lane* lane, const Leaf& leaf, u64 row, u64 place, u8* to, u64 out) const {
     u64 frames = leaf.stacked ? rules.n_frames : 1;
     u8* end = to + (out + 1) * frames * leaf.bytes;
     for (u64 f = 1; f <= frames; ++f) {
@@ -444,13 +489,13 @@ class Reader {
       u64 out = f * t.length + j;
       for (u64 k = 0; k < leaves.size(); ++k) {
         // A leaf with a next has one row more: the observation behind the fragment.
-        if (leaves[k].next) copy_leaf(lane, leaves[k], row, place, t.leaf[k], out + f);
-        else if (j < t.length) copy_leaf(lane, leaves[k], row, place, t.leaf[k], out);
+        if (leaves[k].next) copy_stack(lane, leaves[k], row, place, t.leaf[k], out + f);
+        else if (j < t.length) copy_stack(lane, leaves[k], row, place, t.leaf[k], out);
       }
       if (j == t.length) break;
       u64 m = lane->meta(place);
       bool start = lane->startable(place);
-      store_reward(t, out, start ? reward(lane, place) : 0.0);
+      store_reward(t, out, start ? reward(lane->at(place) + rules.reward_offset) : 0.0);
       t.discount[out] = start && !(m & kTerminated) ? float(rules.gamma) : 0.0f;
       t.version[out] = m >> kVersionShift;
       t.row[out] = row;
