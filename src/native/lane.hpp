@@ -30,13 +30,17 @@ struct alignas(kLine) Lane {
   std::atomic<u64> head;                    // rows complete
   std::atomic<u64> incarnation;             // raised by each writer that takes over
   std::atomic<u64> broken;                  // segments that broke off without an end
+  std::atomic<u64> broken_at;               // the head at which the last of them was counted: none is counted twice
   std::atomic<u64> waits, waited_ns;        // how often and how long the writer waited for room
-  u8 pad1[kLine - 48];
+  u8 pad1[kLine - 56];
   // The reader's words.
   alignas(kLine) std::atomic<u64> released;  // rows below may be overwritten (used if `once`)
-  u8 pad2[kLine - 8];
+  std::atomic<u64> taken;                    // rows below were handed out before that; a successor goes on here
+  u8 pad2[kLine - 16];
   Bell room;  // rung by the reader when it releases rows
 
+  // Impossible sizes are refused first: a product that wraps around would pass every later check.
+  static bool possible(u64 capacity, u64 row_bytes) { return row_bytes && capacity <= kMost / row_bytes; }
   static u64 bytes(u64 capacity, u64 row_bytes) { return sizeof(Lane) + round_up(capacity * row_bytes, kLine); }
   // Inner loops step from place to place: a division per row would cost more than a small row's copy.
   u8* at(u64 place) { return reinterpret_cast<u8*>(this) + sizeof(Lane) + place * row_bytes; }
@@ -65,6 +69,13 @@ struct alignas(kLine) Lane {
   void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
   bool has_room(u64 n) const {
     return !once || head.load(std::memory_order_relaxed) + n <= released.load(std::memory_order_acquire) + capacity;
+  }
+  // The last row has no end and the next one is a new segment's first.
+  void count_broken() {
+    u64 h = head.load(std::memory_order_relaxed);
+    if (h == 0 || broken_at.load(std::memory_order_relaxed) == h || meta(place(h - 1)) & kFinal) return;
+    broken_at.store(h, std::memory_order_relaxed);
+    broken.fetch_add(1, std::memory_order_relaxed);
   }
   void seal(u64 row) {
     if (!checked) return;

@@ -80,7 +80,7 @@ inline bool parse_leaves(PyObject* list, u64 row_bytes, std::vector<LeafSpec>& o
 inline Lane* open_lane(View& memory, PyObject* buffer, u64 row_bytes, u64 spec_hash) {
   if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
   Lane* lane = memory.as<Lane>();
-  if (lane->magic != Lane::kMagic || lane->capacity == 0 || lane->row_bytes != row_bytes || lane->spec_hash != spec_hash ||
+  if (lane->magic != Lane::kMagic || lane->capacity == 0 || !Lane::possible(lane->capacity, row_bytes) || lane->row_bytes != row_bytes || lane->spec_hash != spec_hash ||
       Lane::bytes(lane->capacity, row_bytes) > memory.bytes()) {
     raise("CorruptionError", "this memory holds no lane of this spec (fresh, damaged, or made for another spec)");
     return nullptr;

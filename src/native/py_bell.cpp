@@ -38,6 +38,7 @@ PyObject* bell_wait(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (seen == static_cast<unsigned long>(-1) && PyErr_Occurred()) return nullptr;
   double timeout = PyFloat_AsDouble(args[1]);
   if (timeout == -1.0 && PyErr_Occurred()) return nullptr;
+  if (seen > 0xffffffffUL) return raise("SettingError", "seen: given %R, expected a count below 2**32", args[0]);
   if (!(timeout >= 0 && timeout < 1e9))
     return raise("SettingError", "timeout_s: given %R, expected seconds from 0 on, and finite", args[1]);
   auto& h = unbox<BellHandle>(o);
@@ -68,6 +69,7 @@ PyGetSetDef bell_getset[] = {{"count", bell_count, nullptr, "Rings so far, modul
 struct TreeHandle {
   SumTree tree;
   Rng rng{};
+  bool busy = false;
   explicit TreeHandle(u64 n) : tree(n) {}
 
   static TreeHandle* make(PyObject* args, PyObject* kwargs) {
@@ -89,6 +91,8 @@ struct TreeHandle {
 
 PyObject* tree_set(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "set(index, priority) takes 2 arguments, %zd given", n);
+  Alone alone(unbox<TreeHandle>(o).busy, "a tree");
+  if (!alone) return nullptr;
   auto& tree = unbox<TreeHandle>(o).tree;
   View index, value;
   if (!index.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
@@ -110,6 +114,8 @@ PyObject* tree_set(PyObject* o, PyObject* const* args, Py_ssize_t n) {
 
 PyObject* tree_sample(PyObject* o, PyObject* out) {
   auto& h = unbox<TreeHandle>(o);
+  Alone alone(h.busy, "a tree");
+  if (!alone) return nullptr;
   View index;
   if (!index.take(out, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)) return nullptr;
   u64 count = index.bytes() / 8;

@@ -29,10 +29,17 @@ bool all_finite(const T* p, u64 n) {
   return rest == T(0);
 }
 
+bool all_finite_halves(const u8* bytes, u64 n) {  // float16: an exponent of ones is infinity or NaN
+  bool ok = true;
+  for (u64 i = 0; i < n; ++i) ok &= (load_racy<std::uint16_t>(bytes + 2 * i) & 0x7c00) != 0x7c00;
+  return ok;
+}
+
 bool check_finite(const LeafSpec& leaf, const u8* bytes, u64 items) {
-  if (!leaf.finite || leaf.dtype.kind != 'f' || leaf.dtype.size < 4) return true;
-  bool ok = leaf.dtype.size == 4 ? all_finite(reinterpret_cast<const float*>(bytes), items)
-                                 : all_finite(reinterpret_cast<const double*>(bytes), items);
+  if (!leaf.finite || leaf.dtype.kind != 'f') return true;
+  bool ok = leaf.dtype.size == 8   ? all_finite(reinterpret_cast<const double*>(bytes), items)
+            : leaf.dtype.size == 4 ? all_finite(reinterpret_cast<const float*>(bytes), items)
+                                   : all_finite_halves(bytes, items);
   if (!ok) raise("SpecError", "%s: given NaN or infinity, expected finite numbers", leaf.name.c_str());
   return ok;
 }
@@ -84,7 +91,13 @@ bool take_scalar(const LeafSpec& leaf, PyObject* o, Value& v) {
   } else if (PyLong_Check(o)) {
     int overflow = 0;
     long long i = PyLong_AsLongLongAndOverflow(o, &overflow);
-    ok = !overflow && store_scalar(leaf, 0, i, true, v.small);
+    if (overflow > 0 && leaf.dtype == Dtype{'u', 8}) {  // the upper half of uint64
+      u64 big = PyLong_AsUnsignedLongLong(o);
+      std::memcpy(v.small, &big, 8);
+      ok = !PyErr_Occurred();
+    } else {
+      ok = !overflow && store_scalar(leaf, 0, i, true, v.small);
+    }
   } else if (View scalar; PyObject_CheckBuffer(o) && scalar.take(o, PyBUF_FULL_RO) && scalar.raw().ndim == 0) {
     Dtype d = dtype_of(scalar.raw().format);
     if (d == leaf.dtype) {
@@ -141,6 +154,7 @@ struct LaneWriter {
   std::vector<LeafSpec> leaves;
   std::vector<PyObject*> names;  // of arguments: roots, terminated, truncated, version, then final_<root>
   std::size_t roots;
+  std::vector<bool> has_final;  // by root: an episode's last row comes with a final_<root>
   u64 incarnation;
   double timeout_s;
   bool begin = true;
@@ -163,13 +177,22 @@ struct LaneWriter {
     auto w = std::make_unique<LaneWriter>();
     if (!(w->lane = open_lane(w->memory, buffer, row_bytes, hash))) return nullptr;
     if (!parse_leaves(specs, row_bytes, w->leaves)) return nullptr;
-    if (w->leaves.size() > kMaxLeaves) {
-      raise("SettingError", "fields: given %zu arrays per row, expected at most %zu", w->leaves.size(), kMaxLeaves);
+    Py_ssize_t n_roots = PySequence_Size(roots);
+    if (n_roots < 0) return nullptr;
+    if (w->leaves.empty() || w->leaves.size() > kMaxLeaves || std::size_t(n_roots) > kMaxLeaves) {
+      raise("SettingError", "fields: given %zu arrays per row in %zd arguments, expected 1 to %zu", w->leaves.size(), n_roots, kMaxLeaves);
+      return nullptr;
+    }
+    if (!(timeout >= 0 && timeout < 1e9)) {
+      PyObject* given = PyFloat_FromDouble(timeout);
+      raise("SettingError", "timeout_s: given %R, expected seconds from 0 on, and finite", given);
+      Py_XDECREF(given);
       return nullptr;
     }
     w->values.resize(w->leaves.size());
     w->finals.resize(w->leaves.size());
-    w->roots = std::size_t(PySequence_Size(roots));
+    w->roots = std::size_t(n_roots);
+    w->has_final.assign(w->roots, false);
     std::vector<std::string> all;
     for (std::size_t i = 0; i < w->roots; ++i) {
       PyObject* name = PySequence_GetItem(roots, Py_ssize_t(i));
@@ -190,10 +213,11 @@ struct LaneWriter {
         raise("SpecError", "%s: no argument number %u", leaf.name.c_str(), leaf.root);
         return nullptr;
       }
+    for (auto& leaf : w->leaves)
+      if (leaf.next) w->has_final[leaf.root] = true;
     w->timeout_s = timeout;
     w->incarnation = w->lane->incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
-    u64 head = w->lane->head.load(std::memory_order_acquire);
-    if (head && !(w->lane->meta(w->lane->place(head - 1)) & kFinal)) w->lane->broken.fetch_add(1, std::memory_order_relaxed);
+    w->lane->count_broken();
     return w.release();
   }
 
@@ -214,12 +238,15 @@ struct LaneWriter {
     return true;
   }
 
+  bool check_superseded() {
+    u64 now = lane->incarnation.load(std::memory_order_acquire);
+    if (now == incarnation) return true;
+    raise("SupersededError", "a successor writes to this lane (incarnation %llu, this one is %llu)", ull(now), ull(incarnation));
+    return false;
+  }
+
   bool wait_for_room(u64 rows) {
     if (lane->has_room(rows)) return true;
-    if (rows > lane->capacity) {
-      raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(rows), ull(lane->capacity));
-      return false;
-    }
     i64 start = now_ns(), deadline = start + i64(timeout_s * 1e9);
     lane->waits.fetch_add(1, std::memory_order_relaxed);
     bool room = false;
@@ -230,10 +257,11 @@ struct LaneWriter {
         Unlocked unlocked;
         lane->room.wait_slice(seen, deadline, spin);
       }
-      if (PyErr_CheckSignals()) return false;
+      if (PyErr_CheckSignals() || !check_superseded()) break;
       room = lane->has_room(rows);
     }
     lane->waited_ns.fetch_add(u64(now_ns() - start), std::memory_order_relaxed);
+    if (PyErr_Occurred()) return false;
     if (!room)
       raise("WaitTimeoutError", "the writer waited %llu ms for the reader to release rows: the lane is full with %llu unread rows",
             ull((now_ns() - start) / 1000000), ull(lane->head.load() - lane->released.load()));
@@ -294,19 +322,34 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
   }
   bool terminated = false, truncated = false;
   if (!as_flag(given[roots], terminated) || !as_flag(given[roots + 1], truncated)) return nullptr;
-  u64 version = given[roots + 2] ? PyLong_AsUnsignedLongLong(given[roots + 2]) : 0;
-  if (PyErr_Occurred()) return nullptr;
-  if (version >> (64 - kVersionShift)) return raise("SpecError", "version: given %llu, expected less than 2**56", ull(version));
+  u64 version = 0;
+  if (PyObject* o = given[roots + 2]) {
+    PyObject* index = PyNumber_Index(o);
+    if (index) version = PyLong_AsUnsignedLongLong(index);
+    Py_XDECREF(index);
+    if (PyErr_Occurred() || version >> (64 - kVersionShift)) {
+      PyErr_Clear();
+      return raise("SpecError", "version: given %R, expected an integer from 0 on, less than 2**56", o);
+    }
+  }
 
   u64 rows = 1;
   if (many) {
-    PyObject* first = given[leaves[0].root];
+    const LeafSpec& leaf = leaves[0];
+    PyObject* argument = given[leaf.root];
+    if (!argument) return raise("SpecError", "%U: missing; every field needs a value", names[leaf.root]);
+    PyObject* first;
+    if (!follow(leaf, argument, first)) return nullptr;
     View any;
-    if (!first || !any.take(first, PyBUF_FULL_RO) || any.raw().ndim < 1) {
-      PyErr_Clear();
-      return raise("SpecError", "%s: expected an array with one value per row", leaves[0].name.c_str());
-    }
-    rows = u64(any.raw().shape[0]);
+    bool ok = any.take(first, PyBUF_FULL_RO) && any.raw().ndim >= 1;
+    PyErr_Clear();
+    if (ok) rows = u64(any.raw().shape[0]);
+    else raise("SpecError", "%s: given %s, expected an array of %s", leaf.name.c_str(), type_name(first).c_str(), leaf.expected(true).c_str());
+    any.drop();
+    Py_DECREF(first);
+    if (!ok) return nullptr;
+    if (rows == 0 && (terminated || truncated))
+      return raise("SpecError", "%s: given 0 rows with an end, expected at least the row that ended the episode", leaf.name.c_str());
     if (rows == 0) return PyLong_FromUnsignedLongLong(lane->head.load(std::memory_order_relaxed));
   }
 
@@ -320,9 +363,11 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
       PyObject* argument = given[last ? roots + 3 + leaf.root : leaf.root];
       bool needed = !last || (end && leaf.next);
       if (!needed) {
-        if (last && argument)
-          return raise("SpecError", "%U: given without %s, expected only with the episode's last row",
-                       names[roots + 3 + leaf.root], leaf.next ? "terminated or truncated" : "a use for it");
+        if (last && argument && !has_final[leaf.root])
+          return raise("SpecError", "%U: given, but this field has no next: make it with Field(next=True)", names[roots + 3 + leaf.root]);
+        if (last && argument && !end)
+          return raise("SpecError", "%U: given without terminated or truncated, expected only with the episode's last row",
+                       names[roots + 3 + leaf.root]);
         continue;
       }
       if (!argument)
@@ -337,9 +382,7 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
     }
   }
 
-  if (lane->incarnation.load(std::memory_order_acquire) != incarnation)
-    return raise("SupersededError", "a successor writes to this lane (incarnation %llu, this one is %llu)",
-                 ull(lane->incarnation.load()), ull(incarnation));
+  if (!check_superseded()) return nullptr;
   u64 total = rows + (end ? 1 : 0);
   if (total > lane->capacity)
     return raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(total), ull(lane->capacity));
@@ -348,8 +391,8 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
   auto write = [&] {
     u64 first = lane->begin_append(total);
     for (u64 i = 0; i < rows; ++i) {
-      u64 flags = i == 0 && begin ? kBegin : 0;
-      if (i + 1 == rows) flags |= (terminated ? kTerminated : 0) | (truncated ? kTruncated : 0);
+      u64 flags = i == 0 && begin ? u64(kBegin) : 0;
+      if (i + 1 == rows) flags |= (terminated ? u64(kTerminated) : 0) | (truncated ? u64(kTruncated) : 0);
       write_row(first + i, version << kVersionShift | flags, values, i, false);
     }
     if (end) write_row(first + rows, version << kVersionShift | kFinal, finals, 0, true);
@@ -375,7 +418,9 @@ PyObject* writer_append_many(PyObject* o, PyObject* const* args, Py_ssize_t n, P
 }
 PyObject* writer_interrupt(PyObject* o, PyObject*) {
   auto& w = unbox<LaneWriter>(o);
-  if (!w.begin) w.lane->broken.fetch_add(1, std::memory_order_relaxed);
+  if (w.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+  if (!w.check_superseded()) return nullptr;
+  w.lane->count_broken();
   w.begin = true;
   Py_RETURN_NONE;
 }
@@ -387,7 +432,8 @@ PyObject* word(PyObject* o, void*) {
 
 PyObject* lane_bytes(PyObject*, PyObject* args) {
   ull capacity, row;
-  if (!PyArg_ParseTuple(args, "KK", &capacity, &row)) return nullptr;
+  if (!parse_sizes(args, &capacity, &row)) return nullptr;
+  if (!Lane::possible(capacity, row)) return raise("MemoryShortError", "capacity: %llu rows of %llu bytes are more than any machine can hold", capacity, row);
   return PyLong_FromUnsignedLongLong(Lane::bytes(capacity, row));
 }
 PyObject* lane_format(PyObject*, PyObject* args) {
@@ -395,7 +441,8 @@ PyObject* lane_format(PyObject*, PyObject* args) {
   ull capacity, row, hash;
   int checked, once;
   if (!PyArg_ParseTuple(args, "OKKKpp", &buffer, &capacity, &row, &hash, &checked, &once)) return nullptr;
-  if (!capacity || row < 8 || row % 8) return raise("SettingError", "a lane of %llu rows of %llu bytes cannot be made", capacity, row);
+  if (!capacity || row < 8 || row % 8 || !Lane::possible(capacity, row))
+    return raise("SettingError", "a lane of %llu rows of %llu bytes cannot be made", capacity, row);
   View memory;
   if (!memory.take_shared(buffer, "memory of a lane", Lane::bytes(capacity, row))) return nullptr;
   memory.as<Lane>()->format(capacity, row, hash, checked, once);

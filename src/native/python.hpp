@@ -140,6 +140,39 @@ class Unlocked {
   PyThreadState* state_;
 };
 
+// For the time of one call that gives up the interpreter's lock: nobody else may enter the same object meanwhile.
+class Alone {
+ public:
+  Alone(bool& busy, const char* what) : busy_(busy), mine_(!busy) {
+    if (mine_) busy_ = true;
+    else PyErr_Format(PyExc_RuntimeError, "another thread is inside this object: %s belongs to one thread at a time", what);
+  }
+  Alone(const Alone&) = delete;
+  ~Alone() {
+    if (mine_) busy_ = false;
+  }
+  explicit operator bool() const { return mine_; }
+
+ private:
+  bool& busy_;
+  bool mine_;
+};
+
+// Two sizes. A number beyond 64 bits becomes one that nothing can hold, instead of being cut off.
+inline bool parse_sizes(PyObject* args, unsigned long long* first, unsigned long long* second) {
+  PyObject* given[2];
+  if (!PyArg_ParseTuple(args, "O!O!", &PyLong_Type, &given[0], &PyLong_Type, &given[1])) return false;
+  unsigned long long* out[2] = {first, second};
+  for (int i = 0; i < 2; ++i) {
+    *out[i] = PyLong_AsUnsignedLongLong(given[i]);
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      *out[i] = ~0ull;
+    }
+  }
+  return true;
+}
+
 // ---- heap types around C++ objects: `Boxed<T>` owns a T made by T::make(args, kwargs).
 template <class T>
 struct Boxed {

@@ -19,6 +19,7 @@ static_assert(std::atomic<u32>::is_always_lock_free && std::atomic<u64>::is_alwa
               "motet needs lock-free 32 and 64 bit atomics: a lock inside them would be private to each process");
 
 constexpr u64 kLine = 64;  // a cache line; also the alignment of every structure and array
+constexpr u64 kMost = u64(1) << 62;  // no structure is larger: sums of a few sizes cannot wrap around
 constexpr u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
 inline void cpu_relax() {
