@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from motet import _native
 from motet._memory import Array, Segment
-from motet.errors import SettingError, WaitTimeoutError
+from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer"]
 
@@ -98,6 +98,9 @@ class ReplaySpec:
         for name in self.extra:
             if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
                 raise SettingError(f"extra: given the name {name!r}, expected an identifier that is not taken")
+        for name, nest in (("action", self.action), ("reward", self.reward)):
+            if any(leaf.next for _, leaf in _flatten(nest)):
+                raise SettingError(f"{name}: given next=True, expected it only in extra (observations have one)")
         if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
             raise SettingError(f"reward: given {self.reward}, expected a float32 or float64 without dimensions")
         if not self.lanes or any(n < 1 for n in self.lanes.values()):
@@ -197,6 +200,7 @@ class Reader(_native.LaneReader):
     _n_frames: int
     _prioritised: bool
     _cache: dict[tuple[int, int], Batch]
+    _bound: list[Batch]
 
     def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
         """Draw transitions, with replacement.
@@ -206,7 +210,9 @@ class Reader(_native.LaneReader):
         """
         if self._replay.spec.once:
             raise SettingError("this replay is read once and in order: use take, not sample")
-        batch = into or self._cached(batch_size, 0)
+        batch = self._cached(batch_size, 0) if into is None else into
+        if batch is into and not (self._mine(batch) and batch.reward.shape == (batch_size,)):
+            raise SettingError(f"into: expected a batch that this reader made by batch({batch_size})")
         self._sample(batch._target, beta)
         return batch
 
@@ -217,14 +223,21 @@ class Reader(_native.LaneReader):
         """
         if not self._replay.spec.once:
             raise SettingError("this replay is sampled: use sample, or make it with once=True")
-        room = self._replay.spec.lane_capacity - self._n_frames
+        # Frames before it, the row behind it, and an episode's final row that the writer has to get rid of with it.
+        lane_rows = self._replay.spec.lane_capacity
+        room = lane_rows - self._n_frames - 1
         if not 1 <= length <= room:
-            raise SettingError(f"length: given {length}, expected 1 to {room}: a lane holds no more")
+            raise SettingError(f"length: given {length}, expected 1 to {room}: a lane has {lane_rows} rows")
+        most = room // length * self._replay.spec.n_lanes
+        if not 1 <= fragments <= most:
+            raise SettingError(f"fragments: given {fragments}, expected 1 to {most}: the lanes hold no more at once")
         batch = self._cached(fragments, length)
         return batch if self._take(batch._target) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
         """Give the rows of a batch new priorities, usually the absolute errors."""
+        if not self._mine(batch):
+            raise SettingError("batch: expected one that this reader made")
         if not self._prioritised:
             raise SettingError("this reader draws uniformly: make it with prioritised=True")
         self._update(batch.lane, batch.row, priority)
@@ -234,6 +247,8 @@ class Reader(_native.LaneReader):
 
         This polls: a bell that every append rings would cost the writers more than all the rest of an append.
         """
+        if not 0 <= timeout_s < 1e9:
+            raise SettingError(f"timeout_s: given {timeout_s}, expected seconds from 0 on, and finite")
         deadline, pause_s = time.monotonic() + timeout_s, 1e-4
         while (ready := self.ready()) < rows:
             if (left := deadline - time.monotonic()) <= 0:
@@ -274,7 +289,6 @@ class Reader(_native.LaneReader):
 
         here = arrays(row.leaves, True)
         there = [arrays([leaf], leaf.next and not length)[0] for leaf in row.leaves]
-        steps = math.prod(rows)
         batch = Batch(
             observation=row.nest("observation", here),
             action=row.nest("action", here),
@@ -286,20 +300,23 @@ class Reader(_native.LaneReader):
             next_extra={
                 name: row.nest(name, there)
                 for name in self._replay.spec.extra
-                if not length and all(leaf.next for leaf in row.leaves if leaf.root == name)
+                if not length and any(leaf.next for leaf in row.leaves if leaf.root == name)
             },
             weight=np.zeros(rows, np.float32) if self._prioritised else None,
             valid=np.zeros(rows, np.bool_) if length else None,
-            lane=np.zeros(steps, np.uint32),
-            row=np.zeros(steps, np.uint64),
-            _target=-1,
+            lane=np.zeros(rows, np.uint32),
+            row=np.zeros(rows, np.uint64),
         )
         target = self._bind(
             batch_size, length, here, there, batch.reward, batch.discount, batch.weight, batch.version, batch.row,
             batch.lane, batch.valid,
         )  # fmt: skip
         object.__setattr__(batch, "_target", target)
+        self._bound.append(batch)
         return batch
+
+    def _mine(self, batch: Batch) -> bool:
+        return 0 <= batch._target < len(self._bound) and self._bound[batch._target] is batch
 
     def _frames(self, leaf: _Leaf) -> tuple[int, ...]:
         return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
@@ -408,6 +425,8 @@ class Replay:
             raise SettingError(f"n_frames, n_step: given {n_frames}, {n_step}, expected 1 or more")
         if not 0 <= gamma <= 1:
             raise SettingError(f"gamma: given {gamma}, expected 0 to 1")
+        if not (math.isfinite(alpha) and alpha >= 0 and math.isfinite(epsilon) and epsilon >= 0):
+            raise SettingError(f"alpha, epsilon: given {alpha}, {epsilon}, expected finite numbers from 0 on")
         if spec.once and (n_step > 1 or prioritised):
             raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
         if n_frames + n_step > spec.lane_capacity:
@@ -431,7 +450,7 @@ class Replay:
             epsilon=epsilon,
             seed=np.random.SeedSequence(seed).generate_state(4, np.uint64),
         )
-        reader._replay, reader._row, reader._cache = self, row, {}
+        reader._replay, reader._row, reader._cache, reader._bound = self, row, {}, []
         reader._n_frames, reader._prioritised = n_frames, prioritised
         return reader
 
@@ -454,20 +473,30 @@ class FrameStack:
     """
 
     def __init__(self, n_frames: int) -> None:
+        if n_frames < 1:
+            raise SettingError(f"n_frames: given {n_frames}, expected 1 or more")
         self._n = n_frames
         self._stack: Nest = None
 
     def begin(self, observation: Nest) -> Nest:
         """The first observation of an episode."""
-        self._stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
+        if self._n == 1:
+            self._stack = _map(np.array, observation)
+        else:
+            self._stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
         return self._stack
 
     def push(self, observation: Nest) -> Nest:
-        """The next one. Returns the stack ``[n_frames, ...]``, whose arrays are reused."""
+        """The next one. Returns the stack ``[n_frames, ...]`` (one frame: ``[...]``), whose arrays are reused."""
+        if self._stack is None:
+            raise NotReadyError("push: no episode has begun: give its first observation to begin()")
 
         def shift(stack: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            stack[:-1] = stack[1:]
-            stack[-1] = new
+            if self._n == 1:
+                stack[...] = new
+            else:
+                stack[:-1] = stack[1:]
+                stack[-1] = new
             return stack
 
         return _map(shift, self._stack, observation)

@@ -17,6 +17,7 @@ struct LaneReader {
   Reader reader;
   std::vector<LeafSpec> specs;
   std::vector<std::unique_ptr<BoundTarget>> targets;
+  bool busy = false;
 
   static LaneReader* make(PyObject* args, PyObject* kwargs) {
     PyObject *lanes, *leaves, *partition_of, *shares, *seed;
@@ -70,6 +71,12 @@ struct LaneReader {
     if (!words.take_array(seed, "seed", {'u', 8}, 4, false)) return nullptr;
     std::memcpy(r.rng.s, words.data(), 32);
     r.prepare();
+    for (auto& s : r.lanes)
+      if (u64 kept = s.cursor - s.lane->released.load(std::memory_order_acquire); s.lane->once && std::min(s.cursor, r.rules.n_frames - 1) > kept) {
+        raise("SettingError", "n_frames: given %llu, expected at most %llu: the rows before were released by a reader that stacked fewer",
+              n_frames, ull(kept + 1));
+        return nullptr;
+      }
     return h.release();
   }
 };
@@ -129,6 +136,8 @@ PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
     case Draw::kTooFew:
       return raise("NotReadyError", "batch: given %llu, expected at most the %llu transitions that are stored", ull(wanted),
                    ull(h.reader.ready()));
+    case Draw::kNoStart:
+      return raise("NotReadyError", "batch: no transition starts at any of the rows stored: all are final, or broke off");
     case Draw::kLapped:
       return raise("NotReadyError", "the writers overwrite rows faster than they can be gathered: the capacity is too small");
     case Draw::kCorrupt:
@@ -149,9 +158,12 @@ BoundTarget* bound(LaneReader& h, PyObject* number) {
 PyObject* reader_sample(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return PyErr_Format(PyExc_TypeError, "_sample(target, beta) takes 2 arguments, %zd given", n);
   auto& h = unbox<LaneReader>(o);
+  Alone alone(h.busy, "a reader");
+  if (!alone) return nullptr;
   BoundTarget* b = bound(h, args[0]);
   double beta = b ? PyFloat_AsDouble(args[1]) : 0;
   if (!b || PyErr_Occurred()) return nullptr;
+  if (!(beta >= 0 && beta <= 1)) return raise("SettingError", "beta: given %R, expected 0 to 1", args[1]);
   Draw d;
   {
     Unlocked unlocked;
@@ -162,6 +174,8 @@ PyObject* reader_sample(PyObject* o, PyObject* const* args, Py_ssize_t n) {
 
 PyObject* reader_take(PyObject* o, PyObject* number) {
   auto& h = unbox<LaneReader>(o);
+  Alone alone(h.busy, "a reader");
+  if (!alone) return nullptr;
   BoundTarget* b = bound(h, number);
   if (!b) return nullptr;
   if (!b->target.length) return raise("SpecError", "target: bound for sampling, expected one with a length");
@@ -178,6 +192,8 @@ PyObject* reader_take(PyObject* o, PyObject* number) {
 PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (n != 3) return PyErr_Format(PyExc_TypeError, "_update(lane, row, priority) takes 3 arguments, %zd given", n);
   auto& h = unbox<LaneReader>(o);
+  Alone alone(h.busy, "a reader");
+  if (!alone) return nullptr;
   View lane, row, priority;
   if (!priority.take(args[2], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
     PyErr_Clear();
@@ -204,14 +220,22 @@ PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyObject* reader_release(PyObject* o, PyObject*) {
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
   unbox<LaneReader>(o).reader.release();
   Py_RETURN_NONE;
 }
 PyObject* reader_forget(PyObject* o, PyObject*) {
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
   unbox<LaneReader>(o).reader.forget();
   Py_RETURN_NONE;
 }
-PyObject* reader_ready(PyObject* o, PyObject*) { return PyLong_FromUnsignedLongLong(unbox<LaneReader>(o).reader.ready()); }
+PyObject* reader_ready(PyObject* o, PyObject*) {
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
+  return PyLong_FromUnsignedLongLong(unbox<LaneReader>(o).reader.ready());
+}
 PyObject* reader_fragments(PyObject* o, PyObject* length) {
   u64 n = PyLong_AsUnsignedLongLong(length);
   if (PyErr_Occurred()) return nullptr;
@@ -231,9 +255,19 @@ PyObject* reader_state_words(PyObject* o, void*) { return PyLong_FromUnsignedLon
 template <bool Save>
 PyObject* reader_state(PyObject* o, PyObject* array) {
   Reader& r = unbox<LaneReader>(o).reader;
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
   View words;
   if (!words.take_array(array, "state", {'u', 8}, state_words(r), Save)) return nullptr;
   u64* w = words.as<u64>();
+  if (!Save)
+    for (std::size_t i = 0; i < r.lanes.size(); ++i) {
+      u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire);
+      const u64* rows = w + state_words(r) - 2 * (r.lanes.size() - i);
+      if (rows[0] > head || rows[1] > head)
+        return raise("SettingError", "state: given one that has passed row %llu of lane %zu, expected at most the %llu written: it belongs to another replay",
+                     ull(std::max(rows[0], rows[1])), i, ull(head));
+    }
   auto move = [&](auto& field) {
     static_assert(sizeof(field) <= 8, "a word each");
     if (Save) {

@@ -45,7 +45,7 @@ struct Counters {
   u64 sampled = 0, redrawn = 0, overwritten_unread = 0, late_priorities = 0, consumed = 0;
 };
 
-enum class Draw { kOk, kTooFew, kLapped, kCorrupt };
+enum class Draw { kOk, kTooFew, kNoStart, kLapped, kCorrupt };
 
 class Reader {
  public:
@@ -56,6 +56,7 @@ class Reader {
     u64 base;       // of its leaves in the partition's tree
     u64 floor = 0;  // rows below are forgotten
     u64 cursor = 0;               // take: next row to hand out
+    u64 cursor_before = 0;        // ... before the take that is going on
     u64 taken_over = 0;           // rows that have been accounted for in `read`
     u64 prioritised = 0;          // rows below have been given a priority once
     u64 zeroed = 0;               // rows below have priority zero
@@ -67,6 +68,7 @@ class Reader {
     double share;
     double carry = 0;  // so that shares are exact over batches
     u64 rows = 0;      // what there is to draw from, summed over its lanes
+    u64 want = 0;      // its part of the batch being drawn
     std::vector<u32> lanes;
     std::unique_ptr<SumTree> tree;
   };
@@ -89,48 +91,39 @@ class Reader {
       base[s.partition] += s.lane->capacity;
       s.read.assign(s.lane->capacity, Read::kNo);
       partitions[s.partition].lanes.push_back(i);
-      if (s.lane->once) s.cursor = s.lane->released.load(std::memory_order_acquire);
+      if (s.lane->once) s.cursor = s.lane->taken.load(std::memory_order_acquire);
     }
     if (rules.prioritised)
       for (u32 p = 0; p < partitions.size(); ++p) partitions[p].tree = std::make_unique<SumTree>(base[p]);
   }
 
-  // A successor does not know which of the rows it finds were read: it counts none of them as unread.
+  // A successor does not know which of the rows it finds were read: it counts none of them as unread. What its
+  // predecessor released after the state was saved may be overwritten already, and is not handed out again.
   void adopt() {
     for (auto& s : lanes) {
-      s.taken_over = s.lane->reserve.load(std::memory_order_acquire);
+      s.taken_over = s.lane->head.load(std::memory_order_acquire);
+      if (s.lane->once) s.cursor = std::max(s.cursor, s.lane->taken.load(std::memory_order_acquire));
       std::fill(s.read.begin(), s.read.end(), Read::kYes);
     }
   }
 
   u64 ready() {  // rows from which a transition may be drawn
     u64 n = 0;
-    for (auto& p : partitions) n += refresh(p);
+    for (auto& p : partitions)
+      if (u64 rows = refresh(p); p.share > 0) n += rows;
     return n;
   }
 
   // ---- sampling with replacement: uniform, or by priority
 
   Draw sample(const Target& t, double beta) {
-    u64 total = ready(), n = t.rows;
+    u64 total = ready(), n = t.rows, first = 0;
     if (total < n) return Draw::kTooFew;
-    u64 first = 0;
-    u32 left = 0;
-    for (auto& p : partitions) left += p.rows > 0;
-    double share_left = 0;
-    for (auto& p : partitions) share_left += p.rows > 0 ? p.share : 0;
+    divide(n);
     for (auto& p : partitions) {
-      if (p.rows == 0) continue;
-      u64 want = n - first;
-      if (--left) {
-        // Shares are relative to the partitions that hold anything; the remainder is carried to the next batch.
-        double exact = double(n) * p.share / share_left + p.carry;
-        want = std::min(want, u64(exact < 0 ? 0 : exact));
-        p.carry = exact - double(want);
-      }
-      if (Draw d = fill(p, t, first, want); d != Draw::kOk) return d;
-      if (t.weight) weigh(p, t, first, want, beta);
-      first += want;
+      if (p.want == 0) continue;
+      if (Draw d = fill(p, t, first, p.want, beta); d != Draw::kOk) return d;
+      first += p.want;
     }
     if (t.weight) {
       float top = 0;
@@ -178,11 +171,15 @@ class Reader {
 
   Draw take(const Target& t) {
     if (fragments(t.length) < t.rows) return Draw::kTooFew;
+    for (auto& s : lanes) s.cursor_before = s.cursor;
     for (u64 f = 0; f < t.rows;)
       for (u32 l = 0; l < lanes.size() && f < t.rows; ++l) {
         LaneState& s = lanes[l];
         if (available(s) < t.length) continue;
-        if (Draw d = copy_fragment(s, t, f, l); d != Draw::kOk) return d;
+        if (Draw d = copy_fragment(s, t, f, l); d != Draw::kOk) {
+          for (auto& back : lanes) back.cursor = back.cursor_before;
+          return d;
+        }
         s.cursor += t.length;
         ++f;
       }
@@ -194,7 +191,8 @@ class Reader {
     u64 keep = rules.n_frames - 1;
     for (auto& s : lanes) {
       u64 r = s.cursor > keep ? s.cursor - keep : 0;
-      if (r == s.lane->released.load(std::memory_order_relaxed)) continue;
+      if (s.cursor == s.lane->taken.load(std::memory_order_relaxed)) continue;
+      s.lane->taken.store(s.cursor, std::memory_order_relaxed);  // first: a death in between repeats nothing
       s.lane->released.store(r, std::memory_order_release);
       s.lane->room.ring();
     }
@@ -218,10 +216,38 @@ class Reader {
     return head > s.cursor + 1 ? head - 1 - s.cursor : 0;
   }
 
+  // How many rows each partition gives to a batch of n. Shares are relative to the partitions that hold anything; what
+  // rounding takes from a partition is carried to its next batch.
+  void divide(u64 n) {
+    auto eligible = [](const Partition& p) { return p.rows > 0 && p.share > 0; };
+    double all = 0;
+    for (auto& p : partitions) all += eligible(p) ? p.share : 0;
+    u64 given = 0;
+    for (auto& p : partitions) {
+      p.want = 0;
+      if (!eligible(p)) continue;
+      p.carry += double(n) * p.share / all;
+      if (p.carry > 0) p.want = std::min(n - given, u64(p.carry));
+      p.carry -= double(p.want);
+      given += p.want;
+    }
+    for (; given < n; ++given) {
+      Partition* most = nullptr;
+      for (auto& p : partitions)
+        if (eligible(p) && (!most || p.carry > most->carry)) most = &p;
+      ++most->want;
+      most->carry -= 1;
+    }
+  }
+
   u64 refresh(Partition& p) {
     p.rows = 0;
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
+      if (s.lane->once) {  // nothing is drawn; what counts is what can still be taken
+        p.rows += available(s);
+        continue;
+      }
       u64 head = s.lane->head.load(std::memory_order_acquire), tail = s.lane->tail();
       // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
       s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
@@ -271,7 +297,7 @@ class Reader {
   }
 
   // Draws rows [first, first + n) of the batch from one partition, again and again until each is intact.
-  Draw fill(Partition& p, const Target& t, u64 first, u64 n) {
+  Draw fill(Partition& p, const Target& t, u64 first, u64 n, double beta) {
     constexpr int kRounds = 1000;
     pending_.resize(n);
     for (u64 i = 0; i < n; ++i) pending_[i] = first + i;
@@ -282,21 +308,26 @@ class Reader {
         refresh(p);
       }
       place_.resize(pending_.size());
-      if (!(p.tree ? draw_by_priority(p, t) : draw_uniform(p, t))) return Draw::kTooFew;
-      if (!walk(p, t)) return Draw::kTooFew;
+      if (!(p.tree ? draw_by_priority(p, t, beta) : draw_uniform(p, t))) return Draw::kTooFew;
+      if (!walk(p, t)) return Draw::kNoStart;
       for (u64 f = 0; f < leaves.size(); ++f) {
         copy_leaves(leaves[f], t.leaf[f], true);
         if (t.next[f]) copy_leaves(leaves[f], t.next[f], false);
       }
-      u64 corrupt = ~u64(0);
-      for (u64 i : pending_)
-        if (Lane* lane = lanes[t.lane[i]].lane; lane->checked && !intact(lane, t.row[i], rules.n_step + 1)) corrupt = i;
       std::atomic_thread_fence(std::memory_order_acquire);
       u64 again = 0;
-      for (u64 i : pending_) {
-        u64 oldest = t.row[i] - std::min(t.row[i], rules.n_frames - 1);
-        if (oldest < lanes[t.lane[i]].lane->tail()) pending_[again++] = i;
-        else if (i == corrupt) return report_corrupt(t.lane[i], t.row[i]);
+      for (u64 k = 0; k < pending_.size(); ++k) {
+        const Path& path = path_[k];
+        u64 i = pending_[k], oldest = path.row - std::min(path.row, rules.n_frames - 1);
+        u64 bad = path.lane->checked ? first_bad(path.lane, oldest, path.end_row + 1) : kNone;
+        if (oldest < path.lane->tail()) {
+          pending_[again++] = i;
+          continue;
+        }
+        if (bad != kNone) return report_corrupt(t.lane[i], bad);
+        Read* const read = lanes[t.lane[i]].read.data();
+        for (u64 place = path.place; place != path.end_place; place = path.lane->after(place)) read[place] = Read::kYes;
+        read[path.end_place] = Read::kYes;
       }
       pending_.resize(again);
     }
@@ -326,9 +357,7 @@ class Reader {
       }
       const u64 i = pending_[k];
       if (look && !lanes[t.lane[i]].lane->startable(place_[k]) && !draw_another(p, t, k)) return false;
-      LaneState& s = lanes[t.lane[i]];
-      Lane* const lane = s.lane;
-      Read* const read = s.read.data();
+      Lane* const lane = lanes[t.lane[i]].lane;
       const u64 start = place_[k], first = lane->meta(start);
       double sum = 0, factor = 1;
       u64 place = start, steps = 0, m = first;
@@ -336,12 +365,10 @@ class Reader {
         sum += factor * reward(lane->at(place) + reward_at);
         factor *= gamma;
         ++steps;
-        read[place] = Read::kYes;
         place = lane->after(place);
         if ((m & (kTerminated | kTruncated)) || steps == n_step || !lane->startable(place)) break;
         m = lane->meta(place);
       }
-      read[place] = Read::kYes;
       store_reward(t, i, sum);
       t.discount[i] = m & kTerminated ? 0.0f : float(factor);
       t.version[i] = first >> kVersionShift;
@@ -417,8 +444,10 @@ class Reader {
     }
   }
 
-  bool draw_by_priority(Partition& p, const Target& t) {
+  // Importance weights are taken here and now: a later round may find the leaf taken over by another row.
+  bool draw_by_priority(Partition& p, const Target& t, double beta) {
     if (!(p.tree->total() > 0)) return false;
+    double scale = double(p.tree->positive()) / p.tree->total();
     index_.resize(pending_.size());
     p.tree->sample(rng, pending_.size(), index_.data());
     for (u64 k = 0; k < pending_.size(); ++k) {
@@ -431,20 +460,9 @@ class Reader {
       t.lane[i] = p.lanes[l];
       t.row[i] = row < s.zeroed ? row + cap : row;
       place_[k] = place;
+      if (t.weight) t.weight[i] = float(std::pow(scale * p.tree->get(index_[k]), -beta));
     }
     return true;
-  }
-
-  void weigh(Partition& p, const Target& t, u64 first, u64 n, double beta) {
-    if (!p.tree) {
-      std::fill_n(t.weight + first, n, 1.0f);
-      return;
-    }
-    double scale = double(p.tree->positive()) / p.tree->total();
-    for (u64 i = first; i < first + n; ++i) {
-      LaneState& s = lanes[t.lane[i]];
-      t.weight[i] = float(std::pow(scale * p.tree->get(s.base + t.row[i] % s.lane->capacity), -beta));
-    }
   }
 
   double reward(const u8* at) const {
@@ -466,13 +484,18 @@ class Reader {
     }
   }
 
-  bool intact(Lane* lane, u64 first, u64 n) {
+  // The first of rows [first, end) whose checksum does not match. Overwritten rows do not match either: look at the
+  // tail afterwards.
+  static constexpr u64 kNone = ~u64(0);
+  u64 first_bad(Lane* lane, u64 first, u64 end) {
+    u64 bad = kNone;
     scratch_.resize(lane->row_bytes);
-    for (u64 i = first; i < first + n; ++i) {
+    for (u64 i = first; i < end && bad == kNone; ++i) {
       copy_racy(scratch_.data(), lane->at(lane->place(i)), lane->row_bytes);
-      if (load_racy<u64>(scratch_.data() + lane->row_bytes - 8) != lane->row_sum(scratch_.data(), i)) return false;
+      if (load_racy<u64>(scratch_.data() + lane->row_bytes - 8) != lane->row_sum(scratch_.data(), i)) bad = i;
     }
-    return true;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return bad;
   }
 
   Draw report_corrupt(u64 lane, u64 row) {
@@ -484,7 +507,10 @@ class Reader {
   Draw copy_fragment(LaneState& s, const Target& t, u64 f, u32 l) {
     Lane* lane = s.lane;
     u64 row = s.cursor, place = lane->place(row);
-    if (lane->checked && !intact(lane, row, t.length + 1)) return report_corrupt(l, row);
+    if (lane->checked) {
+      u64 oldest = row - std::min(row, rules.n_frames - 1);
+      if (u64 bad = first_bad(lane, oldest, row + t.length + 1); bad != kNone) return report_corrupt(l, bad);
+    }
     for (u64 j = 0; j <= t.length; ++j, ++row, place = lane->after(place)) {
       u64 out = f * t.length + j;
       for (u64 k = 0; k < leaves.size(); ++k) {
