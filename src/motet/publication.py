@@ -1,7 +1,7 @@
 """Publication: a learner's policy, in shared memory, as one version. One publisher writes, any number of actors read.
 
-The payload is flat: a small typed header (learner step, epsilon, stage, normaliser, whatever the algorithm declares) and
-the weights, copied in one go, so that everything a subscriber sees belongs to one version. With two slots (double
+The payload is flat: a small typed header (learner step, epsilon, stage, normaliser, whatever the algorithm declares)
+and the weights, copied in one go, so that everything a subscriber sees belongs to one version. With two slots (double
 buffer) the publisher fills the one that is not the newest; with one slot (snapshot) it writes over it. Either way a
 subscriber verifies what it copied, and if it met a write it keeps what it has. No reader can make the writer wait, and
 no writer can make a reader wait.
@@ -64,7 +64,8 @@ class Publication:
     ) -> None:
         self.weights, self.header = weights, dict(header or {})
         self.slots, self._prefix = slots, prefix
-        self._segment = segment or Segment(self.layout(weights, header, slots=slots, prefix=prefix))
+        layout = self.layout(weights, header, slots=slots, prefix=prefix)
+        self._segment = segment or Segment(layout)
         self._attach()
         _native.slots_format(self._memory, self._offset + weights * 4, slots, checked)
 
@@ -97,6 +98,7 @@ class Publication:
         """Take over the writing end. A predecessor, if there was one, must be dead."""
         publisher = Publisher(self._memory, self._record.itemsize, self._offset, self.weights * 4)
         publisher._header = np.zeros((), self._record)
+        publisher._names = tuple(self.header)
         publisher._bytes = publisher._header.reshape(1).view(np.uint8)
         return publisher
 
@@ -114,6 +116,7 @@ class Publisher(_native.SlotWriter):
 
     _header: npt.NDArray[Any]
     _bytes: npt.NDArray[np.uint8]
+    _names: tuple[str, ...]
 
     def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
         """Publish weights and header as one version (by default the one after the newest); returns the version.
@@ -121,11 +124,9 @@ class Publisher(_native.SlotWriter):
         A header field that is not given keeps its last value.
         """
         for name, value in header.items():
-            try:
-                self._header[name] = value
-            except (ValueError, TypeError) as error:
-                known = list(self._header.dtype.names or ())
-                raise SpecError(f"header {name}: given {value!r}, expected one of the fields {known}: {error}") from error
+            self._check(name, value)
+        for name, value in header.items():
+            self._header[name] = value
         if version is None:
             version = self.newest + 1
         elif version < self.newest:
@@ -133,13 +134,26 @@ class Publisher(_native.SlotWriter):
         self._publish(self._bytes, weights, version)
         return version
 
+    def _check(self, name: str, value: Any) -> None:
+        fields = self._header.dtype.fields
+        if name not in self._names or fields is None:
+            raise SpecError(f"header {name}: no such field, expected one of {list(self._names)}")
+        want = fields[name][0]
+        if type(value) is float and want.kind == "f" and not want.shape:
+            return  # by far the most frequent one
+        given = np.asarray(value)
+        if given.shape != want.shape or not np.can_cast(_least(given), want.base, "same_kind"):
+            raise SpecError(
+                f"header {name}: given {value!r} ({given.dtype} {given.shape}), expected {want.base} {want.shape}"
+            )
+
 
 class Subscriber(_native.SlotReader):
     """A reading end. Made by :meth:`Publication.subscriber` in the process that reads.
 
-    ``refresh()`` takes the newest version if there is a new one and returns True; with nothing new it costs one load and
-    returns False. If it met a write it keeps what it has, returns False and sets ``met_write``. ``wait(timeout_s)`` waits
-    until there is something to take. ``version`` is the one held, ``newest`` the newest published.
+    ``refresh()`` takes the newest version if there is a new one and returns True; with nothing new it costs one load
+    and returns False. If it met a write it keeps what it has, returns False and sets ``met_write``. ``wait(timeout_s)``
+    waits until there is something to take. ``version`` is the one held, ``newest`` the newest published.
     """
 
     _headers: tuple[Any, ...]
@@ -159,19 +173,26 @@ class Subscriber(_native.SlotReader):
     @property
     def lag_versions(self) -> int:
         """How many versions behind the newest one."""
-        return self.newest - self.version
+        return max(self.newest - self.version, 0)
 
     def _need(self) -> None:
         if self._have == 0:
-            raise NotReadyError("nothing has been taken from this publication yet: call refresh() until it returns True")
+            raise NotReadyError("nothing has been taken from this publication yet: call refresh() first")
 
 
 def _record(header: Mapping[str, HeaderField]) -> np.dtype[Any]:
     for name, item in header.items():
+        if name in ("weights", "version", "self") or not name.isidentifier():
+            raise SettingError(f"header: given the name {name!r}, expected an identifier that is not taken")
         if np.dtype(item.dtype).kind not in "biuf":
             raise SettingError(f"header {name}: given dtype {item.dtype!r}, expected bool, an integer or a float")
-    fields = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
-    return np.dtype([*fields, ("_pad", np.uint8)] if not fields else fields, align=True)
+    fields: list[Any] = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
+    return np.dtype(fields or [("_pad", np.uint8)], align=True)
+
+
+def _least(given: npt.NDArray[Any]) -> np.dtype[Any]:
+    """The dtype by which a value is judged: a number of Python's own counts as the smallest that holds it."""
+    return np.min_scalar_type(given) if given.ndim == 0 else given.dtype
 
 
 def _offset(record: np.dtype[Any]) -> int:

@@ -31,6 +31,7 @@ struct SlotWriter {
   View memory;
   Slots* slots;
   u64 header_bytes, body_offset, body_bytes, incarnation;
+  bool busy = false;
 
   static SlotWriter* make(PyObject* args, PyObject* kwargs) {
     PyObject* buffer;
@@ -44,6 +45,7 @@ struct SlotWriter {
     w->body_offset = offset;
     w->body_bytes = body;
     w->incarnation = w->slots->incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
+    w->slots->newest.store(w->slots->highest_version(), std::memory_order_relaxed);
     return w.release();
   }
 };
@@ -51,6 +53,8 @@ struct SlotWriter {
 PyObject* writer_publish(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (n != 3) return PyErr_Format(PyExc_TypeError, "_publish(header, body, version) takes 3 arguments, %zd given", n);
   auto& w = unbox<SlotWriter>(o);
+  Alone alone(w.busy, "a publisher");
+  if (!alone) return nullptr;
   View header, body;
   if (!header.take_array(args[0], "header", {'u', 1}, w.header_bytes, false)) return nullptr;
   if (!body.take_array(args[1], "weights", {'f', 4}, w.body_bytes / 4, false)) return nullptr;
@@ -84,7 +88,7 @@ struct SlotReader {
   u64 header_bytes, body_offset, body_bytes;
   u64 have = 0, version = 0, met_writes = 0;
   int current = 0;
-  bool met_write = false;
+  bool met_write = false, busy = false;
 
   static SlotReader* make(PyObject* args, PyObject* kwargs) {
     PyObject *buffer, *first, *second;
@@ -104,29 +108,37 @@ struct SlotReader {
     return r.release();
   }
 
-  Slots::Read read() {
-    return slots->read(spare[1 - current].as<u8>(), header_bytes, body_offset, body_bytes, &have, &version);
+  // What was read counts as held only if it is good.
+  Slots::Read read(u64* publication, u64* label) {
+    *publication = have;
+    return slots->read(spare[1 - current].as<u8>(), header_bytes, body_offset, body_bytes, publication, label);
   }
 };
 
 PyObject* reader_refresh(PyObject* o, PyObject*) {
   auto& r = unbox<SlotReader>(o);
+  Alone alone(r.busy, "a subscriber");
+  if (!alone) return nullptr;
   if (r.slots->published.load(std::memory_order_acquire) == r.have) {
     r.met_write = false;
     Py_RETURN_FALSE;
   }
   Slots::Read got;
+  u64 publication, label = 0;
   if (r.body_bytes >= kUnlockBytes) {
     Unlocked unlocked;
-    got = r.read();
+    got = r.read(&publication, &label);
   } else {
-    got = r.read();
+    got = r.read(&publication, &label);
   }
   r.met_write = got == Slots::Read::kMetWrite;
   r.met_writes += r.met_write;
   if (got == Slots::Read::kCorrupt)
-    return raise("CorruptionError", "publication %llu, version %llu: the checksum does not match its bytes", ull(r.have), ull(r.version));
+    return raise("CorruptionError", "publication %llu, version %llu: the checksum does not match its bytes; version %llu is kept",
+                 ull(publication), ull(label), ull(r.version));
   if (got != Slots::Read::kNew) Py_RETURN_FALSE;
+  r.have = publication;
+  r.version = label;
   r.current = 1 - r.current;
   Py_RETURN_TRUE;
 }
@@ -159,7 +171,8 @@ PyObject* reader_met_writes(PyObject* o, void*) { return PyLong_FromUnsignedLong
 
 PyObject* slots_bytes(PyObject*, PyObject* args) {
   ull payload, n;
-  if (!PyArg_ParseTuple(args, "KK", &payload, &n)) return nullptr;
+  if (!parse_sizes(args, &payload, &n)) return nullptr;
+  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "%llu slots of %llu bytes are more than any machine can hold", n, payload);
   return PyLong_FromUnsignedLongLong(Slots::bytes(payload, n));
 }
 
@@ -169,6 +182,7 @@ PyObject* slots_format(PyObject*, PyObject* args) {
   int checked;
   if (!PyArg_ParseTuple(args, "OKKp", &buffer, &payload, &n, &checked)) return nullptr;
   if (n < 1 || n > 64) return raise("SettingError", "slots: given %llu, expected 1 to 64", n);
+  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "%llu slots of %llu bytes are more than any machine can hold", n, payload);
   View memory;
   if (!memory.take_shared(buffer, "memory of a publication", Slots::bytes(payload, n))) return nullptr;
   memory.as<Slots>()->format(payload, n, checked);

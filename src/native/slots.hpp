@@ -25,6 +25,7 @@ struct alignas(kLine) Slots {
     u8* payload() { return reinterpret_cast<u8*>(this) + sizeof(Slot); }
   };
 
+  static bool possible(u64 payload, u64 n) { return n >= 1 && n <= 64 && payload <= kMost / n; }
   static u64 slot_stride(u64 payload) { return sizeof(Slot) + round_up(payload, kLine); }
   static u64 bytes(u64 payload, u64 n) { return sizeof(Slots) + n * slot_stride(payload); }
   Slot* slot(u64 i) { return reinterpret_cast<Slot*>(reinterpret_cast<u8*>(this) + sizeof(Slots) + i * stride); }
@@ -37,6 +38,16 @@ struct alignas(kLine) Slots {
     checked = check;
     for (u64 i = 0; i < n; ++i) std::memset(static_cast<void*>(slot(i)), 0, sizeof(Slot));
     magic = kMagic;
+  }
+
+  // What a writer finds when it takes over: the highest version that any reader may have seen. A predecessor may have
+  // died between completing a slot and saying so.
+  u64 highest_version() {
+    u64 v = newest.load(std::memory_order_relaxed);
+    for (u64 i = 0; i < n_slots; ++i)
+      if (Slot* s = slot(i); !(s->sequence.load(std::memory_order_relaxed) & 1) && load_racy<u64>(&s->version) > v)
+        v = load_racy<u64>(&s->version);
+    return v;
   }
 
   // The payload arrives in two parts (header and weights), so that neither has to be copied together first.
@@ -66,7 +77,7 @@ struct alignas(kLine) Slots {
 
   enum class Read { kSame, kNew, kMetWrite, kCorrupt };
 
-  // Copies the newest payload if it is newer than publication `have`. On kMetWrite `to` holds rubbish.
+  // Copies the newest payload if it is newer than publication `have`. If that is not kNew, `to` holds rubbish.
   Read read(u8* to, u64 head_bytes, u64 body_offset, u64 body_bytes, u64* have, u64* version) {
     u64 n = published.load(std::memory_order_acquire);
     if (n == *have) return Read::kSame;
