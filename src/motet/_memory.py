@@ -13,6 +13,7 @@ says so at once, with the sizes, instead of killing something in the middle of a
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import sys
@@ -57,7 +58,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of the array alone."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Segment:
@@ -72,12 +73,7 @@ class Segment:
         self._spec = dict(spec)
         size = max(sum(_padded(a.nbytes) for a in self._spec.values()), LINE)
         _check_room(size, directory)
-        fd = _reserve(size, directory)
-        try:
-            self._map(fd, size)
-        except BaseException:
-            os.close(fd)
-            raise
+        self._map(_reserve(size, directory), size)
         np.frombuffer(self._mmap, np.uint8).fill(POISON)
 
     def _map(self, fd: int, size: int) -> None:
@@ -86,7 +82,7 @@ class Segment:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         offset = 0
         for name, array in self._spec.items():
-            count = int(np.prod(array.shape, dtype=np.int64))
+            count = math.prod(array.shape)
             flat: npt.NDArray[Any] = np.frombuffer(self._mmap, array.dtype, count, offset)
             self._arrays[name] = flat.reshape(array.shape)
             offset += _padded(array.nbytes)
@@ -144,8 +140,6 @@ def _reserve(size: int, directory: str | os.PathLike[str] | None) -> int:
 
 
 def _nameless_file(directory: Path) -> int:
-    if not directory.is_dir():
-        raise SettingError(f"directory: given {str(directory)!r}, expected an existing folder")
     if hasattr(os, "O_TMPFILE"):
         try:
             return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -167,6 +161,8 @@ def _unlinked_shm() -> int:
 
 
 def _check_room(size: int, directory: str | os.PathLike[str] | None) -> None:
+    if directory is not None and not Path(directory).is_dir():
+        raise SettingError(f"directory: given {os.fspath(directory)!r}, expected an existing folder")
     available = available_bytes(directory)
     if available is not None and size > available:
         raise _short(size, available, directory)
@@ -200,7 +196,8 @@ def _meminfo(key: str) -> int:
 def _cgroup_room() -> list[int]:
     """What each memory control group on the way to the root still allows."""
     room: list[int] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             base, limit, usage, stat = Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "
