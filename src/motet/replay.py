@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -90,11 +90,14 @@ class ReplaySpec:
     """Debugging: every row carries a checksum that is verified on reading."""
 
     def __post_init__(self) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        put("observation", _fields("observation", self.observation))
-        put("action", _fields("action", self.action))
-        put("extra", {name: _fields(name, value) for name, value in self.extra.items()})
-        put("lanes", {"": self.lanes} if isinstance(self.lanes, int) else dict(self.lanes))
+        plain = {
+            "observation": _fields("observation", self.observation),
+            "action": _fields("action", self.action),
+            "extra": {name: _fields(name, value) for name, value in self.extra.items()},
+            "lanes": {"": self.lanes} if isinstance(self.lanes, int) else dict(self.lanes),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
         for name in self.extra:
             if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
                 raise SettingError(f"extra: given the name {name!r}, expected an identifier that is not taken")
@@ -103,7 +106,7 @@ class ReplaySpec:
                 raise SettingError(f"{name}: given next=True, expected it only in extra (observations have one)")
         if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
             raise SettingError(f"reward: given {self.reward}, expected a float32 or float64 without dimensions")
-        if not self.lanes or any(n < 1 for n in self.lanes.values()):
+        if not self.lanes or any(n < 1 for n in self._partitions.values()):
             raise SettingError(f"lanes: given {self.lanes}, expected 1 or more (for each partition)")
         if self.capacity < 2 * self.n_lanes:
             raise SettingError(f"capacity: given {self.capacity}, expected 2 or more for each of {self.n_lanes} lanes")
@@ -186,9 +189,9 @@ class Writer(_native.LaneWriter):
     """The writing end of one lane. Made by :meth:`Replay.writer` in the process that writes.
 
     ``append(observation, action, reward, *, terminated=False, truncated=False, version=0, **extra)`` adds one step and
-    returns the rows written so far. The last step of an episode also needs ``final_observation`` (and ``final_…`` of every
-    extra field with a next): both rows become visible at once. ``append_many`` takes consecutive steps of one episode as
-    arrays; the flags then belong to the last of them. ``interrupt()`` says that the episode broke off.
+    returns the rows written so far. The last step of an episode also needs ``final_observation`` (and ``final_…`` of
+    every extra field with a next): both rows become visible at once. ``append_many`` takes consecutive steps of one
+    episode as arrays; the flags then belong to the last of them. ``interrupt()`` says that the episode broke off.
     """
 
 
@@ -273,8 +276,14 @@ class Reader(_native.LaneReader):
             waited_s=sum(w.waited_ns for w in words) * 1e-9,
         )
 
-    def batch(self, batch_size: int, length: int = 0) -> Batch:
-        """Arrays for batches of this size, shared with no other batch."""
+    def batch(
+        self, batch_size: int, length: int = 0, allocate: Callable[[str, tuple[int, ...], Any], Any] | None = None
+    ) -> Batch:
+        """Arrays for batches of this size, shared with no other batch.
+
+        ``allocate(name, shape, dtype)`` may hand out the arrays, e.g. slices of larger ones; they must be contiguous.
+        """
+        make = allocate or (lambda _, shape, dtype: np.zeros(shape, dtype))
         if batch_size < 1:
             raise SettingError(f"batch: given {batch_size}, expected 1 or more")
         rows = (batch_size, length) if length else (batch_size,)
@@ -283,7 +292,9 @@ class Reader(_native.LaneReader):
 
         def arrays(leaves: Sequence[_Leaf], wanted: bool) -> list[npt.NDArray[Any] | None]:
             return [
-                np.zeros((*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape), leaf.dtype) if wanted else None
+                np.zeros((*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape), leaf.dtype)
+                if wanted
+                else None
                 for leaf in leaves
             ]
 
@@ -292,8 +303,8 @@ class Reader(_native.LaneReader):
         batch = Batch(
             observation=row.nest("observation", here),
             action=row.nest("action", here),
-            reward=np.zeros(rows, row.reward.dtype),
-            discount=np.zeros(rows, np.float32),
+            reward=make("reward", rows, row.reward.dtype),
+            discount=make("discount", rows, np.float32),
             version=np.zeros(rows, np.uint64),
             extra={name: row.nest(name, here) for name in self._replay.spec.extra},
             next_observation=None if length else row.nest("observation", there),
@@ -302,7 +313,7 @@ class Reader(_native.LaneReader):
                 for name in self._replay.spec.extra
                 if not length and any(leaf.next for leaf in row.leaves if leaf.root == name)
             },
-            weight=np.zeros(rows, np.float32) if self._prioritised else None,
+            weight=make("weight", rows, np.float32) if self._prioritised else None,
             valid=np.zeros(rows, np.bool_) if length else None,
             lane=np.zeros(rows, np.uint32),
             row=np.zeros(rows, np.uint64),
@@ -408,7 +419,7 @@ class Replay:
             n_frames: observations stacked, the newest last; before an episode's first one that first one is repeated.
             n_step: rewards summed, fewer at the end of an episode.
             gamma: the discount.
-            prioritised: draw in proportion to ``(priority + epsilon) ** alpha``; new rows get the highest priority so far.
+            prioritised: draw in proportion to ``(priority + epsilon) ** alpha``; new rows get the highest one so far.
             alpha: see there.
             epsilon: see there.
             shares: for each partition, its share of a batch; equal shares by default.
@@ -416,7 +427,7 @@ class Replay:
         """
         spec, row = self.spec, self._row
         names = list(spec._partitions)
-        shares = {name: 1.0 for name in names} if shares is None else dict(shares)
+        shares = dict.fromkeys(names, 1.0) if shares is None else dict(shares)
         if set(shares) != set(names):
             raise SettingError(f"shares: given {sorted(shares)}, expected one for each partition of {names}")
         if any(not (math.isfinite(s) and s >= 0) for s in shares.values()) or not sum(shares.values()) > 0:
@@ -431,7 +442,7 @@ class Replay:
             raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
         if n_frames + n_step > spec.lane_capacity:
             raise SettingError(
-                f"capacity: given {spec.lane_capacity} rows a lane, expected at least n_frames + n_step = {n_frames + n_step}"
+                f"capacity: given {spec.lane_capacity} rows a lane, expected n_frames + n_step = {n_frames + n_step} or more"
             )
         reader = Reader(
             lanes=[self._lane(i) for i in range(spec.n_lanes)],
@@ -448,7 +459,7 @@ class Replay:
             prioritised=prioritised,
             alpha=alpha,
             epsilon=epsilon,
-            seed=np.random.SeedSequence(seed).generate_state(4, np.uint64),
+            seed=np.random.SeedSequence(seed).generate_state(4, np.uint64).astype(np.uint64),
         )
         reader._replay, reader._row, reader._cache, reader._bound = self, row, {}, []
         reader._n_frames, reader._prioritised = n_frames, prioritised
@@ -537,10 +548,11 @@ class _Row:
         self.hash = int.from_bytes(digest, "little")
         self.native: list[_native.Leaf] = [
             (
-                leaf.name, self.roots.index(leaf.root), leaf.path, np.dtype(leaf.dtype).kind, np.dtype(leaf.dtype).itemsize,
-                leaf.shape, leaf.offset, leaf.root == "observation", leaf.next, leaf.finite,
+                leaf.name, self.roots.index(leaf.root), leaf.path, dtype.kind, dtype.itemsize, leaf.shape, leaf.offset,
+                leaf.root == "observation", leaf.next, leaf.finite,
             )
             for leaf in self.leaves
+            for dtype in [np.dtype(leaf.dtype)]
         ]  # fmt: skip
 
     def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
