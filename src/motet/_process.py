@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _MAX_TRACEBACK = 64 * 1024
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def context() -> BaseContext:
+def context() -> ForkServerContext | SpawnContext:
     """The way children are started: an explicit context, never the process-wide default."""
     if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         return multiprocessing.get_context("spawn")
@@ -96,7 +96,7 @@ class Child:
     def pid(self) -> int:
         """Its process number."""
         assert self._process.pid is not None
-        return self._process.pid
+        return int(self._process.pid)
 
     @property
     def sentinel(self) -> int:

@@ -290,16 +290,13 @@ class Reader(_native.LaneReader):
         more = (batch_size, length + 1) if length else (batch_size,)
         row = self._row
 
-        def arrays(leaves: Sequence[_Leaf], wanted: bool) -> list[npt.NDArray[Any] | None]:
-            return [
-                np.zeros((*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape), leaf.dtype)
-                if wanted
-                else None
-                for leaf in leaves
-            ]
+        def array(leaf: _Leaf, prefix: str = "") -> npt.NDArray[Any]:
+            shape = (*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape)
+            array: npt.NDArray[Any] = make(prefix + leaf.name, shape, leaf.dtype)
+            return array
 
-        here = arrays(row.leaves, True)
-        there = [arrays([leaf], leaf.next and not length)[0] for leaf in row.leaves]
+        here = [array(leaf) for leaf in row.leaves]
+        there = [array(leaf, "next_") if leaf.next and not length else None for leaf in row.leaves]
         batch = Batch(
             observation=row.nest("observation", here),
             action=row.nest("action", here),
@@ -442,7 +439,8 @@ class Replay:
             raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
         if n_frames + n_step > spec.lane_capacity:
             raise SettingError(
-                f"capacity: given {spec.lane_capacity} rows a lane, expected n_frames + n_step = {n_frames + n_step} or more"
+                f"capacity: given {spec.lane_capacity} rows a lane, "
+                f"expected n_frames + n_step = {n_frames + n_step} or more"
             )
         reader = Reader(
             lanes=[self._lane(i) for i in range(spec.n_lanes)],
