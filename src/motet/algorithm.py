@@ -1,8 +1,8 @@
 """Algorithm: what a learner runs, and the half of it that acts. Contracts only; the shipped ones are in ``algorithms``.
 
-A frozen *config* (:class:`AlgorithmConfig`) makes both halves. ``build`` makes the :class:`Algorithm`, which lives in a
-learner: batches flow in, weights and new priorities flow out. ``behaviour`` makes the :class:`Behaviour`, which lives in
-an actor: published weights and observations flow in, actions flow out. The halves share nothing but what the learner
+A frozen *config* (:class:`AlgorithmConfig`) makes both halves. ``build`` makes the :class:`Algorithm`, which lives in
+a learner: batches flow in, weights and new priorities flow out. ``behaviour`` makes the :class:`Behaviour`, which lives
+in an actor: published weights and observations flow in, actions flow out. The halves share nothing but what the learner
 publishes: the first ``weights`` numbers of a state row, and a header (exploration rate, learner step) in one version.
 
 One algorithm object runs A agents with equal settings in one stacked pass. They stay independent: each has its own row
