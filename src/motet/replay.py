@@ -346,6 +346,12 @@ class LaneWords(NamedTuple):
     waits: int
     waited_ns: int
     released: int
+    finals: int
+
+    @property
+    def steps(self) -> int:
+        """Steps written: rows but for the final ones."""
+        return self.head - self.finals
 
 
 class Replay:
@@ -471,6 +477,11 @@ class Replay:
     def appended(self) -> int:
         """Rows written so far, in all lanes."""
         return sum(self.words(i).head for i in range(self.spec.n_lanes))
+
+    @property
+    def steps(self) -> int:
+        """Steps written so far, in all lanes: rows but for the final ones."""
+        return sum(self.words(i).steps for i in range(self.spec.n_lanes))
 
 
 class FrameStack:

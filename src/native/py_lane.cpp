@@ -397,6 +397,7 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
     }
     if (end) write_row(first + rows, version << kVersionShift | kFinal, finals, 0, true);
     lane->end_append(first, total);
+    if (end) lane->finals.fetch_add(1, std::memory_order_relaxed);
     return first + total;
   };
   u64 head;
@@ -448,14 +449,14 @@ PyObject* lane_format(PyObject*, PyObject* args) {
   memory.as<Lane>()->format(capacity, row, hash, checked, once);
   Py_RETURN_NONE;
 }
-// What anybody may read of a lane, as a tuple: reserve, head, incarnation, broken, waits, waited_ns, released.
+// What anybody may read of a lane, as a tuple: reserve, head, incarnation, broken, waits, waited_ns, released, finals.
 PyObject* lane_words(PyObject*, PyObject* buffer) {
   View memory;
   if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
   Lane* l = memory.as<Lane>();
   if (l->magic != Lane::kMagic) return raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
-  return Py_BuildValue("(KKKKKKK)", ull(l->reserve.load()), ull(l->head.load()), ull(l->incarnation.load()), ull(l->broken.load()),
-                       ull(l->waits.load()), ull(l->waited_ns.load()), ull(l->released.load()));
+  return Py_BuildValue("(KKKKKKKK)", ull(l->reserve.load()), ull(l->head.load()), ull(l->incarnation.load()), ull(l->broken.load()),
+                       ull(l->waits.load()), ull(l->waited_ns.load()), ull(l->released.load()), ull(l->finals.load()));
 }
 
 PyMethodDef functions[] = {
@@ -463,7 +464,7 @@ PyMethodDef functions[] = {
     {"lane_format", lane_format, METH_VARARGS,
      "lane_format(memory, capacity, row_bytes, spec_hash, checked, once)\n--\n\nMake memory an empty lane."},
     {"lane_words", lane_words, METH_O,
-     "lane_words(memory)\n--\n\n(reserve, head, incarnation, broken, waits, waited_ns, released) of a lane."},
+     "lane_words(memory)\n--\n\n(reserve, head, incarnation, broken, waits, waited_ns, released, finals) of a lane."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef methods[] = {
     {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_append)), METH_FASTCALL | METH_KEYWORDS,
