@@ -32,7 +32,8 @@ struct alignas(kLine) Lane {
   std::atomic<u64> broken;                  // segments that broke off without an end
   std::atomic<u64> broken_at;               // the head at which the last of them was counted: none is counted twice
   std::atomic<u64> waits, waited_ns;        // how often and how long the writer waited for room
-  u8 pad1[kLine - 56];
+  std::atomic<u64> finals;                  // final rows among them; counted behind the head: a death loses one at most
+
   // The reader's words.
   alignas(kLine) std::atomic<u64> released;  // rows below may be overwritten (used if `once`)
   std::atomic<u64> taken;                    // rows below were handed out before that; a successor goes on here
