@@ -266,12 +266,10 @@ class Reader {
   void account(LaneState& s, u64 head) {
     u64 cap = s.lane->capacity, from = s.taken_over;
     if (head <= from) return;
-    if (head - from > cap) {  // whole rounds went by unseen
-      counters.overwritten_unread += head - from - cap;
-      from = head - cap;
-    }
-    for (u64 i = from; i < head;) {
-      u64 place = i % cap, n = std::min(head - i, cap - place);
+    u64 round = std::min(head, from + cap);  // what came after a whole round has overwritten rows nobody saw at all
+    counters.overwritten_unread += head - round;
+    for (u64 i = from; i < round;) {
+      u64 place = i % cap, n = std::min(round - i, cap - place);
       if (i >= cap) counters.overwritten_unread += u64(std::count(&s.read[place], &s.read[place] + n, Read::kNo));
       std::fill_n(&s.read[place], n, Read::kNo);
       i += n;
