@@ -1,0 +1,100 @@
+"""What the tests share: starting processes the way motet does, and the check that nothing is left behind."""
+
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+PRELOAD = ["motet.publication", "motet.replay"]
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.fixture(scope="session", params=["forkserver", "spawn"])
+def any_context(request: pytest.FixtureRequest) -> multiprocessing.context.BaseContext:
+    """Both ways in which children may be started."""
+    return _context(request.param)
+
+
+@pytest.fixture(scope="session")
+def context() -> multiprocessing.context.BaseContext:
+    """The quick way: children are forked from a server that has imported motet already."""
+    return _context("forkserver")
+
+
+def _context(method: str) -> multiprocessing.context.BaseContext:
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(PRELOAD)
+    # The helpers of multiprocessing itself stay until the end: they are started before anything is counted.
+    resource_tracker.ensure_running()
+    process = context.Process(target=_nothing)
+    process.start()
+    process.join()
+    process.close()
+    return context
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """After the test: no new process, no new descriptor, nothing new in /dev/shm."""
+    _context("forkserver")
+    gc.collect()
+    before = _descendants(), _descriptors(), _shared_names()
+    yield
+    gc.collect()
+    _becomes(lambda: _descendants() - before[0], "processes left behind")
+    _becomes(lambda: _descriptors() - before[1], "descriptors left open")
+    _becomes(lambda: _shared_names() - before[2], "names left in /dev/shm")
+
+
+def _becomes(left: Callable[[], set[str]], what: str, timeout_s: float = 20.0) -> None:
+    """Nothing must be left in the end; how soon is not the question."""
+    deadline = time.monotonic() + timeout_s
+    while rest := left():
+        assert time.monotonic() < deadline, f"{what}: {sorted(rest)}"
+        time.sleep(0.01)
+
+
+def _descendants() -> set[str]:
+    parents: dict[str, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:  # it ended meanwhile
+                continue
+            if state != "Z":
+                parents[entry.name] = parent
+    mine, grown = {str(os.getpid())}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in mine} - mine
+        mine, grown = mine | more, bool(more)
+    return mine
+
+
+def _descriptors() -> set[str]:
+    """What is open, without numbers: files, and kinds of the rest."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if "memfd" in target or "deleted" in target:
+            found.add(f"{number} {target}")
+    return found
+
+
+def _shared_names() -> set[str]:
+    """Only what Python and motet would make: other programs use /dev/shm too."""
+    folder = Path("/dev/shm")
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    return {name for name in names if name.startswith(("motet", "psm_", "pym-"))}
