@@ -122,6 +122,11 @@ class ReplaySpec:
         return -(-self.capacity // self.n_lanes)
 
     @property
+    def reader_words(self) -> int:
+        """How many words the state of a reader takes (``Reader.state_words``)."""
+        return 10 + len(self._partitions) + 2 * self.n_lanes
+
+    @property
     def _partitions(self) -> dict[str, int]:
         assert isinstance(self.lanes, dict)
         return self.lanes

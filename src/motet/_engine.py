@@ -1,0 +1,466 @@
+"""The engines: the same roles driven in processes, or in turns in this one.
+
+:class:`Roster` says who takes part, :class:`Handles` holds what they share. ``play_actor`` and ``play_learner`` are
+what the child processes run: each drives its role, shows a beat, and waits where the pace asks for it. ``play_serial``
+drives the same roles one after the other. In lockstep both orders are one: every actor plays a round, then every
+learner does what is due.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from motet._board import FINISHED, Board, Pulse
+from motet._memory import Array, Segment
+from motet._process import Portable, one_thread
+from motet.actor import Memory, Seat, act
+from motet.algorithm import Algorithm, AlgorithmConfig, ReaderSettings, Sizes, StackedBatch
+from motet.errors import WaitTimeoutError
+from motet.learner import Desk, learn, restore, vault_header
+from motet.pace import Pace
+from motet.publication import HeaderField, Publication
+from motet.replay import Field, Replay, ReplaySpec
+from motet.world import World, as_world
+
+__all__ = ["Handles", "Part", "Roster", "play_actor", "play_learner", "play_serial", "seed_for"]
+
+_EPISODES = 100  # over how many episodes returns are averaged
+_METRICS_EVERY = 10  # updates between two looks at what they measured
+
+
+@dataclass(frozen=True)
+class Part:
+    """One agent: what it sees and does, and what learns for it."""
+
+    name: str
+    observation_space: Any
+    action_space: Any
+    config: AlgorithmConfig
+    settings: ReaderSettings
+    sizes: Sizes
+    masked: bool = False
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a run."""
+
+    world: Portable
+    """Makes a world."""
+    parts: tuple[Part, ...]
+    """The agents."""
+    stacks: tuple[tuple[int, ...], ...]
+    """Agents that are learnt in one pass."""
+    processes: tuple[tuple[int, ...], ...]
+    """The stacks of each learner process."""
+    actors: int
+    worlds_per_actor: int
+    steps: int
+    """Steps of an agent in all worlds together."""
+    pace: Pace
+    seed: int
+    publish_every: int = 10
+    sync_interval: int = 1
+    slots: int = 2
+    checked: bool = False
+    remake_worlds: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a replay: one for each world."""
+        return self.actors * self.worlds_per_actor
+
+    def replay_spec(self, part: Part) -> ReplaySpec:
+        """The replay of one agent."""
+        extra = {name: Field(item.shape, item.dtype, item.next) for name, item in part.settings.extra.items()}
+        return ReplaySpec(
+            observation=part.observation_space,
+            action=part.action_space,
+            extra=extra,
+            capacity=max(part.settings.capacity, 2 * self.lanes),
+            lanes=self.lanes,
+            once=part.settings.once,
+            checked=self.checked,
+        )
+
+
+class Handles:
+    """What the processes of a run share: one segment, laid out for everybody."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        specs = [roster.replay_spec(part) for part in roster.parts]
+        layout: dict[str, Array] = {}
+        for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
+            layout |= spec.layout(f"agent{i}/replay")
+            header = _header(part)
+            layout |= Publication.layout(part.sizes.weights, header, slots=roster.slots, prefix=f"agent{i}/publication")
+        for k, stack in enumerate(roster.stacks):
+            layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
+        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(roster.parts), len(roster.stacks))
+        layout |= Board.layout(*size)
+        segment = Segment(layout)
+        self.board = Board(*size, segment)
+        self.replays = [Replay(spec, segment, f"agent{i}/replay") for i, spec in enumerate(specs)]
+        self.publications = [
+            Publication(
+                part.sizes.weights,
+                _header(part),
+                slots=roster.slots,
+                checked=roster.checked,
+                segment=segment,
+                prefix=f"agent{i}/publication",
+            )
+            for i, part in enumerate(roster.parts)
+        ]
+        self.vaults = [
+            Publication(
+                *self._vault_size(stack, specs), checked=roster.checked, segment=segment, prefix=f"stack{k}/vault"
+            )
+            for k, stack in enumerate(roster.stacks)
+        ]
+
+    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
+        sizes = self.roster.parts[stack[0]].sizes
+        words = specs[stack[0]].reader_words
+        header = {name: HeaderField(*item) for name, item in vault_header(len(stack), sizes, words).items()}
+        return sizes.state * len(stack), header
+
+
+def _header(part: Part) -> dict[str, HeaderField]:
+    return {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
+
+
+def seed_for(seed: int, *path: int) -> int:
+    """A seed of its own for each place in a run.
+
+    >>> seed_for(0, 1, 2) == seed_for(0, 1, 2), seed_for(0, 1, 2) == seed_for(0, 2, 1)
+    (True, False)
+    """
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint32)[0])
+
+
+_WORLD, _BEHAVIOUR, _LEARNER, _READER = range(4)  # what a seed is for
+
+
+class Acting:
+    """One actor: its worlds, seats and memory, ready to be driven round by round."""
+
+    def __init__(self, handles: Handles, index: int, start: int) -> None:
+        roster = handles.roster
+        self.index = index
+        lanes = range(index * roster.worlds_per_actor, (index + 1) * roster.worlds_per_actor)
+        self.worlds: list[World] = [as_world(roster.world.value()) for _ in lanes]
+        self.seats = []
+        for i, part in enumerate(roster.parts):
+            behaviour = part.config.behaviour(part.observation_space, part.action_space)
+            behaviour.begin(seed_for(roster.seed, _BEHAVIOUR, index, start, i))
+            self.seats.append(
+                Seat(
+                    behaviour=behaviour,
+                    subscriber=handles.publications[i].subscriber(),
+                    writers=[handles.replays[i].writer(lane) for lane in lanes],
+                    header=tuple(part.config.header),
+                    n_frames=part.settings.n_frames,
+                    masked=part.masked,
+                )
+            )
+        self.memory = Memory.fresh(len(self.worlds), self.seats)
+        self.rounds: Iterator[None] = act(
+            self.worlds,
+            self.seats,
+            self.memory,
+            lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
+            (lambda _: as_world(roster.world.value())) if roster.remake_worlds else None,
+            roster.sync_interval,
+        )
+        self._limit = -(-roster.steps // roster.actors)
+        self._before = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
+        self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
+        self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the agent that has done most, in this actor's worlds."""
+        return max(map(add, self._before, self.memory.closed))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has done its part of the steps."""
+        return self.steps >= self._limit
+
+    def report(self, board: Board) -> None:
+        """How the episodes went."""
+        while self.memory.finished:
+            episode = self.memory.finished.popleft()
+            totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
+            totals.append(episode.total)
+            lengths.append(episode.steps)
+            row = board.episodes[self.index, episode.agent]
+            row[1:4] = sum(totals) / len(totals), episode.total, sum(lengths) / len(lengths)
+            row[4] = self.memory.remade
+            row[0] += 1
+
+
+class Learning:
+    """One stack of agents, ready to be driven update by update."""
+
+    def __init__(self, handles: Handles, index: int) -> None:
+        roster = handles.roster
+        self.index, self._board, self._pace = index, handles.board, roster.pace
+        agents = roster.stacks[index]
+        part = roster.parts[agents[0]]
+        self._settings = part.settings
+        self._agents = agents
+        self._replays = [handles.replays[a] for a in agents]
+        self.algorithm: Algorithm = part.config.build(
+            part.observation_space,
+            part.action_space,
+            len(agents),
+            [seed_for(roster.seed, _LEARNER, a) for a in agents],
+            part.device,
+        )
+        batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, len(agents))
+        desks = [self._desk(handles, a, i, batch) for i, a in enumerate(agents)]
+        kept = handles.vaults[index].subscriber()
+        if kept.published:
+            _refresh_surely(kept, f"the vault of stack {index}")
+            restore(self.algorithm, desks, kept)
+        vault = handles.vaults[index].publisher()
+        self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
+        self._warm_up = warm_up(part.settings)
+
+    def _desk(self, handles: Handles, agent: int, place: int, batch: StackedBatch) -> Desk:
+        settings, mine = self._settings, batch.agent(place)
+        reader = handles.replays[agent].reader(
+            n_frames=settings.n_frames,
+            n_step=settings.n_step,
+            gamma=settings.gamma,
+            prioritised=settings.prioritised,
+            alpha=settings.alpha,
+            seed=seed_for(handles.roster.seed, _READER, agent),
+        )
+        arrays = _arrays(mine)
+        drawn = reader.batch(settings.batch_size, settings.length, lambda name, shape, dtype: arrays[name])
+        return Desk(reader, handles.replays[agent], handles.publications[agent].publisher(), drawn)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the agent that has done least."""
+        return min(replay.steps for replay in self._replays)
+
+    @property
+    def done(self) -> int:
+        """Updates done."""
+        return int(self.algorithm.counters[0, 0])
+
+    @property
+    def may_update(self) -> bool:
+        """Whether there are rows enough, and the pace allows one more update."""
+        return self._pace.may_learn(self.done, self.steps, self._warm_up)
+
+    def catch_up(self, pulse: Pulse | None = None) -> None:
+        """Do what is due, as lockstep asks."""
+        while self.done < self._pace.due(self.steps, self._warm_up):
+            self.update()
+            if pulse:
+                pulse.beat()
+
+    def begin(self) -> None:
+        """Publish what there is, so that actors can begin."""
+        next(self.updates)
+        self._board.learned[self.index, 0] = self.done
+
+    def update(self) -> None:
+        """One update."""
+        update = next(self.updates)
+        self._board.learned[self.index, 0] = self.done
+        if update is None or self.done % _METRICS_EVERY:
+            return
+        for i, agent in enumerate(self._agents):
+            self._board.write_metrics(agent, {name: float(values[i]) for name, values in update.metrics.items()})
+
+    def end(self) -> None:
+        """Publish what has not been published yet."""
+        self.updates.close()
+
+
+def _arrays(batch: StackedBatch) -> dict[str, Any]:
+    """The arrays of one agent's part by the names under which a reader asks for them."""
+    found: dict[str, Any] = {"reward": batch.reward, "discount": batch.discount, "weight": batch.weight}
+
+    def name(prefix: str, nest: Any) -> None:
+        if isinstance(nest, dict):
+            for key, value in nest.items():
+                name(f"{prefix}/{key}", value)
+        elif isinstance(nest, tuple):
+            for i, value in enumerate(nest):
+                name(f"{prefix}/{i}", value)
+        elif nest is not None:
+            found[prefix] = nest
+
+    name("observation", batch.observation)
+    name("action", batch.action)
+    name("next_observation", batch.next_observation)
+    for key, value in batch.extra.items():
+        name(key, value)
+    for key, value in batch.next_extra.items():
+        name(f"next_{key}", value)
+    return found
+
+
+def warm_up(settings: ReaderSettings) -> int:
+    """Steps before the first update: rows enough for a batch, whatever its steps reach behind."""
+    return max(settings.min_rows, settings.batch_size) + settings.n_step + settings.n_frames
+
+
+def play_serial(handles: Handles, each_round: Callable[[], bool]) -> None:
+    """Drive all roles in this process: every actor plays a round, then every learner does what is due.
+
+    ``each_round`` is called after each of these; True ends it.
+    """
+    one_thread()
+    roster, board = handles.roster, handles.board
+    learners = [Learning(handles, k) for k in range(len(roster.stacks))]
+    for learner in learners:
+        learner.begin()
+    actors = [Acting(handles, i, 0) for i in range(roster.actors)]
+    pulse = board.pulse(0)
+    pulse.start(os.getpid())
+    while playing := [actor for actor in actors if not actor.finished]:
+        for actor in playing:
+            next(actor.rounds)
+            actor.report(board)
+            board.rounds[actor.index, 0] = actor.memory.rounds
+        for learner in learners:
+            learner.catch_up()
+        pulse.beat()
+        if each_round():
+            break
+    for learner in learners:
+        learner.end()
+
+
+def play_actor(handles: Handles, index: int, start: int, timeout_s: float) -> None:
+    """What an actor process runs."""
+    board, roster = handles.board, handles.roster
+    pulse = board.pulse(index)
+    pulse.start(os.getpid())
+    acting = Acting(handles, index, start)
+    # A successor in lockstep goes on in the round in which its predecessor died.
+    acting.memory.rounds = int(board.rounds[index, 0]) if int(board.rounds[index, 0]) != FINISHED else 0
+    for seat in acting.seats:
+        _await_version(seat.subscriber, pulse, board, timeout_s)
+    while not (board.stopping or acting.finished):
+        next(acting.rounds)
+        pulse.beat()
+        acting.report(board)
+        board.rounds[index, 0] = acting.memory.rounds
+        if not roster.pace.free:
+            board.acted.ring()
+            _wait_for_learners(handles, acting.memory.rounds, pulse)
+    board.rounds[index, 0] = FINISHED
+    board.acted.ring()
+
+
+def play_learner(handles: Handles, index: int) -> None:
+    """What a learner process runs: one or several stacks."""
+    board, roster = handles.board, handles.roster
+    pulse = board.pulse(roster.actors + index)
+    pulse.start(os.getpid())
+    learners = [Learning(handles, k) for k in roster.processes[index]]
+    for learner in learners:
+        learner.begin()
+    drive = _in_lockstep if roster.pace.lockstep else _at_pace
+    drive(handles, learners, pulse)
+    for learner in learners:
+        learner.end()
+
+
+def _at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
+    board = handles.board
+    while not board.stopping:
+        seen = board.acted.count
+        worked = False
+        for learner in learners:
+            if learner.may_update:
+                learner.update()
+                worked = True
+        if worked:
+            pulse.beat()
+            if not handles.roster.pace.free:
+                board.learnt.ring()
+        elif handles.roster.pace.free:
+            pulse.waits_for(3)
+            time.sleep(0.002)
+        else:
+            pulse.waits_for(4)
+            board.acted.wait(seen, 0.1)
+
+
+def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
+    board = handles.board
+    while True:
+        seen = board.acted.count
+        played = int(board.rounds[:, 0].min())
+        behind = [learner for learner in learners if int(board.learned[learner.index, 1]) < played]
+        for learner in behind:
+            learner.catch_up(pulse)
+            board.learned[learner.index, 1] = played
+        if behind:
+            pulse.beat()
+            board.learnt.ring()
+        elif board.stopping:
+            return
+        else:
+            pulse.waits_for(4)
+            board.acted.wait(seen, 0.1)
+
+
+def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
+    """Until the pace lets the actor go on. In lockstep: until all have done what this round made due."""
+    board, roster = handles.board, handles.roster
+    while not board.stopping:
+        seen = board.learnt.count
+        if roster.pace.lockstep:
+            ready = int(board.learned[:, 1].min()) >= played
+        else:
+            ready = all(
+                roster.pace.may_act(
+                    int(board.learned[k, 0]),
+                    min(handles.replays[a].steps for a in stack),
+                    warm_up(roster.parts[stack[0]].settings),
+                )
+                for k, stack in enumerate(roster.stacks)
+            )
+        if ready:
+            return
+        pulse.waits_for(5)
+        board.learnt.wait(seen, 0.1)
+
+
+def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float) -> None:
+    """The learners publish their first version before anything else."""
+    deadline = time.monotonic() + timeout_s
+    while not board.stopping and not subscriber.wait(0.1):
+        pulse.waits_for(2)
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(f"the actor waited {timeout_s:g} s for the first version of the policies")
+
+
+def _refresh_surely(subscriber: Any, what: str) -> None:
+    """The publisher is dead or not yet there, so nothing can be in the way for long."""
+    deadline = time.monotonic() + 10
+    while not subscriber.refresh():
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(f"{what} could not be read for 10 s: its publisher never stops writing")
+        time.sleep(0.001)

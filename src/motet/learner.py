@@ -1,0 +1,168 @@
+"""learn(): batches in, updates and publications out.
+
+A learner runs a *stack*: one or several agents with equal settings, updated in one pass, each with its own replay,
+weights, optimiser and random stream. Every so many updates the whole state of the stack goes into its *vault*, in one
+version, and then each agent's policy into its publication, in this order: no actor ever sees a version that a successor
+could not go on from. It does not know who writes the replay or who subscribes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, value_at
+
+__all__ = ["Desk", "learn", "restore", "vault_header"]
+
+
+class RowReader(Protocol):
+    """Where batches come from."""
+
+    @property
+    def state_words(self) -> int:
+        """How many words save_state writes."""
+        ...
+
+    def sample(self, batch_size: int, *, beta: float = ..., into: Any = ...) -> Any:
+        """Draw a batch."""
+        ...
+
+    def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
+        """New priorities."""
+        ...
+
+    def save_state(self, words: npt.NDArray[np.uint64], /) -> None:
+        """What a successor needs."""
+        ...
+
+    def load_state(self, words: npt.NDArray[np.uint64], /) -> None:
+        """Go on from there."""
+        ...
+
+
+class PolicySink(Protocol):
+    """Where versions go."""
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        ...
+
+    def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
+        """Publish one version."""
+        ...
+
+
+class StepCounter(Protocol):
+    """How far an agent is."""
+
+    @property
+    def steps(self) -> int:
+        """Steps it has done."""
+        ...
+
+
+@dataclass
+class Desk:
+    """One agent's place in a learner."""
+
+    reader: RowReader
+    replay: StepCounter
+    publisher: PolicySink
+    batch: Any
+    """The reader's batch, whose arrays are this agent's part of the stacked one."""
+
+
+def vault_header(agents: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What the vault of a stack holds beside the flat states: shape and dtype by name."""
+    return {
+        "counters": ((agents, sizes.counters), "int64"),
+        "random": ((agents, max(sizes.random, 1)), "uint8"),
+        "reader": ((agents, reader_words), "uint64"),
+        "steps": ((agents,), "int64"),
+    }
+
+
+def restore(algorithm: Algorithm, desks: Sequence[Desk], vault: Any) -> int:
+    """Go on from what the vault holds; ``vault`` is its subscriber, refreshed. Returns the version."""
+    algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
+    algorithm.counters[...] = vault["counters"]
+    algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
+    algorithm.load()
+    for desk, words in zip(desks, vault["reader"], strict=True):
+        desk.reader.load_state(np.ascontiguousarray(words))
+    return int(vault.version)
+
+
+def learn(
+    algorithm: Algorithm,
+    desks: Sequence[Desk],
+    vault: PolicySink,
+    settings: ReaderSettings,
+    batch: StackedBatch,
+    publish_every: int = 1,
+) -> Generator[Update | None, None, None]:
+    """Publish what there is and yield None; then update for ever, once for each ``next``. Closing publishes the rest.
+
+    Args:
+        algorithm: runs the stack; fresh, or restored from the vault.
+        desks: one for each of its agents.
+        vault: of the stack.
+        settings: what the algorithm asked of the replay.
+        batch: the stacked arrays that the desks' batches are parts of.
+        publish_every: updates between versions.
+    """
+    if vault.newest == 0:
+        _keep(algorithm, desks, vault)
+    _publish(algorithm, desks, vault.newest)
+    kept = int(algorithm.counters[0, 0])
+    try:
+        yield None
+        while True:
+            update = _update(algorithm, desks, settings, batch)
+            if (done := int(algorithm.counters[0, 0])) % publish_every == 0:
+                _keep(algorithm, desks, vault)
+                _publish(algorithm, desks, vault.newest)
+                kept = done
+            yield update
+    finally:
+        if int(algorithm.counters[0, 0]) != kept:
+            _keep(algorithm, desks, vault)
+            _publish(algorithm, desks, vault.newest)
+
+
+def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch) -> Update:
+    steps = [desk.replay.steps for desk in desks]
+    for desk, step in zip(desks, steps, strict=True):
+        desk.reader.sample(settings.batch_size, beta=value_at(settings.beta, step), into=desk.batch)
+    update = algorithm.update(batch, steps)
+    if update.priorities is not None and settings.prioritised:
+        for desk, priorities in zip(desks, update.priorities, strict=True):
+            desk.reader.update(desk.batch, priorities)
+    return update
+
+
+def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> None:
+    """Everything a successor needs, as the next version of the vault."""
+    algorithm.save()
+    words = np.zeros((len(desks), desks[0].reader.state_words), np.uint64)
+    for desk, row in zip(desks, words, strict=True):
+        desk.reader.save_state(row)
+    random = algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8)
+    steps = [desk.replay.steps for desk in desks]
+    vault.publish(
+        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words, steps=steps
+    )  # fmt: skip
+
+
+def _publish(algorithm: Algorithm, desks: Sequence[Desk], version: int) -> None:
+    """The policies of a version that the vault holds; a successor repeats what its predecessor did not get to."""
+    weights = algorithm.weights()
+    for i, desk in enumerate(desks):
+        if desk.publisher.newest < version:
+            desk.publisher.publish(weights[i], version=version, **algorithm.header(desk.replay.steps, i))

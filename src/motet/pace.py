@@ -1,0 +1,75 @@
+"""Pace: how many updates belong to a step, and how far either side may run ahead.
+
+With ``s`` steps done by an agent, ``u`` updates done by its learner, ``r`` updates per step and ``w`` warm-up steps,
+
+    due(s) = floor(r * max(0, s - w))
+
+the learner may update once ``s > w`` while ``u < due(s) + slack``, and the actor may act while ``due(s) - slack <= u``.
+Infinite slack is free-running: nobody ever waits for anybody. Some slack bounds both sides. Zero slack is *lockstep*:
+after every round of the actors the learners do exactly what is due before the next round begins, and the result is the
+serial one, bit for bit.
+
+>>> pace = Pace(updates_per_step=0.5, slack=2)
+>>> pace.due(100, warm_up=10), pace.may_learn(44, 100, warm_up=10), pace.may_learn(47, 100, warm_up=10)
+(45, True, False)
+>>> pace.may_act(42, 100, warm_up=10), pace.may_act(43, 100, warm_up=10)
+(False, True)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from motet.errors import SettingError
+
+__all__ = ["FREE", "LOCKSTEP", "Pace"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The balance between acting and learning."""
+
+    updates_per_step: float = 1.0
+    """Updates of a learner for each step of its agent; without meaning when the slack is infinite."""
+    slack: float = math.inf
+    """Updates that either side may be ahead; 0 is lockstep, infinity is free-running."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.updates_per_step) and self.updates_per_step > 0):
+            raise SettingError(f"updates_per_step: given {self.updates_per_step}, expected a finite number above 0")
+        if not self.slack >= 0:
+            raise SettingError(f"slack: given {self.slack}, expected 0 (lockstep) or more, or infinity (free-running)")
+        if 0 < self.slack < max(1.0, self.updates_per_step):
+            raise SettingError(
+                f"slack: given {self.slack}, expected 0, or at least the {max(1.0, self.updates_per_step):g} updates "
+                "of one step: with less neither side could go on"
+            )
+
+    @property
+    def free(self) -> bool:
+        """Nobody waits for anybody."""
+        return math.isinf(self.slack)
+
+    @property
+    def lockstep(self) -> bool:
+        """Rounds of acting and learning alternate."""
+        return self.slack == 0
+
+    def due(self, steps: int, warm_up: int = 0) -> int:
+        """How many updates belong to so many steps."""
+        return math.floor(self.updates_per_step * max(0, steps - warm_up))
+
+    def may_learn(self, updates: int, steps: int, warm_up: int = 0) -> bool:
+        """Whether one more update is allowed."""
+        return steps > warm_up and (self.free or updates < self.due(steps, warm_up) + self.slack)
+
+    def may_act(self, updates: int, steps: int, warm_up: int = 0) -> bool:
+        """Whether one more round of acting is allowed."""
+        return self.free or self.due(steps, warm_up) - self.slack <= updates
+
+
+FREE = Pace()
+"""Free-running."""
+LOCKSTEP = Pace(slack=0)
+"""One update per step, and neither side ahead."""

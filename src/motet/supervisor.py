@@ -1,0 +1,171 @@
+"""Supervisor: starts, watches, restarts and stops the processes of a run. It does not know what a learner is.
+
+A process that dies or shows no beat for too long is killed, its death is confirmed, and a successor takes its place
+after a pause that doubles with every restart; too many restarts within a window end the run. A process that *raises* is
+not restarted: an exception would come again, so its traceback is shown and the run ends, with everything else stopped
+in order. The death of the supervisor itself ends every child.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from motet._process import Child
+from motet.errors import ChildError, SettingError
+
+__all__ = ["Limits", "Role", "Supervisor"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to restart, and when to give up."""
+
+    hang_s: float = 60.0
+    """Without a beat for so long a process counts as hung."""
+    start_s: float = 120.0
+    """The same for its first beat."""
+    restarts: int = 10
+    """Restarts of one process within the window before the run ends."""
+    window_s: float = 60.0
+    """The window."""
+    back_off_s: float = 0.02
+    """The pause before the first restart; doubled for every further one within the window, up to 5 s."""
+    stop_s: float = 30.0
+    """How long processes have to end when they are asked to."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise SettingError(f"{name}: given {value}, expected 0 or more")
+
+
+@dataclass
+class Role:
+    """A place that is always filled by one process, until it ends by itself."""
+
+    name: str
+    start: Callable[[int], Child]
+    """Starts the n-th process in this place, n from 0."""
+    beat: Callable[[], float]
+    """When it last showed a beat, by ``time.monotonic``."""
+    essential: bool = True
+    """Whether the run waits for it to end by itself."""
+    child: Child | None = None
+    starts: int = 0
+    started: float = 0.0
+    done: bool = False
+    due: float = 0.0
+    """When its successor may start."""
+    restarts: deque[float] = field(default_factory=deque)
+    total_restarts: int = 0
+
+
+class Supervisor:
+    """The processes of a run.
+
+    Args:
+        roles: the places to fill.
+        limits: when to restart and when to give up.
+        say: tells the user what happened, in one line.
+    """
+
+    def __init__(self, roles: Sequence[Role], limits: Limits, say: Callable[[str], None]) -> None:
+        self.roles, self._limits, self._say = list(roles), limits, say
+
+    def start(self) -> None:
+        """Fill every place."""
+        for role in self.roles:
+            self._fill(role)
+
+    def watch(self, timeout_s: float) -> None:
+        """Wait for at most so long for something to happen, and deal with it.
+
+        Raises:
+            ChildError: a child raised, or one was restarted too often.
+        """
+        sentinels = [role.child.sentinel for role in self.roles if role.child is not None]
+        now = time.monotonic()
+        dues = [role.due - now for role in self.roles if role.child is None and not role.done]
+        multiprocessing.connection.wait(sentinels, max(0.0, min([timeout_s, *dues])))
+        for role in self.roles:
+            self._look_after(role)
+
+    def finished(self, *names: str) -> bool:
+        """Whether these roles (all essential ones by default) have ended by themselves."""
+        return all(role.done for role in self.roles if (role.name in names if names else role.essential))
+
+    def stop(self) -> list[str]:
+        """Wait for every process to end by itself, then end the rest. Returns who had to be ended."""
+        deadline = time.monotonic() + self._limits.stop_s
+        late = []
+        for role in self.roles:
+            if role.child is None:
+                continue
+            if not role.child.join(max(0.0, deadline - time.monotonic())):
+                late.append(role.name)
+            self._retire(role)
+        return late
+
+    def kill(self) -> None:
+        """End every process now."""
+        for role in self.roles:
+            self._retire(role)
+
+    def _fill(self, role: Role) -> None:
+        role.child = role.start(role.starts)
+        role.starts += 1
+        role.started = time.monotonic()
+
+    def _retire(self, role: Role) -> None:
+        if role.child is not None:
+            role.child.kill()
+            role.child.close()
+            role.child = None
+
+    def _look_after(self, role: Role) -> None:
+        if role.done:
+            return
+        now = time.monotonic()
+        if role.child is None:
+            if now >= role.due:
+                self._fill(role)
+            return
+        if role.child.exit is not None:
+            self._bury(role)
+            return
+        limit = self._limits.hang_s if role.beat() > role.started else self._limits.start_s
+        if now - max(role.beat(), role.started) > limit:
+            role.child.kill()
+            self._restart(role, f"{role.name} showed no beat for {limit:g} s")
+
+    def _bury(self, role: Role) -> None:
+        child = role.child
+        assert child is not None
+        end, text = child.describe_end(), child.traceback()
+        if child.exit == 0:
+            role.done = True
+            self._retire(role)
+            return
+        if text or (child.exit or 0) > 0:
+            self._retire(role)
+            raise ChildError(f"{end}\n\n{text}" if text else f"{end}; see its log")
+        self._restart(role, end)
+
+    def _restart(self, role: Role, why: str) -> None:
+        self._retire(role)
+        now = time.monotonic()
+        while role.restarts and role.restarts[0] < now - self._limits.window_s:
+            role.restarts.popleft()
+        if len(role.restarts) >= self._limits.restarts:
+            raise ChildError(
+                f"{why}; it had {len(role.restarts)} restarts within {self._limits.window_s:g} s, which is the limit"
+            )
+        pause = min(self._limits.back_off_s * 2 ** len(role.restarts), 5.0)
+        role.restarts.append(now)
+        role.total_restarts += 1
+        role.due = now + pause
+        self._say(f"{why}; its successor starts in {pause:g} s")
