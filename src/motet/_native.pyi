@@ -125,3 +125,29 @@ class LaneReader:
     def _counters(self) -> tuple[int, int, int, int, int]: ...
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
     def load_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
+
+MLP_VARIANTS: tuple[str, ...]
+
+class Mlp:
+    def __new__(
+        cls,
+        sizes: Sequence[int],
+        offsets: Sequence[int],
+        activation: str = "relu",
+        activate_last: bool = False,
+        scale: float = 1.0,
+        variant: str | None = None,
+    ) -> Mlp: ...
+    @property
+    def end(self) -> int: ...
+    def forward(self, flat: npt.NDArray[np.float32], x: npt.NDArray[Any], out: npt.NDArray[np.float32], /) -> None: ...
+
+def choose(
+    values: npt.NDArray[np.float32],
+    masks: npt.NDArray[np.bool_] | None,
+    draws: npt.NDArray[np.float64] | None,
+    epsilon: float,
+    first: int,
+    actions: npt.NDArray[np.int64],
+    /,
+) -> None: ...

@@ -238,4 +238,5 @@ bool add_tree(PyObject* module);
 bool add_slots(PyObject* module);
 bool add_lane(PyObject* module);
 bool add_reader(PyObject* module);
+bool add_mlp(PyObject* module);
 }  // namespace motet
