@@ -96,8 +96,15 @@ class Roster:
 class Handles:
     """What the processes of a run share: one segment, laid out for everybody."""
 
+    steps_before: list[int]
+    """Steps of each agent before its replay began: above 0 where a run goes on without its old rows."""
+    updates_before: list[int]
+    """Updates of each stack that belong to those steps."""
+
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
+        self.steps_before = [0] * len(roster.parts)
+        self.updates_before = [0] * len(roster.stacks)
         specs = [roster.replay_spec(part) for part in roster.parts]
         layout: dict[str, Array] = {}
         for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
@@ -134,6 +141,27 @@ class Handles:
         words = specs[stack[0]].reader_words
         header = {name: HeaderField(*item) for name, item in vault_header(len(stack), sizes, words).items()}
         return sizes.state * len(stack), header
+
+    def steps(self, agent: int) -> int:
+        """Steps that an agent has done."""
+        return self.steps_before[agent] + self.replays[agent].steps
+
+    def owed(self, stack: int) -> tuple[int, int]:
+        """Updates and steps of a stack as the pace counts them: since its replays began."""
+        done = int(self.board.learned[stack, 0]) - self.updates_before[stack]
+        return done, min(self.replays[agent].steps for agent in self.roster.stacks[stack])
+
+
+class Counter:
+    """Steps of one agent, for its learner."""
+
+    def __init__(self, handles: Handles, agent: int) -> None:
+        self._handles, self._agent = handles, agent
+
+    @property
+    def steps(self) -> int:
+        """Steps that it has done."""
+        return self._handles.steps(self._agent)
 
 
 def _header(part: Part) -> dict[str, HeaderField]:
@@ -183,7 +211,7 @@ class Acting:
             (lambda _: as_world(roster.world.value())) if roster.remake_worlds else None,
             roster.sync_interval,
         )
-        self._limit = -(-roster.steps // roster.actors)
+        self._limit = -(-(roster.steps - max(handles.steps_before)) // roster.actors)
         self._before = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
         self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
@@ -216,12 +244,11 @@ class Learning:
 
     def __init__(self, handles: Handles, index: int) -> None:
         roster = handles.roster
-        self.index, self._board, self._pace = index, handles.board, roster.pace
+        self.index, self._handles, self._board = index, handles, handles.board
         agents = roster.stacks[index]
         part = roster.parts[agents[0]]
         self._settings = part.settings
         self._agents = agents
-        self._replays = [handles.replays[a] for a in agents]
         self.algorithm: Algorithm = part.config.build(
             part.observation_space,
             part.action_space,
@@ -251,12 +278,7 @@ class Learning:
         )
         arrays = _arrays(mine)
         drawn = reader.batch(settings.batch_size, settings.length, lambda name, shape, dtype: arrays[name])
-        return Desk(reader, handles.replays[agent], handles.publications[agent].publisher(), drawn)
-
-    @property
-    def steps(self) -> int:
-        """Steps of the agent that has done least."""
-        return min(replay.steps for replay in self._replays)
+        return Desk(reader, Counter(handles, agent), handles.publications[agent].publisher(), drawn)
 
     @property
     def done(self) -> int:
@@ -266,11 +288,14 @@ class Learning:
     @property
     def may_update(self) -> bool:
         """Whether there are rows enough, and the pace allows one more update."""
-        return self._pace.may_learn(self.done, self.steps, self._warm_up)
+        return self._handles.roster.pace.may_learn(*self._handles.owed(self.index), self._warm_up)
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
-        while self.done < self._pace.due(self.steps, self._warm_up):
+        while True:
+            done, steps = self._handles.owed(self.index)
+            if done >= self._handles.roster.pace.due(steps, self._warm_up):
+                return
             self.update()
             if pulse:
                 pulse.beat()
@@ -435,11 +460,7 @@ def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
             ready = int(board.learned[:, 1].min()) >= played
         else:
             ready = all(
-                roster.pace.may_act(
-                    int(board.learned[k, 0]),
-                    min(handles.replays[a].steps for a in stack),
-                    warm_up(roster.parts[stack[0]].settings),
-                )
+                roster.pace.may_act(*handles.owed(k), warm_up(roster.parts[stack[0]].settings))
                 for k, stack in enumerate(roster.stacks)
             )
         if ready:

@@ -488,6 +488,19 @@ class Replay:
         """Steps written so far, in all lanes: rows but for the final ones."""
         return sum(self.words(i).steps for i in range(self.spec.n_lanes))
 
+    def dump(self, lane: int) -> npt.NDArray[np.uint8]:
+        """A copy of a lane's memory. Its writer should be at rest."""
+        return self._lane(lane).copy()
+
+    def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
+        """Put a copy back, before anybody reads or writes; it must come from a replay of the same spec."""
+        here = self._lane(lane)
+        if memory.shape != here.shape or memory.dtype != here.dtype:
+            raise SettingError(
+                f"lane {lane}: given {memory.shape}, expected {here.shape}: the replay's spec has changed"
+            )
+        here[...] = memory
+
 
 class FrameStack:
     """The acting side of ``n_frames``: stacks observations exactly as the reader does, padding included.

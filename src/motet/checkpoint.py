@@ -1,0 +1,238 @@
+"""Checkpoint: run directories that are never half-written, and going on from them.
+
+::
+
+    RUN/
+      config.json            everything that was asked for, resolved, with versions
+      metrics.jsonl          one line a second; evaluation.jsonl: one line an evaluation
+      status.json            the newest line, for `motet status`
+      logs/<process>.log
+      checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, perhaps the replay and the actors
+
+A checkpoint is written beside its final name and renamed when it is whole. Weights are safetensors, the rest is JSON:
+nothing in a run directory is code, and nothing is loaded with pickle.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._version import __version__
+from motet.errors import CorruptionError, SettingError
+
+__all__ = ["Checkpoint", "RunDirectory", "decode", "encode"]
+
+FORMAT = 1
+"""Of run directories; raised when an older motet could not read a newer one's."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass
+class Checkpoint:
+    """What a run can go on from."""
+
+    step: int
+    agents: dict[str, Arrays]
+    """For each agent its flat ``state``, its ``counters``, its ``random`` stream and its ``reader``."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Plain values."""
+    replay: dict[str, Arrays] = field(default_factory=dict)
+    """For each agent the bytes of its lanes, if they were to be kept."""
+
+
+class RunDirectory:
+    """One run on disk.
+
+    Args:
+        path: where it is, or is to be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any]) -> RunDirectory:
+        """Begin a new run; what is there already is never written over."""
+        run = cls(path)
+        if (run.path / "config.json").exists():
+            raise SettingError(
+                f"run: {str(run.path)!r} holds a run already; give another name, or go on with it: "
+                f"motet resume {run.path}"
+            )
+        try:
+            for folder in (run.path, run.logs, run.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+            run.write_json("config.json", {"format": FORMAT, "motet": __version__, **config})
+        except OSError as error:
+            raise SettingError(f"run: {str(run.path)!r} cannot be written: {error.strerror or error}") from error
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """A run that was begun before."""
+        run = cls(path)
+        if not (run.path / "config.json").is_file():
+            raise SettingError(f"run: given {str(run.path)!r}, expected a run directory (it has no config.json)")
+        if (given := run.config().get("format")) != FORMAT:
+            raise SettingError(
+                f"run: {str(run.path)!r} has format {given!r}, this motet ({__version__}) reads format {FORMAT}; "
+                f"it was written by motet {run.config().get('motet', 'of unknown version')}"
+            )
+        return run
+
+    @property
+    def logs(self) -> Path:
+        """Of the processes."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of all checkpoints."""
+        return self.path / "checkpoints"
+
+    def config(self) -> dict[str, Any]:
+        """What was asked for."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        except (ValueError, OSError) as error:
+            raise CorruptionError(f"{self.path / 'config.json'} cannot be read: {error}") from error
+        return found
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a file whole or not at all."""
+        target = self.path / name
+        beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            with beside.open("w") as file:
+                json.dump(value, file, indent=1, allow_nan=True)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            beside.rename(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def append_line(self, name: str, value: Mapping[str, Any]) -> None:
+        """Add one line of JSON, in one write."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(value) + "\n")
+
+    # ---- checkpoints
+
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
+
+    def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
+        """Write a checkpoint and forget all but the newest ``keep``."""
+        from safetensors.numpy import save_file
+
+        target = self.checkpoints / f"{checkpoint.step:012d}"
+        beside = self.checkpoints / f".{checkpoint.step}.{uuid.uuid4().hex[:8]}"
+        beside.mkdir(parents=True)
+        try:
+            for name, arrays in checkpoint.agents.items():
+                save_file(_contiguous(arrays), beside / f"{name}.safetensors")
+            for name, arrays in checkpoint.replay.items():
+                save_file(_contiguous(arrays), beside / f"{name}.replay.safetensors")
+            notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
+            (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
+            _sync(beside)
+            if target.exists():
+                shutil.rmtree(target)
+            beside.rename(target)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        for step in self.steps()[:-keep]:
+            shutil.rmtree(self.checkpoints / f"{step:012d}", ignore_errors=True)
+        return target
+
+    def load(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint of a step; the newest by default."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        steps = self.steps()
+        if not steps:
+            raise SettingError(f"run: {str(self.path)!r} has no checkpoint to go on from")
+        chosen = steps[-1] if step is None else step
+        if chosen not in steps:
+            raise SettingError(f"step: given {chosen}, expected one of the checkpoints {steps}")
+        folder = self.checkpoints / f"{chosen:012d}"
+        try:
+            notes = json.loads((folder / "checkpoint.json").read_text())
+            agents = {name: load_file(folder / f"{name}.safetensors") for name in notes["agents"]}
+            replay = {
+                name: load_file(path)
+                for name in notes["agents"]
+                if (path := folder / f"{name}.replay.safetensors").exists()
+            }
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CorruptionError(f"the checkpoint {folder} cannot be read: {error}") from error
+        return Checkpoint(notes["step"], agents, decode(notes["notes"]), replay)
+
+
+def _contiguous(arrays: Arrays) -> Arrays:
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.iterdir():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def encode(value: Any) -> Any:
+    """Plain values (nested tuples, lists, dicts, int, float, str, bytes, bool, None, arrays) as JSON.
+
+    >>> decode(encode((1, b"a", {"x": (2.5, None)}, 2**100))) == (1, b"a", {"x": (2.5, None)}, 2**100)
+    True
+    """
+    if isinstance(value, np.ndarray):
+        return {"array": base64.b64encode(value.tobytes()).decode(), "dtype": value.dtype.str, "shape": value.shape}
+    if isinstance(value, np.generic):
+        return {"array": base64.b64encode(value.tobytes()).decode(), "dtype": value.dtype.str, "shape": None}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item) for item in value]}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise SettingError(f"given a {type(value).__name__}, expected plain values: it cannot be saved without pickle")
+
+
+def decode(value: Any) -> Any:
+    """What :func:`encode` was given."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        flat = np.frombuffer(base64.b64decode(value["array"]), np.dtype(value["dtype"]))
+        return flat[0] if value["shape"] is None else flat.reshape(value["shape"]).copy()
+    if "bytes" in value:
+        return base64.b64decode(value["bytes"])
+    if "tuple" in value:
+        return tuple(decode(item) for item in value["tuple"])
+    return {decode(key): decode(item) for key, item in value["dict"]}

@@ -1,0 +1,157 @@
+"""Metrics: what a run looks like right now, read off the board, the replays and the publications. Nobody is asked.
+
+:func:`look` makes a :class:`Snapshot`; sinks turn snapshots into lines of JSON, TensorBoard events, W&B, or a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from motet._board import FINISHED, WAITS
+from motet._engine import Handles
+from motet.supervisor import Role
+
+__all__ = ["AgentRow", "ProcessRow", "Snapshot", "Watch"]
+
+
+@dataclass
+class AgentRow:
+    """One agent."""
+
+    name: str
+    steps: int
+    updates: int
+    episodes: int
+    mean_return: float | None
+    """Over the last 100 episodes of every actor."""
+    mean_length: float | None
+    steps_per_s: float
+    updates_per_s: float
+    replay_fill: float
+    """Rows stored over the capacity."""
+    replay_ratio: float
+    """Transitions drawn for each step."""
+    version: int
+    lag_steps: float | None
+    """Steps done since the newest version was published, as far as the learner knew."""
+    broken: int
+    """Episodes that broke off."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class ProcessRow:
+    """One process."""
+
+    name: str
+    pid: int
+    waits_for: str
+    beat_s: float
+    """Seconds since its last beat."""
+    restarts: int
+    done: bool
+
+
+@dataclass
+class Snapshot:
+    """A run at one moment."""
+
+    seconds: float
+    steps: int
+    limit: int
+    steps_per_s: float
+    left_s: float | None
+    agents: list[AgentRow]
+    processes: list[ProcessRow]
+    state: str = "running"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class Watch:
+    """Looks at a run again and again; rates are between two looks.
+
+    Args:
+        handles: what the run shares.
+        roles: its processes.
+    """
+
+    def __init__(self, handles: Handles, roles: Sequence[Role]) -> None:
+        self._handles, self._roles = handles, roles
+        self._started = time.monotonic()
+        self._subscribers = [p.subscriber() for p in handles.publications]
+        self._last: tuple[float, list[int], list[int]] | None = None
+
+    def look(self, state: str = "running") -> Snapshot:
+        """The run right now."""
+        handles, roster = self._handles, self._handles.roster
+        now = time.monotonic()
+        steps = [handles.steps(i) for i in range(len(handles.replays))]
+        updates = [0] * len(steps)
+        for k, stack in enumerate(roster.stacks):
+            for agent in stack:
+                updates[agent] = int(handles.board.learned[k, 0])
+        before, old_steps, old_updates = self._last or (self._started, handles.steps_before, updates)
+        self._last = (now, steps, updates)
+        span = max(now - before, 1e-9)
+        agents = [
+            self._agent(i, steps[i], updates[i], (steps[i] - old_steps[i]) / span, (updates[i] - old_updates[i]) / span)
+            for i in range(len(steps))
+        ]
+        done, rate = max(steps), max(row.steps_per_s for row in agents)
+        left = (roster.steps - done) / rate if rate > 0 else None
+        return Snapshot(
+            seconds=now - self._started,
+            steps=done,
+            limit=roster.steps,
+            steps_per_s=rate,
+            left_s=left,
+            agents=agents,
+            processes=[self._process(i, role, now) for i, role in enumerate(self._roles)],
+            state=state,
+        )
+
+    def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
+        handles, part = self._handles, self._handles.roster.parts[i]
+        episodes = handles.board.episodes[:, i]
+        played = episodes[:, 0] > 0
+        replay = handles.replays[i]
+        words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
+        rows = sum(min(w.head, replay.spec.lane_capacity) for w in words)
+        subscriber = self._subscribers[i]
+        subscriber.refresh()
+        published = subscriber["step"] if subscriber._have and "step" in part.config.header else None
+        return AgentRow(
+            name=part.name,
+            steps=steps,
+            updates=updates,
+            episodes=int(episodes[:, 0].sum()),
+            mean_return=float(episodes[played, 1].mean()) if played.any() else None,
+            mean_length=float(episodes[played, 3].mean()) if played.any() else None,
+            steps_per_s=steps_per_s,
+            updates_per_s=updates_per_s,
+            replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
+            replay_ratio=updates * part.settings.batch_size / max(steps, 1),
+            version=subscriber.newest,
+            lag_steps=None if published is None else float(steps - published),
+            broken=sum(w.broken for w in words),
+            metrics=handles.board.read_metrics(i),
+        )
+
+    def _process(self, i: int, role: Role, now: float) -> ProcessRow:
+        beat, waits, pid, _ = self._handles.board.alive[i, :4]
+        actors = self._handles.roster.actors
+        finished = i < actors and int(self._handles.board.rounds[i, 0]) == FINISHED
+        return ProcessRow(
+            name=role.name,
+            pid=int(pid),
+            waits_for=WAITS[int(waits)],
+            beat_s=now - beat,
+            restarts=role.total_restarts,
+            done=role.done or finished,
+        )

@@ -1,0 +1,470 @@
+"""train(): the whole loop, wired on one page.
+
+Actor processes step worlds; each agent has its own replay, publication and learner; the supervisor owns the memory and
+the processes. ``engine="serial"`` drives the same roles in this process.
+
+    world factory ─▶ Roster ─▶ Handles (one segment) ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from motet._engine import Handles, Part, Roster, play_actor, play_learner, play_serial
+from motet._process import Child, Portable
+from motet.algorithm import AlgorithmConfig
+from motet.checkpoint import Checkpoint, RunDirectory
+from motet.errors import ChildError, MotetError, SettingError
+from motet.metrics import Snapshot, Watch
+from motet.pace import Pace
+from motet.supervisor import Limits, Role, Supervisor
+from motet.world import as_world
+
+__all__ = ["Result", "Settings", "train", "world_factory"]
+
+WORLDS = {
+    "treasure_hunt": "motet.worlds:TreasureHunt",
+    "cleanup": "motet.worlds:Cleanup",
+    "matrix": "motet.worlds:MatrixGame",
+}
+"""The shipped worlds by name."""
+
+ALGORITHMS = {"dqn": "motet.algorithms.dqn:DQNConfig", "iqn": "motet.algorithms.iqn:IQNConfig"}
+"""The shipped algorithms by name."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is played. What an agent learns with is the algorithm's config."""
+
+    steps: int = 100_000
+    """Steps of each agent, in all worlds together."""
+    seed: int = 0
+    """Of everything random."""
+    engine: Literal["processes", "serial"] = "processes"
+    """Roles in processes of their own, or one after the other in this one."""
+    actors: int = 1
+    """Actor processes."""
+    worlds_per_actor: int = 1
+    """Worlds that an actor steps together."""
+    learner_processes: int | None = None
+    """Learner processes that share the agents; by default as many as the cores can feed beside the actors."""
+    updates_per_step: float | None = None
+    """Updates of a learner for each step of its agent; by default learners run freely (serial: 1)."""
+    slack: float | None = None
+    """Updates that either side may be ahead of that; 0 is lockstep. By default 32, or free without updates_per_step."""
+    publish_every: int = 10
+    """Updates between two versions of a policy."""
+    publish: Literal["double_buffer", "snapshot"] = "double_buffer"
+    """How policies are published: two slots or one."""
+    sync_interval: int = 1
+    """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
+    seconds: float | None = None
+    """End after so long, even if steps are left."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; by default a tenth of all steps."""
+    keep_replay: bool = False
+    """Write the replay into checkpoints too."""
+    remake_worlds: bool = False
+    """Make a world anew when it raises, instead of ending the run."""
+    fall_back: bool = False
+    """Go on in this process if child processes cannot be started; said aloud, and recorded in the run."""
+    checked: bool = False
+    """Debugging: checksum every row and every version, and verify them on reading."""
+    limits: Limits = field(default_factory=Limits)
+    """When processes are restarted, and when the run gives up."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "actors", "worlds_per_actor", "publish_every", "sync_interval"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        if self.learner_processes is not None and self.learner_processes < 1:
+            raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
+        if self.slack is not None and self.updates_per_step is None and self.engine == "processes":
+            raise SettingError("slack: given without updates_per_step, which it is a slack around")
+        if self.seconds is not None and not self.seconds > 0:
+            raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
+        _ = self.pace
+
+    @property
+    def pace(self) -> Pace:
+        """The balance between acting and learning."""
+        if self.engine == "serial":
+            return Pace(self.updates_per_step or 1.0, 0)
+        if self.updates_per_step is None:
+            return Pace()
+        return Pace(self.updates_per_step, max(32.0, self.updates_per_step) if self.slack is None else self.slack)
+
+
+@dataclass
+class Result:
+    """What a run came to."""
+
+    steps: int
+    seconds: float
+    state: str
+    """done, stopped (by the user or the clock), or failed."""
+    returns: dict[str, float | None]
+    """Mean return of each agent over its last episodes."""
+    updates: dict[str, int]
+    restarts: int
+    run: Path | None
+    agents: dict[str, dict[str, Any]]
+    """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""
+
+
+def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+    """A callable that makes a world, from the name of a shipped one, ``module:attribute``, or a callable.
+
+    >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
+    ['player_0', 'player_1']
+    """
+    maker = world
+    if isinstance(world, str):
+        maker = _import(WORLDS.get(world, world), "world", list(WORLDS))
+    if not callable(maker):
+        raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
+    return functools.partial(maker, **settings) if settings else maker
+
+
+def _import(path: str, what: str, known: Sequence[str]) -> Any:
+    module, _, name = path.partition(":")
+    if not name:
+        raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error
+
+
+def algorithm_config(given: Any) -> AlgorithmConfig:
+    """A config from its name, or as it is."""
+    if isinstance(given, str):
+        given = _import(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))()
+    missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
+    if missing:
+        raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")
+    config: AlgorithmConfig = given
+    return config
+
+
+def train(
+    world: Any,
+    algorithm: Any = "dqn",
+    settings: Settings | None = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    go_on: Checkpoint | None = None,
+    config: Mapping[str, Any] | None = None,
+    watch: Callable[[Snapshot], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """Train every agent of a world.
+
+    Args:
+        world: makes the world: a callable, the name of a shipped world, or ``module:attribute``.
+        algorithm: a config or a name for all agents, or a mapping from agent to one of these.
+        settings: how the run is played.
+        run: where to write the run directory; nothing is written without it.
+        go_on: a checkpoint to go on from.
+        config: what the run directory shall remember of the call.
+        watch: called about once a second with how things are.
+        say: called with one line when something happens that the user should know.
+    """
+    settings = settings or Settings()
+    roster = _roster(world, algorithm, settings)
+    directory = RunDirectory.create(run, config or {}) if run is not None else None
+    handles = Handles(roster)
+    if go_on is not None:
+        _fill(handles, go_on)
+    play = _play_serial if settings.engine == "serial" else _play_processes
+    return play(handles, settings, directory, watch or (lambda _: None), say)
+
+
+def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
+    factory = world_factory(world)
+    probe = as_world(factory())
+    probe.reset(settings.seed)
+    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(probe.agents, algorithm)
+    if set(given) != set(probe.agents):
+        raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(probe.agents)}")
+    parts = []
+    for i, name in enumerate(probe.agents):
+        chosen = algorithm_config(given[name])
+        spaces = probe.observation_spaces[i], probe.action_spaces[i]
+        masked = i in probe.group() and probe.mask(i) is not None
+        replay = chosen.replay(*spaces, masked=masked)
+        parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
+    probe.close()
+    stacks, processes = _share_out(parts, settings)
+    return Roster(
+        world=Portable(factory),
+        parts=tuple(parts),
+        stacks=stacks,
+        processes=processes,
+        actors=settings.actors,
+        worlds_per_actor=settings.worlds_per_actor,
+        steps=settings.steps,
+        pace=settings.pace,
+        seed=settings.seed,
+        publish_every=settings.publish_every,
+        sync_interval=settings.sync_interval,
+        slots=1 if settings.publish == "snapshot" else 2,
+        checked=settings.checked,
+        remake_worlds=settings.remake_worlds,
+    )
+
+
+def _share_out(
+    parts: Sequence[Part], settings: Settings
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Agents to learner processes in equal numbers; within one, equal agents to one stack."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = settings.learner_processes or max(1, cores - settings.actors)
+    count = min(wanted, len(parts))
+    if settings.learner_processes is not None and settings.learner_processes > len(parts):
+        raise SettingError(f"learner_processes: given {wanted}, expected at most one for each of {len(parts)} agents")
+    stacks: list[tuple[int, ...]] = []
+    processes: list[tuple[int, ...]] = []
+    for agents in np.array_split(np.arange(len(parts)), count):
+        equal: dict[str, list[int]] = {}
+        for a in agents.tolist():
+            part = parts[a]
+            equal.setdefault(repr((part.config, part.observation_space, part.action_space, part.masked)), []).append(a)
+        processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
+        stacks.extend(tuple(group) for group in equal.values())
+    return tuple(stacks), tuple(processes)
+
+
+# ---- the two engines
+
+
+def _play_serial(
+    handles: Handles,
+    settings: Settings,
+    directory: RunDirectory | None,
+    watch: Callable[[Snapshot], None],
+    say: Callable[[str], None],
+) -> Result:
+    role = Role("serial", start=lambda n: _never(), beat=time.monotonic)
+    book = _Book(handles, settings, directory, Watch(handles, [role]), watch)
+
+    with _interrupts() as interrupted:
+
+        def each_round() -> bool:
+            book.tick()
+            return interrupted.is_set() or book.out_of_time()
+
+        play_serial(handles, each_round)
+        return book.close("stopped" if book.unfinished() else "done", [role])
+
+
+def _never() -> Child:
+    raise MotetError("the serial engine starts no process")
+
+
+def _play_processes(
+    handles: Handles,
+    settings: Settings,
+    directory: RunDirectory | None,
+    watch: Callable[[Snapshot], None],
+    say: Callable[[str], None],
+) -> Result:
+    roster, limits = handles.roster, settings.limits
+
+    def log(name: str) -> Path | None:
+        return directory.logs / f"{name}.log" if directory else None
+
+    def actor(i: int) -> Role:
+        name = f"actor-{i}"
+        start = lambda n: Child(name, play_actor, (handles, i, n, limits.start_s), log(name))  # noqa: E731
+        return Role(name, start, lambda: float(handles.board.alive[i, 0]))
+
+    def learner(i: int) -> Role:
+        name, row = f"learner-{i}", roster.actors + i
+        start = lambda n: Child(name, play_learner, (handles, i), log(name))  # noqa: E731
+        return Role(name, start, lambda: float(handles.board.alive[row, 0]), essential=False)
+
+    roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
+    supervisor = Supervisor(roles, limits, say)
+    book = _Book(handles, settings, directory, Watch(handles, roles), watch)
+    with _interrupts() as interrupted:
+        try:
+            supervisor.start()
+            while not (supervisor.finished() or interrupted.is_set() or book.out_of_time()):
+                supervisor.watch(0.1)
+                book.tick()
+            handles.board.stop[0] = 1
+            for late in supervisor.stop():
+                say(f"{late} did not end within {limits.stop_s:g} s of being asked to, and was ended")
+            return book.close("stopped" if book.unfinished() else "done", roles)
+        except ChildError as error:
+            handles.board.stop[0] = 1
+            supervisor.stop()
+            book.close("failed", roles)
+            where = f"; the run's last state is in {directory.path}" if directory else ""
+            raise ChildError(f"{error}{where}") from error
+        finally:
+            supervisor.kill()
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C or SIGTERM once: set the event. Twice: at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+# ---- what a run leaves behind
+
+
+class _Book:
+    """Metrics once a second, checkpoints every so many steps, and the result at the end."""
+
+    def __init__(
+        self,
+        handles: Handles,
+        settings: Settings,
+        directory: RunDirectory | None,
+        looks: Watch,
+        watch: Callable[[Snapshot], None],
+    ) -> None:
+        self._handles, self._settings, self._directory = handles, settings, directory
+        self._looks, self._watch = looks, watch
+        self._started = self._looked = time.monotonic()
+        every = settings.checkpoint_every or max(1, settings.steps // 10)
+        self._every, self._next = every, every
+        self._vaults = [vault.subscriber() for vault in handles.vaults]
+
+    def tick(self) -> None:
+        if time.monotonic() - self._looked < 1.0:
+            return
+        self._looked = time.monotonic()
+        snapshot = self._tell("running")
+        if self._directory is not None and snapshot.steps >= self._next:
+            self._directory.save(self.checkpoint(snapshot.steps))
+            self._next = snapshot.steps - snapshot.steps % self._every + self._every
+
+    def _tell(self, state: str) -> Snapshot:
+        snapshot = self._looks.look(state)
+        if self._directory is not None:
+            self._directory.append_line("metrics.jsonl", snapshot.as_dict())
+            self._directory.write_json("status.json", snapshot.as_dict())
+        self._watch(snapshot)
+        return snapshot
+
+    def out_of_time(self) -> bool:
+        limit = self._settings.seconds
+        return limit is not None and time.monotonic() - self._started > limit
+
+    def unfinished(self) -> bool:
+        return max(map(self._handles.steps, range(len(self._handles.replays)))) < self._handles.roster.steps
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        """From the vaults: no learner is asked, and what is read is one version of each stack."""
+        roster, handles = self._handles.roster, self._handles
+        agents: dict[str, dict[str, Any]] = {}
+        for stack, vault in zip(roster.stacks, self._vaults, strict=True):
+            vault.refresh()
+            if not vault._have:
+                continue
+            states = vault.weights.reshape(len(stack), -1)
+            for i, agent in enumerate(stack):
+                part = roster.parts[agent]
+                agents[part.name] = {
+                    "state": states[i].copy(),
+                    "counters": vault["counters"][i].copy(),
+                    "random": vault["random"][i, : part.sizes.random].copy(),
+                    "reader": vault["reader"][i].copy(),
+                    "steps": vault["steps"][i].copy(),
+                }
+        replay = {}
+        if self._settings.keep_replay:
+            replay = {
+                part.name: {f"lane{k}": handles.replays[i].dump(k) for k in range(roster.lanes)}
+                for i, part in enumerate(roster.parts)
+            }
+        return Checkpoint(step, agents, {"seconds": time.monotonic() - self._started}, replay)
+
+    def close(self, state: str, roles: Sequence[Role]) -> Result:
+        snapshot = self._tell(state)
+        final = self.checkpoint(snapshot.steps)
+        if self._directory is not None and final.agents:
+            self._directory.save(final)
+        return Result(
+            steps=snapshot.steps,
+            seconds=snapshot.seconds,
+            state=state,
+            returns={row.name: row.mean_return for row in snapshot.agents},
+            updates={row.name: row.updates for row in snapshot.agents},
+            restarts=sum(role.total_restarts for role in roles),
+            run=self._directory.path if self._directory else None,
+            agents=final.agents,
+        )
+
+
+def _fill(handles: Handles, checkpoint: Checkpoint) -> None:
+    """Put what a checkpoint holds into the vaults and lanes, where the learners will find it."""
+    roster = handles.roster
+    missing = {part.name for part in roster.parts} - set(checkpoint.agents)
+    if missing:
+        raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")
+    for k, stack in enumerate(roster.stacks):
+        held = [_checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
+        readers = np.stack([arrays["reader"] for arrays in held])
+        for i, a in enumerate(stack):
+            if lanes := checkpoint.replay.get(roster.parts[a].name):
+                for lane in range(roster.lanes):
+                    handles.replays[a].restore(lane, lanes[f"lane{lane}"])
+            else:
+                readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
+                handles.steps_before[a] = int(held[i]["steps"])
+                handles.updates_before[k] = int(held[i]["counters"][0])
+        random = np.stack([arrays["random"] for arrays in held])
+        handles.vaults[k].publisher().publish(
+            np.concatenate([arrays["state"] for arrays in held]),
+            counters=np.stack([arrays["counters"] for arrays in held]),
+            random=random if random.size else np.zeros((len(stack), 1), np.uint8),
+            reader=readers,
+            steps=[int(arrays["steps"]) for arrays in held],
+        )
+        handles.board.learned[k, 0] = int(held[0]["counters"][0])
+
+
+def _checked(part: Part, arrays: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint holds of an agent, if it has the sizes that its algorithm asks for."""
+    sizes = part.sizes
+    expected = {"state": sizes.state, "counters": sizes.counters, "random": sizes.random}
+    for name, size in expected.items():
+        if arrays[name].shape != (size,):
+            raise SettingError(
+                f"agent {part.name}: the checkpoint holds {name} of shape {arrays[name].shape}, expected {(size,)}: "
+                "the algorithm's settings have changed"
+            )
+    return arrays
