@@ -25,10 +25,9 @@ struct LeafSpec : Leaf {
   ~LeafSpec() { Py_XDECREF(path); }
 
   std::string expected(bool many) const {
-    std::vector<Py_ssize_t> full = shape;
-    std::string s = dtype.name();
-    if (many) return s + " (rows, " + shape_name(shape.data(), int(shape.size())).substr(1);
-    return s + " " + shape_name(full.data(), int(full.size()));
+    std::string s = dtype.name() + (many ? " (rows," : " (");
+    for (std::size_t i = 0; i < shape.size(); ++i) s += (i || many ? " " : "") + std::to_string(shape[i]) + (i + 1 < shape.size() ? "," : "");
+    return s + (!many && shape.size() == 1 ? ",)" : ")");
   }
 };
 

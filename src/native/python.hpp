@@ -42,8 +42,9 @@ struct Dtype {
   int size = 0;
   bool operator==(const Dtype& o) const { return kind == o.kind && size == o.size; }
   std::string name() const {
+    if (kind == 0) return "a foreign dtype";  // objects, text, complex numbers, another byte order
     if (kind == 'b') return "bool";
-    const char* word = kind == 'f' ? "float" : kind == 'i' ? "int" : kind == 'u' ? "uint" : "unknown";
+    const char* word = kind == 'f' ? "float" : kind == 'i' ? "int" : "uint";
     return word + std::to_string(size * 8);
   }
 };
