@@ -142,7 +142,9 @@ class Publisher(_native.SlotWriter):
         if type(value) is float and want.kind == "f" and not want.shape:
             return  # by far the most frequent one
         given = np.asarray(value)
-        if given.shape != want.shape or not np.can_cast(_least(given), want.base, "same_kind"):
+        kinds = "biuf" if want.base.kind == "f" else "biu"
+        whole = given.shape == want.shape and given.dtype.kind in kinds
+        if not whole or (want.base.kind != "f" and (given.astype(want.base) != given).any()):
             raise SpecError(
                 f"header {name}: given {value!r} ({given.dtype} {given.shape}), expected {want.base} {want.shape}"
             )
@@ -188,11 +190,6 @@ def _record(header: Mapping[str, HeaderField]) -> np.dtype[Any]:
             raise SettingError(f"header {name}: given dtype {item.dtype!r}, expected bool, an integer or a float")
     fields: list[Any] = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
     return np.dtype(fields or [("_pad", np.uint8)], align=True)
-
-
-def _least(given: npt.NDArray[Any]) -> np.dtype[Any]:
-    """The dtype by which a value is judged: a number of Python's own counts as the smallest that holds it."""
-    return np.min_scalar_type(given) if given.ndim == 0 else given.dtype
 
 
 def _offset(record: np.dtype[Any]) -> int:
