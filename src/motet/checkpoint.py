@@ -187,7 +187,7 @@ class RunDirectory:
 
 
 def _contiguous(arrays: Arrays) -> Arrays:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray adds an axis
 
 
 def _sync(folder: Path) -> None:
