@@ -16,23 +16,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner, play_serial
 from motet._process import Child, Portable
+from motet._runs import hold
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.errors import ChildError, MotetError, SettingError
+from motet.errors import ChildError, MotetError, SettingError, WorldError
 from motet.metrics import Snapshot, Watch
 from motet.pace import Pace
 from motet.supervisor import Limits, Role, Supervisor
 from motet.world import as_world
 
-__all__ = ["Result", "Settings", "train", "world_factory"]
+__all__ = ["Result", "Settings", "resume", "train", "world_factory"]
 
 WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
@@ -167,7 +169,6 @@ def train(
     *,
     run: str | os.PathLike[str] | None = None,
     go_on: Checkpoint | None = None,
-    config: Mapping[str, Any] | None = None,
     watch: Callable[[Snapshot], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
@@ -179,13 +180,66 @@ def train(
         settings: how the run is played.
         run: where to write the run directory; nothing is written without it.
         go_on: a checkpoint to go on from.
-        config: what the run directory shall remember of the call.
         watch: called about once a second with how things are.
         say: called with one line when something happens that the user should know.
     """
     settings = settings or Settings()
     roster = _roster(world, algorithm, settings)
-    directory = RunDirectory.create(run, config or {}) if run is not None else None
+    if run is None:
+        return _play(roster, settings, None, go_on, watch, say)
+    directory = RunDirectory.create(run, run_config(world_factory(world), roster, settings))
+    with hold(directory.path):
+        return _play(roster, settings, directory, go_on, watch, say)
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    world: Any = None,
+    algorithm: Any = None,
+    trust: bool = False,
+    watch: Callable[[Snapshot], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """Go on with a run from its newest checkpoint, in its own directory.
+
+    Args:
+        run: the run directory.
+        steps: steps to do on top of those done; by default the rest of what the run was asked for.
+        world: makes the world, where the run does not say how (a lambda, a class of a script).
+        algorithm: as in :func:`train`, where the run does not say.
+        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+        watch: as in :func:`train`.
+        say: as in :func:`train`.
+    """
+    directory = RunDirectory.open(run)
+    with hold(directory.path):
+        config, checkpoint = directory.config(), directory.load()
+        settings: Settings = rebuild(config["settings"], trust=trust)
+        settings = settings if steps is None else replace(settings, steps=checkpoint.step + steps)
+        if checkpoint.step >= settings.steps:
+            raise SettingError(
+                f"run: {str(directory.path)!r} has done all its {settings.steps} steps; ask for more steps"
+            )
+        factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
+        chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
+        roster = _roster(factory, chosen, settings)
+        for name, now in versions().items():
+            if (before := config.get("versions", {}).get(name)) != now:
+                say(f"the run was begun with {name} {before}, and goes on with {now}: not bit for bit the same")
+        directory.write_json("config.json", {**config, "settings": describe(settings)})
+        return _play(roster, settings, directory, checkpoint, watch, say)
+
+
+def _play(
+    roster: Roster,
+    settings: Settings,
+    directory: RunDirectory | None,
+    go_on: Checkpoint | None,
+    watch: Callable[[Snapshot], None] | None,
+    say: Callable[[str], None],
+) -> Result:
     handles = Handles(roster)
     if go_on is not None:
         _fill(handles, go_on)
@@ -195,7 +249,7 @@ def train(
 
 def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
     factory = world_factory(world)
-    probe = as_world(factory())
+    probe = as_world(_made(factory))
     probe.reset(settings.seed)
     given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(probe.agents, algorithm)
     if set(given) != set(probe.agents):
@@ -225,6 +279,15 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,
     )
+
+
+def _made(factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except MotetError:
+        raise
+    except Exception as error:
+        raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
 
 
 def _share_out(
@@ -268,6 +331,7 @@ def _play_serial(
             return interrupted.is_set() or book.out_of_time()
 
         play_serial(handles, each_round)
+        _say_interrupted(interrupted, directory, say)
         return book.close("stopped" if book.unfinished() else "done", [role])
 
 
@@ -306,6 +370,7 @@ def _play_processes(
             while not (supervisor.finished() or interrupted.is_set() or book.out_of_time()):
                 supervisor.watch(0.1)
                 book.tick()
+            _say_interrupted(interrupted, directory, say)
             handles.board.stop[0] = 1
             for late in supervisor.stop():
                 say(f"{late} did not end within {limits.stop_s:g} s of being asked to, and was ended")
@@ -339,6 +404,11 @@ def _interrupts() -> Iterator[threading.Event]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:
+    if interrupted.is_set():
+        say(f"stopping{' with a checkpoint' if directory else ''}; once more to stop at once")
 
 
 # ---- what a run leaves behind

@@ -1,0 +1,191 @@
+"""What a run was asked for, as plain values, and back: the contents of ``config.json``.
+
+Dataclasses become ``{"class": "module:Name", field: value, …}``, sequences become lists (and tuples on the way back).
+A run directory may come from a stranger, and importing is running code: without ``trust`` nothing is imported but
+motet's own dataclasses and worlds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from motet._version import __version__
+from motet.errors import SettingError
+
+if TYPE_CHECKING:
+    from motet._engine import Roster
+
+__all__ = ["describe", "describe_world", "rebuild", "rebuild_world", "run_config", "versions"]
+
+
+def describe(value: Any) -> Any:
+    """A dataclass, or anything within one, as plain values.
+
+    >>> from motet.algorithm import Linear
+    >>> describe(Linear(1.0, 0.1, steps=1000))
+    {'class': 'motet.algorithm:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000}
+    >>> rebuild(describe(Linear(1.0, 0.1, steps=1000)))
+    Linear(start=1.0, end=0.1, steps=1000)
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        kept = {item.name: describe(getattr(value, item.name)) for item in fields(value) if item.init}
+        return {"class": _path_of(type(value)), **kept}
+    if isinstance(value, (tuple, list)):
+        return [describe(item) for item in value]
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value) or "class" in value:
+            raise SettingError(f"given the mapping {value!r}, expected strings other than 'class' as its keys")
+        return {key: describe(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise SettingError(
+        f"given a {type(value).__name__}, expected plain values or dataclasses: anything else cannot be written down"
+    )
+
+
+def rebuild(plain: Any, *, trust: bool = False) -> Any:
+    """What :func:`describe` was given. ``trust`` allows classes outside of motet."""
+    if isinstance(plain, list):
+        return tuple(rebuild(item, trust=trust) for item in plain)
+    if not isinstance(plain, Mapping):
+        return plain
+    values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
+    if "class" not in plain:
+        return values
+    kind = _load(plain["class"], "motet", trust)
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        raise SettingError(f"class: given {plain['class']!r}, expected a dataclass")
+    known = [item.name for item in fields(kind) if item.init]
+    if strangers := sorted(set(values) - set(known)):
+        raise SettingError(
+            f"{kind.__name__}: given {', '.join(strangers)}, expected none but {', '.join(known)}; "
+            "perhaps it was written by another version of motet"
+        )
+    return kind(**values)
+
+
+def describe_world(world: Any) -> dict[str, Any]:
+    """Where a factory of worlds is imported from, and its settings; ``path`` is None where it cannot be imported.
+
+    >>> from motet.worlds import TreasureHunt
+    >>> describe_world(functools.partial(TreasureHunt, agents=4))
+    {'path': 'motet.worlds.treasure_hunt:TreasureHunt', 'settings': {'agents': 4}}
+    >>> describe_world(lambda: TreasureHunt())["path"] is None
+    True
+    """
+    settings: dict[str, Any] = {}
+    maker = world
+    while isinstance(maker, functools.partial):
+        if maker.args:
+            return {"path": None, "given": repr(world), "why": "it is a partial with positional arguments"}
+        settings = {**maker.keywords, **settings}
+        maker = maker.func
+    try:
+        return {"path": _path_of(maker), "settings": describe(settings)}
+    except SettingError as error:
+        return {"path": None, "given": repr(world), "why": str(error)}
+
+
+def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[..., Any]:
+    """The factory that :func:`describe_world` was given. ``trust`` allows worlds outside of motet."""
+    if plain.get("path") is None:
+        raise SettingError(
+            f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
+            f"({plain.get('why', 'no path')}); go on from Python: motet.train.resume(run, world=…)"
+        )
+    maker = _load(plain["path"], "motet.worlds", trust)
+    settings = rebuild(plain.get("settings", {}), trust=trust)
+    return functools.partial(maker, **settings) if settings else maker
+
+
+def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
+    """Everything that a run was asked for, resolved: what ``resume`` needs, and what decides bits."""
+
+    def described(config: Any) -> Any:
+        try:
+            return describe(config)
+        except SettingError as error:
+            return {"class": None, "given": repr(config), "why": str(error)}
+
+    names = [part.name for part in roster.parts]
+    return {
+        "world": describe_world(world),
+        "agents": {part.name: described(part.config) for part in roster.parts},
+        "settings": describe(settings),
+        "grouping": {
+            "stacks": [[names[agent] for agent in stack] for stack in roster.stacks],
+            "learner_processes": [list(stacks) for stacks in roster.processes],
+        },
+        "versions": versions(),
+    }
+
+
+def rebuild_agents(plain: Mapping[str, Any], *, trust: bool = False) -> dict[str, Any]:
+    """The algorithm of each agent, from the ``agents`` of a config."""
+    for name, config in plain.items():
+        if config.get("class") is None:
+            raise SettingError(
+                f"agent {name}: its algorithm was {config.get('given', 'not recorded')}, which cannot be rebuilt "
+                f"({config.get('why', 'no class')}); go on from Python: motet.train.resume(run, algorithm=…)"
+            )
+    return {name: rebuild(config, trust=trust) for name, config in plain.items()}
+
+
+def versions() -> dict[str, str]:
+    """Of everything that decides bits. Nothing is imported for it."""
+    found = {"motet": __version__, "python": platform.python_version()}
+    for name in ("numpy", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _path_of(thing: Any) -> str:
+    """Where a class or function is imported from; an error unless that finds the very same one."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module == "__main__":
+        raise SettingError(f"given {thing!r} of a script, expected one that can be imported: move it to a module")
+    if module is None or name is None or "<" in name:
+        raise SettingError(f"given {thing!r}, expected a class or function that can be imported")
+    if _find(module, name) is not thing:
+        raise SettingError(f"given {thing!r}, expected what importing {module}:{name} finds")
+    return f"{module}:{name}"
+
+
+def _load(path: Any, package: str, trust: bool) -> Any:
+    """Import ``module:Name``; without ``trust`` only a class or function of the given package."""
+    module, _, name = str(path).partition(":")
+    if not name or not (trust or name.isidentifier()):
+        raise SettingError(f"class: given {path!r}, expected 'module:Name'")
+    if not (trust or _within(module, package)):
+        raise SettingError(
+            f"{path!r} is not part of {package}, and importing it runs its code; if you trust where this comes from, "
+            "say so: --trust on the command line, trust=True in Python"
+        )
+    found = _find(module, name)
+    if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):
+        raise SettingError(f"class: given {path!r}, expected a class of {package}")
+    return found
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"class: given '{module}:{name}', which cannot be imported: {error}") from error

@@ -1,0 +1,153 @@
+"""Runs on disk, seen from outside: whether one is alive, what it looks like right now, and its policies.
+
+A living run holds a lock on its directory's ``.lock``, which the kernel lets go when the process dies, however it dies:
+so nobody needs to guess from process numbers, and no two processes write to one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from motet.checkpoint import RunDirectory
+from motet.errors import CorruptionError, SettingError
+from motet.metrics import AgentRow, ProcessRow, Snapshot
+
+if TYPE_CHECKING:
+    from motet.policy import Policy
+
+__all__ = ["hold", "is_alive", "load_policies", "new_directory", "read_history", "read_status", "snapshot_from"]
+
+
+@contextlib.contextmanager
+def hold(run: Path) -> Iterator[None]:
+    """Be the one process that writes to a run."""
+    with (run / ".lock").open("w") as file:
+        if not _lock(file.fileno()):
+            raise SettingError(f"run: {str(run)!r} is being written by another process; see motet status {run}")
+        yield
+
+
+def is_alive(run: Path) -> bool:
+    """Whether a process is writing to this run now."""
+    try:
+        with (run / ".lock").open("r") as file:
+            return not _lock(file.fileno())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(fd: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows: then nobody is kept out
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def new_directory(world: str, algorithm: str, parent: Path = Path("runs")) -> Path:
+    """Make an empty directory ``runs/<world>-<algorithm>-<date>-<n>`` that no other run has."""
+    date = time.strftime("%Y-%m-%d")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for n in range(1, 100_000):
+            path = parent / f"{world}-{algorithm}-{date}-{n}"
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return path
+    except OSError as error:
+        raise SettingError(f"run: {str(parent)!r} cannot be written: {error.strerror or error}") from error
+    raise SettingError(f"run: {str(parent)!r} is full of runs of today; name one with --run")
+
+
+def read_status(run: RunDirectory) -> Snapshot:
+    """The newest snapshot of a run."""
+    path = run.path / "status.json"
+    if not path.is_file():
+        raise SettingError(f"run: {str(run.path)!r} has no status.json: it has not got as far as its first look")
+    try:
+        return snapshot_from(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}") from error
+
+
+def read_history(run: RunDirectory) -> list[Snapshot]:
+    """All snapshots of a run, oldest first. A last line that is being written is left out."""
+    path = run.path / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    found = []
+    lines = path.read_text().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            found.append(snapshot_from(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{path}, line {number} cannot be read: {error}") from error
+    return found
+
+
+def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
+    """A snapshot from its ``as_dict``; what this version does not know is left out."""
+    agents = [AgentRow(**_known(AgentRow, row)) for row in plain["agents"]]
+    processes = [ProcessRow(**_known(ProcessRow, row)) for row in plain["processes"]]
+    return Snapshot(**{**_known(Snapshot, plain), "agents": agents, "processes": processes})
+
+
+def _known(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(kind)}
+    return {key: value for key, value in plain.items() if key in names}
+
+
+def load_policies(
+    run: str | os.PathLike[str], step: int | None = None, *, world: Any = None, trust: bool = False
+) -> dict[str, Policy]:
+    """The greedy policies of a run's agents, from one of its checkpoints.
+
+    Args:
+        run: the run directory.
+        step: of the checkpoint; the newest by default.
+        world: makes the run's world, where the run does not say how.
+        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+    """
+    import numpy as np
+
+    from motet._config import rebuild_agents, rebuild_world
+    from motet.policy import BehaviourPolicy
+    from motet.world import as_world
+
+    directory = RunDirectory.open(run)
+    config = directory.config()
+    checkpoint = directory.load(step)
+    configs = rebuild_agents(config.get("agents", {}), trust=trust)
+    made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
+    policies: dict[str, Policy] = {}
+    try:
+        made.reset(0)
+        for i, name in enumerate(made.agents):
+            if name not in configs or name not in checkpoint.agents:
+                raise SettingError(f"run: {str(directory.path)!r} has no agent {name}, which the world has")
+            spaces = made.observation_spaces[i], made.action_spaces[i]
+            masked = i in made.group() and made.mask(i) is not None
+            sizes, state = configs[name].sizes(*spaces), checkpoint.agents[name]["state"]
+            if state.shape != (sizes.state,):
+                raise SettingError(f"agent {name}: the checkpoint holds {state.size} numbers, expected {sizes.state}")
+            behaviour = configs[name].behaviour(*spaces)
+            header = {key: np.zeros(shape, dtype) for key, (shape, dtype) in configs[name].header.items()}
+            behaviour.load(state[: sizes.weights].copy(), header)
+            frames = configs[name].replay(*spaces, masked=masked).n_frames
+            policies[name] = BehaviourPolicy(behaviour, n_frames=frames)
+    finally:
+        made.close()
+    return policies
