@@ -1,0 +1,126 @@
+"""Maps of rooms: the ready ones, and how a text becomes a plan of walls, doors, keys, blocks and starting tiles."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from motet.errors import SettingError
+
+__all__ = ["MAPS", "Plan", "parsed"]
+
+_SIGNS = "#.*HRabcdeABCDEo"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A map, taken apart. A tile is row * width + column."""
+
+    height: int
+    width: int
+    walls: tuple[bool, ...]  # [tile]
+    marked: tuple[int, ...]
+    humans: tuple[int, ...]
+    robots: tuple[int, ...]
+    blocks: tuple[int, ...]
+    keys: tuple[int, ...]
+    key_colours: tuple[int, ...]
+    doors: tuple[int, ...]
+    door_colours: tuple[int, ...]
+    horizon: int
+
+
+MAPS: Final[dict[str, tuple[str, int]]] = {
+    # About 200 states: one human in a closet, a robot outside, a block in its way.
+    "closet": (
+        """
+        ######
+        #H.oR#
+        ###.##
+        ######
+        """,
+        20,
+    ),
+    # A human behind a door; the key is on the robot's side.
+    "freeing": (
+        """
+        #######
+        #H.A.R#
+        #..#.a#
+        #*.#.*#
+        #######
+        """,
+        12,
+    ),
+    # Two humans and a robot that can keep a narrow passage open.
+    "passage": (
+        """
+        #######
+        #H.#.*#
+        #..R..#
+        #*.#.H#
+        #######
+        """,
+        7,
+    ),
+    # A block that shuts a human in, or out.
+    "blocked": (
+        """
+        #######
+        #H.o.R#
+        #..#..#
+        #*.o.*#
+        #######
+        """,
+        12,
+    ),
+    # Two humans, a robot, 16 tiles to stand on, 64 joint actions: more than 70,000 states.
+    "courtyard": (
+        """
+        ######
+        #H..*#
+        #....#
+        #..#.##
+        #*..HR#
+        #######
+        """,
+        27,
+    ),
+}
+"""Ready maps by name, each with its horizon."""
+
+
+def parsed(given: str) -> Plan:
+    """The plan of a named map, or of a map given as text."""
+    text, horizon = MAPS.get(given, (given, 20))
+    rows = [line.strip() for line in text.strip().splitlines()]
+    if given not in MAPS and len(rows) < 3:
+        raise SettingError(f"map is {given!r}; expected one of {', '.join(MAPS)}, or a map as text of several lines")
+    width = max(len(row) for row in rows)
+    signs = "".join(row.ljust(width, "#") for row in rows)
+    if unknown := sorted(set(signs) - set(_SIGNS)):
+        raise SettingError(f"the map has {unknown[0]!r} in it; expected the signs {_SIGNS} only:\n{text}")
+
+    def where(kinds: str) -> tuple[int, ...]:
+        return tuple(tile for tile, sign in enumerate(signs) if sign in kinds)
+
+    def colours(kinds: str) -> tuple[int, ...]:
+        return tuple("abcde".index(signs[tile].lower()) for tile in where(kinds))
+
+    border = [*signs[:width], *signs[-width:], *signs[::width], *signs[width - 1 :: width]]
+    if any(sign != "#" for sign in border):
+        raise SettingError(f"the map is open at its border; expected '#' all around:\n{text}")
+    if not where("HR"):
+        raise SettingError(f"nobody is on the map; expected at least one H (human) or R (robot):\n{text}")
+    return Plan(
+        height=len(rows),
+        width=width,
+        walls=tuple(sign == "#" for sign in signs),
+        marked=where("*"),
+        humans=where("H"),
+        robots=where("R"),
+        blocks=where("o"),
+        keys=where("abcde"),
+        key_colours=colours("abcde"),
+        doors=where("ABCDE"),
+        door_colours=colours("ABCDE"),
+        horizon=horizon,
+    )

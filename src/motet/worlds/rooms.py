@@ -1,0 +1,400 @@
+"""Rooms: humans and robots in a small house of walls, doors with keys and blocks to push; an environment and a model.
+
+All agents choose at once; their moves are carried out one after another, in an order drawn uniformly. Where no two
+agents reach for the same tiles the order does not matter and the outcome is certain. A key is taken by walking onto it
+and kept; a closed door opens, for good, when an agent who holds a key of its colour walks into it; a block is pushed by
+walking into it if the tile behind it is free. An episode is truncated after ``horizon`` steps.
+
+Flows in: one action of each agent. Flows out: what all of them see, which is everything. ``transition_probabilities``
+is the only place where the rules live: ``step`` draws from what it returns, so that the environment cannot differ from
+the model that a plan is made of. A state is ``(step, agents, blocks, keys, doors)``: the tile of each agent, the tiles
+of the blocks in order, the tile of each key (or ``-1 - agent`` for who holds it), and the open doors as bits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from motet.errors import NotReadyError, SettingError
+from motet.worlds import _picture
+from motet.worlds._contract import checked_render_mode, whole
+from motet.worlds._maps import MAPS, Plan, parsed
+
+__all__ = ["MAPS", "Reach", "Rooms", "State"]
+
+State = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
+"""Step, agents, blocks, keys, doors."""
+
+_ACTIONS = 4  # up, down, left, right
+_KEYS = ((214, 158, 46), (58, 134, 190), (176, 72, 120), (96, 150, 70), (120, 96, 170))  # by colour, a to e
+
+
+class _Move(NamedTuple):
+    """What one agent's action would do if it came first."""
+
+    tiles: int  # as bits: what it depends on or changes
+    to: int
+    pushed: int  # the block's old tile, -1 for none; its new one is as far behind it
+    key: int  # taken, -1 for none
+    doors: int  # as bits: opened
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The goal of standing on a tile.
+
+    >>> Reach(agent=0, tile=7, name="1,3").is_achieved((0, (7, 2), (), (), 0))
+    True
+    """
+
+    agent: int
+    tile: int
+    name: str
+
+    def is_achieved(self, state: State) -> bool:
+        """Whether the agent stands there."""
+        return state[1][self.agent] == self.tile
+
+
+class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
+    """The world, as a PettingZoo Parallel environment and as a model for ``motet.plan``.
+
+    Actions: 0 up, 1 down, 2 left, 3 right. An observation is float32 [planes, rows, columns] of 0 and 1: walls, closed
+    doors, blocks, one plane a key (a held key is where its holder is), the agent itself, one plane for each other
+    agent, and a plane filled with the share of the steps that are left. A human earns 1 for each arrival on a tile
+    marked ``*``; a robot earns what all humans earn.
+
+    Args:
+        map: a name in ``MAPS``, or a map as text: ``#`` wall, ``.`` floor, ``*`` marked floor, ``H`` human, ``R``
+            robot, ``a`` to ``e`` keys, ``A`` to ``E`` doors, ``o`` block. Its border is wall.
+        horizon: steps in an episode; None: the map's own. 0: without end, and no step in the state.
+
+    >>> rooms = Rooms("freeing")
+    >>> rooms.possible_agents, rooms.human_agent_indices, rooms.robot_agent_indices
+    (['human_0', 'robot_0'], [0], [1])
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "rooms_v0", "render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(self, map: str = "freeing", horizon: int | None = None, render_mode: str | None = None) -> None:
+        self.plan: Plan = parsed(map)
+        self.map = map
+        self.horizon = whole("horizon", self.plan.horizon if horizon is None else horizon, 0)
+        self.render_mode = checked_render_mode(render_mode)
+        plan = self.plan
+        humans, robots = len(plan.humans), len(plan.robots)
+        self.possible_agents = [f"human_{i}" for i in range(humans)] + [f"robot_{i}" for i in range(robots)]
+        self.agents: list[str] = []
+        self.human_agent_indices = list(range(humans))
+        self.robot_agent_indices = list(range(humans, humans + robots))
+        shape = (len(plan.keys) + len(self.possible_agents) + 4, plan.height, plan.width)
+        self.observation_spaces = {name: gymnasium.spaces.Box(0, 1, shape) for name in self.possible_agents}
+        self.action_spaces = {name: gymnasium.spaces.Discrete(_ACTIONS) for name in self.possible_agents}
+        self._index = {name: index for index, name in enumerate(self.possible_agents)}
+        self._offsets = (-plan.width, plan.width, -1, 1)
+        self._first: State = (0, plan.humans + plan.robots, plan.blocks, plan.keys, 0)
+        self._rng = np.random.default_rng()
+        self._state: State | None = None
+        self._known: State | None = None  # the state that _moves belongs to
+        self._moves: list[list[_Move]] = []  # [agent, action]
+
+    # The model
+
+    def get_state(self) -> State:
+        """Where everything is: hashable, plain, all that decides what may happen next."""
+        if self._state is None:
+            raise NotReadyError("there is no state yet: call reset() first")
+        return self._state
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state of a world with the same map. The random stream stays as it is."""
+        step, agents, blocks, keys, doors = state
+        sizes = (len(agents), len(blocks), len(keys))
+        expected = tuple(len(part) for part in self._first[1:4])
+        if sizes != expected or not 0 <= step <= self.horizon:
+            raise SettingError(
+                f"the state {state!r} has (agents, blocks, keys) {sizes} at step {step}; this world has {expected} "
+                f"and steps 0 to {self.horizon}: make one with that map and horizon"
+            )
+        self._state = (step, tuple(agents), tuple(blocks), tuple(keys), doors)
+        self.agents = [] if self._over(step) else self.possible_agents[:]
+
+    def transition_probabilities(self, state: State, actions: Sequence[int]) -> list[tuple[float, State]] | None:
+        """What may follow on a joint action, and how likely; None after the last step."""
+        if state is not self._known:
+            if self._over(state[0]):
+                return None
+            self._moves = [
+                [self._move(state[1], state[2], state[3], state[4], agent, action) for action in range(_ACTIONS)]
+                for agent in range(len(state[1]))
+            ]
+            self._known = state
+        moves = [options[action] for options, action in zip(self._moves, actions, strict=True)]
+        tiles = 0
+        for move in moves:
+            if tiles & move.tiles:
+                return self._in_every_order(state, moves, actions)
+            tiles |= move.tiles
+        return [(1.0, self._at_once(state, moves))]
+
+    def transition_rewards(
+        self, state: State, actions: Sequence[int], transitions: Sequence[tuple[float, State]]
+    ) -> list[list[float]]:
+        """For each transition, what each agent earns by it."""
+        return [self._rewards(state, successor) for _, successor in transitions]
+
+    def goals(self, agent: int) -> list[Reach]:
+        """To stand on a tile, for every tile one can stand on; named ``row,column``."""
+        width = self.plan.width
+        tiles = (tile for tile, wall in enumerate(self.plan.walls) if not wall)
+        return [Reach(agent, tile, f"{tile // width},{tile % width}") for tile in tiles]
+
+    def where(self, state: State, agent: int) -> tuple[int, int]:
+        """Row and column of an agent."""
+        return divmod(state[1][agent], self.plan.width)
+
+    # PettingZoo
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
+        """Begin an episode where the map says. Without a seed the random stream goes on."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._state = self._first
+        self.agents = self.possible_agents[:]
+        return {name: self.observe(name) for name in self.agents}, {name: {} for name in self.agents}
+
+    def step(
+        self, actions: Mapping[str, int]
+    ) -> tuple[
+        dict[str, NDArray[np.float32]],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Carry out one action of each agent, in an order drawn by chance where it matters."""
+        if not self.agents:
+            raise NotReadyError("no episode is running: call reset() first")
+        if set(actions) != set(self.agents):
+            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+        names = self.agents
+        chosen = [whole(f"the action of {name}", actions[name], 0, _ACTIONS - 1) for name in names]
+        state = self.get_state()
+        outcomes = self.transition_probabilities(state, chosen)
+        assert outcomes is not None  # there are agents, so the episode is not over
+        drawn = self._rng.choice(len(outcomes), p=[p for p, _ in outcomes]) if len(outcomes) > 1 else 0
+        self._state = successor = outcomes[drawn][1]
+        over = self._over(successor[0])
+        if over:
+            self.agents = []
+        return (
+            {name: self.observe(name) for name in names},
+            dict(zip(names, self._rewards(state, successor), strict=True)),
+            dict.fromkeys(names, False),
+            dict.fromkeys(names, over),
+            {name: {} for name in names},
+        )
+
+    def observe(self, agent: str) -> NDArray[np.float32]:
+        """What an agent sees now: everything, itself before the others."""
+        step, agents, blocks, keys, doors = self.get_state()
+        planes: NDArray[np.float32] = np.zeros(self.observation_spaces[agent].shape, np.float32)
+        flat = planes.reshape(len(planes), -1)
+        flat[0] = self.plan.walls
+        for door, tile in enumerate(self.plan.doors):
+            flat[1, tile] = not doors >> door & 1
+        flat[2, list(blocks)] = 1
+        for key, tile in enumerate(keys):
+            flat[3 + key, tile if tile >= 0 else agents[-1 - tile]] = 1
+        me = self._index[agent]
+        for plane, other in enumerate([me, *(i for i in range(len(agents)) if i != me)], 3 + len(keys)):
+            flat[plane, agents[other]] = 1
+        flat[-1] = 1 - step / self.horizon if self.horizon else 1
+        return planes
+
+    def state_of(self, observation: NDArray[np.float32], agent: str) -> State:
+        """The state that an agent's observation shows: ``observe`` the other way round."""
+        flat = np.asarray(observation).reshape(len(observation), -1)
+        keys, me = len(self.plan.keys), self._index[agent]
+        seen = [int(plane.argmax()) for plane in flat[3 + keys : -1]]  # itself, then the others
+        agents = (*seen[1 : me + 1], seen[0], *seen[me + 1 :])
+        doors = sum(1 << door for door, tile in enumerate(self.plan.doors) if not flat[1, tile])
+        at = [int(plane.argmax()) for plane in flat[3 : 3 + keys]]
+        held = tuple(-1 - agents.index(tile) if tile in agents else tile for tile in at)
+        step = round((1 - float(flat[-1, 0])) * self.horizon)
+        return (step, agents, tuple(np.flatnonzero(flat[2]).tolist()), held, doors)
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Box:
+        """The space of what an agent sees."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
+        """Up, down, left, right."""
+        return self.action_spaces[agent]
+
+    def state(self) -> NDArray[np.float32]:
+        """Everything there is to know, as the first agent sees it."""
+        return self.observe(self.possible_agents[0])
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture, uint8 [16 * rows, 16 * columns, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
+        return None if self.render_mode is None else self.picture(self.get_state())
+
+    def picture(self, state: State) -> NDArray[np.uint8]:
+        """A state as a picture, uint8 [16 * rows, 16 * columns, 3]."""
+        _, agents, blocks, keys, doors = state
+        plan, size = self.plan, _picture.TILE
+        colours = np.full((plan.height * plan.width, 3), _picture.PAPER, np.uint8)
+        colours[np.array(plan.walls, bool)] = _picture.WALL
+        picture = _picture.ground(colours.reshape(plan.height, plan.width, 3))
+
+        def mark(tile: int, mask: NDArray[np.float32], colour: tuple[int, int, int]) -> None:
+            _picture.stamp(picture, tile // plan.width * size, tile % plan.width * size, mask, colour)
+
+        for tile in plan.marked:
+            mark(tile, _picture.diamond(0.5), (196, 218, 196))
+        for door, tile in enumerate(plan.doors):
+            mark(tile, _frame() if doors >> door & 1 else _boards(), _KEYS[plan.door_colours[door]])
+        for tile in blocks:
+            mark(tile, _square(0.8), (150, 118, 84))
+            mark(tile, _square(0.55), (186, 152, 112))
+        for key, tile in enumerate(keys):
+            if tile >= 0:
+                mark(tile, _key(), _KEYS[plan.key_colours[key]])
+        for agent, tile in enumerate(agents):
+            row, column = divmod(tile, plan.width)
+            if agent in self.human_agent_indices:
+                _picture.agent(picture, row, column, agent)
+            else:
+                mark(tile, _square(0.82), _picture.INK)
+                mark(tile, _square(0.68), _picture.AGENTS[agent % len(_picture.AGENTS)])
+                for side in (-0.3, 0.3):
+                    mark(tile, _picture.disc(0.18, -0.15, side), (255, 255, 255))
+            for key, holder in enumerate(keys):
+                if holder == -1 - agent:
+                    mark(tile, _picture.disc(0.22, 0.45, 0.0), _KEYS[plan.key_colours[key]])
+        return picture
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    # The rules
+
+    def _over(self, step: int) -> bool:
+        return 0 < self.horizon <= step
+
+    def _move(
+        self,
+        agents: Sequence[int],
+        blocks: Sequence[int],
+        keys: Sequence[int],
+        doors: int,
+        agent: int,
+        action: int,
+    ) -> _Move:
+        """What an agent's action does if it comes next."""
+        plan, offset, here = self.plan, self._offsets[action], agents[agent]
+        there = here + offset
+        if plan.walls[there]:
+            return _Move(1 << here, here, -1, -1, 0)
+        beyond = there + offset  # on the map: there is no wall, so it is not on the border
+        tiles = 1 << here | 1 << there | (1 << beyond if plan.blocks else 0)
+        stay = _Move(tiles, here, -1, -1, 0)
+        if there in agents:
+            return stay
+        opened = 0
+        if there in plan.doors and not doors >> (door := plan.doors.index(there)) & 1:
+            colour = plan.door_colours[door]
+            if not any(at == -1 - agent and plan.key_colours[key] == colour for key, at in enumerate(keys)):
+                return stay
+            opened = 1 << door
+        pushed = -1
+        if there in blocks:
+            if plan.walls[beyond] or beyond in agents or beyond in blocks or beyond in plan.doors or beyond in keys:
+                return stay
+            pushed = there
+        key = keys.index(there) if there in keys else -1
+        return _Move(tiles, there, pushed, key, opened)
+
+    def _at_once(self, state: State, moves: Sequence[_Move]) -> State:
+        """The outcome of moves that do not touch each other."""
+        step, agents, blocks, keys, doors = state
+        for agent, move in enumerate(moves):
+            if move.pushed >= 0:
+                there = move.to + (move.to - agents[agent])
+                blocks = tuple(sorted(there if tile == move.pushed else tile for tile in blocks))
+            if move.key >= 0:
+                keys = (*keys[: move.key], -1 - agent, *keys[move.key + 1 :])
+            doors |= move.doors
+        return (step + 1 if self.horizon else 0, tuple([move.to for move in moves]), blocks, keys, doors)
+
+    def _in_every_order(
+        self, state: State, moves: Sequence[_Move], actions: Sequence[int]
+    ) -> list[tuple[float, State]]:
+        """The outcomes of moves some of which touch each other, over all orders of those that do."""
+        touching = [
+            agent
+            for agent, move in enumerate(moves)
+            if any(move.tiles & other.tiles for i, other in enumerate(moves) if i != agent)
+        ]
+        alone = [agent for agent in range(len(moves)) if agent not in touching]
+        counts: dict[State, int] = {}
+        orders = 0
+        for order in permutations(touching):
+            outcome = state
+            for agent in [*alone, *order]:
+                outcome = self._next(outcome, agent, actions[agent])
+            counts[outcome] = counts.get(outcome, 0) + 1
+            orders += 1
+        step = state[0] + 1 if self.horizon else 0
+        return [(count / orders, (step, *outcome[1:])) for outcome, count in counts.items()]
+
+    def _next(self, state: State, agent: int, action: int) -> State:
+        """One agent's move; the step is not counted."""
+        step, agents, blocks, keys, doors = state
+        move = self._move(agents, blocks, keys, doors, agent, action)
+        if move.pushed >= 0:
+            there = move.to + (move.to - agents[agent])
+            blocks = tuple(sorted(there if tile == move.pushed else tile for tile in blocks))
+        if move.key >= 0:
+            keys = (*keys[: move.key], -1 - agent, *keys[move.key + 1 :])
+        return (step, (*agents[:agent], move.to, *agents[agent + 1 :]), blocks, keys, doors | move.doors)
+
+    def _rewards(self, state: State, successor: State) -> list[float]:
+        marked = self.plan.marked
+        humans = [
+            float(after != before and after in marked)
+            for before, after in zip(state[1][: len(self.plan.humans)], successor[1], strict=False)
+        ]
+        return humans + [sum(humans)] * len(self.plan.robots)
+
+
+def _square(half: float) -> NDArray[np.float32]:
+    return _picture._mask(lambda y, x: (np.abs(y) <= half) & (np.abs(x) <= half))
+
+
+def _boards() -> NDArray[np.float32]:
+    return _picture._mask(lambda y, x: (np.abs(y) <= 0.95) & (np.abs(x) <= 0.95) & (np.abs((x * 1.5) % 1 - 0.5) < 0.44))
+
+
+def _frame() -> NDArray[np.float32]:
+    return _picture._mask(lambda y, x: np.maximum(np.abs(y), np.abs(x)) >= 0.78)
+
+
+def _key() -> NDArray[np.float32]:
+    def inside(y: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.bool_]:
+        bow = np.abs(np.hypot(y, x + 0.4) - 0.25) <= 0.11
+        shaft = (np.abs(y) <= 0.1) & (x >= -0.15) & (x <= 0.7)
+        bit = (y >= 0) & (y <= 0.36) & ((np.abs(x - 0.6) <= 0.09) | (np.abs(x - 0.33) <= 0.09))
+        inside: NDArray[np.bool_] = bow | shaft | bit
+        return inside
+
+    return _picture._mask(inside)
