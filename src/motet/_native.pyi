@@ -126,6 +126,43 @@ class LaneReader:
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
     def load_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
 
+# plan: arrays by name, checked once; run(first, last) backs up a part of one level
+
+def graph_depths(arrays: dict[str, Any], depth: npt.NDArray[np.int32], /) -> int: ...
+
+class HumanSweep:
+    def __new__(cls, arrays: dict[str, Any]) -> HumanSweep: ...
+    def run(self, first: int, last: int, /) -> None: ...
+
+class RobotSweep:
+    def __new__(cls, arrays: dict[str, Any]) -> RobotSweep: ...
+    def run(self, first: int, last: int, /) -> int: ...
+
+class Collapse:
+    def __new__(cls, arrays: dict[str, Any]) -> Collapse: ...
+    def run(self, first: int, last: int, /) -> tuple[bytes, bytes, bytes, bytes]: ...
+
+class DecisionSweep:
+    def __new__(cls, arrays: dict[str, Any]) -> DecisionSweep: ...
+    def best(
+        self,
+        first: int,
+        last: int,
+        source: npt.NDArray[np.float64],
+        to: npt.NDArray[np.float64],
+        choice: npt.NDArray[np.int32],
+        /,
+    ) -> None: ...
+    def follow(
+        self,
+        first: int,
+        last: int,
+        source: npt.NDArray[np.float64],
+        to: npt.NDArray[np.float64],
+        policy: npt.NDArray[np.float64],
+        /,
+    ) -> None: ...
+
 MLP_VARIANTS: tuple[str, ...]
 
 class Mlp:

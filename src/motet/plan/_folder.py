@@ -1,0 +1,70 @@
+"""A folder of arrays: one ``.npy`` file each and a header in JSON, written whole or not at all, mapped when read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import CorruptionError, SettingError
+
+__all__ = ["read_folder", "write_folder"]
+
+_HEADER = "header.json"
+
+
+def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a folder beside its place and move it there; what was there before must be such a folder too."""
+    target = Path(path)
+    if target.exists() and not (target / _HEADER).is_file():
+        raise SettingError(f"{str(target)!r} exists and is not something saved by motet.plan: choose another path")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name, array in arrays.items():
+            np.save(fresh / f"{name}.npy", array, allow_pickle=False)
+        (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted(arrays)}, indent=1))
+        for file in fresh.iterdir():
+            _flush(file)
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            os.replace(target, old)
+            os.replace(fresh, target)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def _flush(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The header and the arrays, mapped from disk and read-only."""
+    folder = Path(path)
+    try:
+        header = json.loads((folder / _HEADER).read_text())
+    except FileNotFoundError:
+        raise SettingError(f"{str(folder)!r} holds no {_HEADER}: expected a folder that motet.plan saved") from None
+    except json.JSONDecodeError as error:
+        raise CorruptionError(f"{str(folder / _HEADER)!r} is damaged: {error}") from error
+    if header.get("kind") != kind:
+        raise SettingError(f"{str(folder)!r} holds a {header.get('kind')!r}; expected a {kind!r}")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in header["arrays"]:
+        try:
+            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        except (FileNotFoundError, ValueError) as error:
+            raise CorruptionError(f"{folder / name}.npy is missing or damaged: {error}") from error
+    return header, arrays

@@ -1,0 +1,220 @@
+"""What users say in Python about states, asked once and put into arrays: goals, their weights, beliefs.
+
+A *column* is one goal of one human; the columns of a human stand together. Asking goes through `_workers`: in the
+caller, or over worker processes where a goal or a belief takes long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import ModelError, SettingError
+from motet.plan._workers import work_through
+from motet.plan.graph import Graph
+
+__all__ = ["Columns", "Goal", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
+
+
+@runtime_checkable
+class Goal(Protocol):
+    """What a human may want. Hashable; its ``name``, if it has one, is how a saved solution calls it."""
+
+    def is_achieved(self, state: Any) -> bool:
+        """Whether it holds in a state."""
+
+
+Weighted = Goal | tuple[Goal, float]
+Goals = Sequence[Weighted] | Mapping[int, Sequence[Weighted]] | Callable[[Any, int], Iterable[Weighted]]
+"""Goals with weights (1 where none is given): for all humans, by human, or by a generator: (state, human) -> goals."""
+
+
+@dataclass(eq=False)
+class Columns:
+    """Goals by human, and where they hold."""
+
+    goals: list[list[Goal]]  # by human
+    achieved: NDArray[np.uint8]  # [states, columns]
+    weights: NDArray[np.float64]  # [states or 1, columns]
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """Where the columns of each human begin, and the end."""
+        return np.concatenate([[0], np.cumsum([len(goals) for goals in self.goals], dtype=np.int64)])
+
+
+def goal_name(goal: Any) -> str:
+    """How a goal is called."""
+    return str(getattr(goal, "name", goal))
+
+
+def asked_goals(graph: Graph, goals: Goals, workers: int, tick: Callable[[int], None]) -> Columns:
+    """Ask for all goals and their weights, and whether each holds in each state."""
+    generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
+    if generate is not None:
+        by_human, weights = _generated(graph, generate, workers)
+    else:
+        given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, goals)
+        if set(given) != set(graph.humans):
+            raise SettingError(
+                f"goals are given for the agents {sorted(given)}; expected for the humans {graph.humans}"
+            )
+        pairs = [[_weighted(goal) for goal in given[human]] for human in graph.humans]
+        for human, own in zip(graph.humans, pairs, strict=True):
+            if not own:
+                raise SettingError(f"{graph.agents[human]} has no goals; expected at least one")
+            if len({goal for goal, _ in own}) < len(own):
+                raise SettingError(f"{graph.agents[human]} has a goal twice: add up their weights")
+        by_human = [[goal for goal, _ in own] for own in pairs]
+        weights = np.array([[weight for own in pairs for _, weight in own]], np.float64)
+    distinct = list(dict.fromkeys(goal for own in by_human for goal in own))
+    place = {goal: i for i, goal in enumerate(distinct)}
+    parts: list[NDArray[np.uint8]] = []
+    work_through(list(graph.states), _Holds(distinct), parts.append, workers=workers, tick=tick)
+    holds = np.concatenate(parts)
+    columns = [place[goal] for own in by_human for goal in own]
+    return Columns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
+
+
+def _weighted(given: Any) -> tuple[Any, float]:
+    goal, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
+    if not isinstance(goal, Goal):
+        raise SettingError(f"goal: given {goal!r}, expected an object with is_achieved(state) -> bool")
+    if not (isinstance(weight, int | float) and 0 <= weight < math.inf):
+        raise SettingError(
+            f"goal {goal_name(goal)!r}: its weight is {weight!r}; expected a number from 0 on, and finite"
+        )
+    return goal, float(weight)
+
+
+@dataclass
+class _Holds:
+    goals: list[Any]
+
+    def __call__(self, states: Sequence[Any]) -> NDArray[np.uint8]:
+        answer = np.empty((len(states), len(self.goals)), np.uint8)
+        for column, goal in enumerate(self.goals):
+            holds = goal.is_achieved
+            try:
+                answer[:, column] = [bool(holds(state)) for state in states]
+            except Exception as error:
+                state = next((state for state in states if _fails(holds, state)), states[0])
+                raise ModelError(
+                    f"goal {goal_name(goal)!r}: is_achieved raised {type(error).__name__}: {error} (state {state!r})"
+                ) from error
+        return answer
+
+
+def _fails(holds: Callable[[Any], Any], state: Any) -> bool:
+    try:
+        bool(holds(state))
+    except Exception:  # noqa: BLE001 - looked for: the caller reports it
+        return True
+    return False
+
+
+def _generated(
+    graph: Graph, generate: Callable[[Any, int], Iterable[Weighted]], workers: int
+) -> tuple[list[list[Any]], NDArray[np.float64]]:
+    """Goals by human in the order in which they come up, and their weights in each state."""
+    terminal = graph.terminal.tolist()
+    items = [(number, state) for number, state in enumerate(graph.states) if not terminal[number]]
+    places: list[dict[Any, int]] = [{} for _ in graph.humans]
+    entries: list[tuple[int, int, int, float]] = []
+
+    def take(part: list[tuple[int, int, Any, float]]) -> None:
+        for number, human, goal, weight in part:
+            own = places[human]
+            entries.append((number, human, own.setdefault(goal, len(own)), weight))
+
+    work_through(items, _Generate(generate, graph.humans, graph.agents), take, workers=workers)
+    first = np.concatenate([[0], np.cumsum([len(own) for own in places], dtype=np.int64)])
+    weights = np.zeros((len(graph), int(first[-1])))
+    for number, human, place, weight in entries:
+        weights[number, first[human] + place] += weight
+    return [list(own) for own in places], weights
+
+
+@dataclass
+class _Generate:
+    generate: Callable[[Any, int], Iterable[Any]]
+    humans: tuple[int, ...]
+    agents: tuple[str, ...]
+
+    def __call__(self, items: Sequence[tuple[int, Any]]) -> list[tuple[int, int, Any, float]]:
+        answer = []
+        for number, state in items:
+            for place, human in enumerate(self.humans):
+                try:
+                    goals = [_weighted(goal) for goal in self.generate(state, human)]
+                except Exception as error:
+                    raise ModelError(
+                        f"the generator of goals raised {type(error).__name__}: {error} "
+                        f"(state {state!r}, {self.agents[human]})"
+                    ) from error
+                if not any(weight for _, weight in goals):
+                    raise ModelError(f"state {state!r}: the generator gave {self.agents[human]} no goal with a weight")
+                answer += [(number, place, goal, weight) for goal, weight in goals]
+        return answer
+
+
+def asked_beliefs(
+    graph: Graph,
+    believed: Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]],
+    workers: int,
+    tick: Callable[[int], None],
+) -> NDArray[np.float64]:
+    """Ask what humans believe of the others: [states, by human, own action and the other humans' profile]."""
+    terminal = graph.terminal.tolist()
+    items = [None if terminal[number] else (state,) for number, state in enumerate(graph.states)]
+    parts: list[NDArray[np.float64]] = []
+    ask = _Believe(believed, graph.humans, graph.agents, graph.actions)
+    work_through(items, ask, parts.append, workers=workers, tick=tick)
+    return np.concatenate(parts)
+
+
+@dataclass
+class _Believe:
+    believed: Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]]
+    humans: tuple[int, ...]
+    agents: tuple[str, ...]
+    actions: tuple[int, ...]
+
+    def __call__(self, items: Sequence[tuple[Any] | None]) -> NDArray[np.float64]:
+        sizes = [self.actions[human] for human in self.humans]
+        answer = np.zeros((len(items), len(self.humans), math.prod(sizes)))
+        for row, item in zip(answer, items, strict=True):
+            if item is None:
+                continue
+            for place, human in enumerate(self.humans):
+                shares = row[place].reshape(sizes[place], -1)
+                for action in range(sizes[place]):
+                    self._ask(item[0], human, action, shares[action])
+        return answer.reshape(len(items), -1)
+
+    def _ask(self, state: Any, human: int, action: int, shares: NDArray[np.float64]) -> None:
+        at = f"(state {state!r}, {self.agents[human]}, action {action})"
+        try:
+            profiles = [(float(p), profile) for p, profile in self.believed(state, human, action)]
+            for p, profile in profiles:
+                place = 0
+                for other in self.humans:
+                    if other != human:
+                        place = place * self.actions[other] + range(self.actions[other])[profile[other]]
+                shares[place] += p
+        except Exception as error:
+            raise ModelError(
+                "believed_others_policy raised, or gave what is no list of (probability, profile with one action of "
+                f"each agent): {type(error).__name__}: {error} {at}"
+            ) from error
+        total = math.fsum(p for p, _ in profiles)
+        if any(not p >= 0 for p, _ in profiles) or abs(total - 1) > 1e-9:
+            raise ModelError(
+                f"believed_others_policy gave the probabilities {[p for p, _ in profiles]}, with sum {total!r}; "
+                f"expected none negative, and the sum 1 {at}"
+            )

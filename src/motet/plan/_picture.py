@@ -1,0 +1,149 @@
+"""Pictures of plans: what was found, drawn on the world it was found for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import SettingError
+from motet.plan.graph import Graph
+
+if TYPE_CHECKING:
+    from motet.plan.solution import Solution
+
+__all__ = ["Panel", "on_the_world", "plan_visits", "solution_picture"]
+
+Panel = tuple[str, int, NDArray[np.float64], NDArray[np.float64] | None]
+"""A title, an agent, a number for each state, and perhaps the agent's policy [states, 4] to draw as arrows."""
+
+_ARROWS = ((0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0))  # up, down, left, right: (right, down)
+
+
+def on_the_world(
+    model: Any,
+    graph: Graph,
+    visits: NDArray[np.float64],
+    panels: Sequence[Panel],
+    title: str,
+    path: str | os.PathLike[str] | None = None,
+) -> NDArray[np.uint8]:
+    """One map for each panel: by the tile where the agent stands, the mean over the states visited there."""
+    if not (hasattr(model, "picture") and hasattr(model, "where")):
+        raise SettingError(
+            f"a {type(model).__name__} cannot be drawn on: expected a model with picture(state) -> rgb and "
+            "where(state, agent) -> (row, column)"
+        )
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    ground = model.picture(graph.states[0])
+    tall = 5.0 * ground.shape[0] / ground.shape[1] + 0.8
+    figure = Figure(figsize=(6.0 * len(panels), tall), layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for place, (name, agent, numbers, policy) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), place + 1)
+        rows, columns, mean = _by_tile(model, graph, visits, agent, numbers)
+        height, width = _tiles(model, ground)
+        axes.imshow(ground, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+        heat = np.full((height, width), np.nan)
+        heat[rows, columns] = mean
+        drawn = axes.imshow(np.ma.masked_invalid(heat), cmap="viridis", alpha=0.75)
+        bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
+        bar.ax.tick_params(labelsize=8)
+        axes.set_title(name, fontsize=10)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if policy is not None:
+            _draw_arrows(axes, model, graph, visits, agent, policy)
+    canvas.draw()
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _tiles(model: Any, ground: NDArray[np.uint8]) -> tuple[int, int]:
+    size = getattr(model, "tile_pixels", 16)
+    return ground.shape[0] // size, ground.shape[1] // size
+
+
+def _by_tile(
+    model: Any, graph: Graph, visits: NDArray[np.float64], agent: int, numbers: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Rows, columns and mean of the numbers over the visits, of all tiles where the agent comes."""
+    seen = np.flatnonzero((visits > 0) & ~graph.terminal)
+    spots = np.array([model.where(graph.states[i], agent) for i in seen.tolist()])
+    tiles, place = np.unique(spots, axis=0, return_inverse=True)
+    weight = np.bincount(place.reshape(-1), visits[seen], len(tiles))
+    mean = np.bincount(place.reshape(-1), visits[seen] * numbers[seen], len(tiles)) / weight
+    return tiles[:, 0], tiles[:, 1], mean
+
+
+def _draw_arrows(
+    axes: Any, model: Any, graph: Graph, visits: NDArray[np.float64], agent: int, policy: NDArray[np.float64]
+) -> None:
+    for action, (right, down) in enumerate(_ARROWS):
+        rows, columns, mean = _by_tile(model, graph, visits, agent, policy[:, action])
+        strong = mean > 0.02
+        axes.quiver(
+            columns[strong],
+            rows[strong],
+            right * mean[strong] * 0.48,
+            down * mean[strong] * 0.48,
+            angles="xy",
+            scale_units="xy",
+            scale=1,
+            color="white",
+            edgecolor="black",
+            linewidth=0.6,
+            width=0.014,
+        )
+
+
+def plan_visits(solution: Solution) -> NDArray[np.float64]:
+    """How likely each state is on the way, if humans act by their priors and robots by their policy."""
+    graph = solution.graph
+    assert graph.levels is not None
+    states = len(graph)
+    profile = np.ones((states, 1))
+    for place in range(len(graph.humans)):
+        profile = (profile[:, :, None] * solution.priors(place)[:, None, :]).reshape(states, -1)
+    profile = (profile[:, :, None] * solution.arrays["robot_policy"][:, None, :]).reshape(states, -1)
+    order = np.arange(graph.joints).reshape(graph.actions).transpose(*graph.humans, *graph.robots).reshape(-1)
+    shares = np.empty_like(profile)
+    shares[:, order] = profile
+    dists = graph.dists[:-1, None] + graph.joint
+    dists[graph.terminal] = 0
+    shares[graph.terminal] = 0.0
+    per_dist = np.bincount(dists.reshape(-1), shares.reshape(-1), int(graph.dists[-1]))
+    flow = np.repeat(per_dist, np.diff(graph.rows)) * graph.probability
+    ends = graph.rows[graph.dists]
+    visits = np.zeros(states)
+    visits[0] = 1.0
+    for first, last in zip(graph.levels[:-1].tolist(), graph.levels[1:].tolist(), strict=True):
+        part = slice(int(ends[first]), int(ends[last]))
+        source = np.repeat(visits[first:last], np.diff(ends[first : last + 1]))
+        np.add.at(visits, graph.successor[part], source * flow[part])
+    return visits
+
+
+def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
+    """The humans' power where they stand, and where the robot stands what it does."""
+    graph, visits = solution.graph, plan_visits(solution)
+    panels: list[Panel] = [
+        (f"power of {graph.agents[human]}, by where it stands", human, solution.arrays["power"][:, place], None)
+        for place, human in enumerate(graph.humans)
+    ]
+    value = solution.arrays["robot_value"]
+    for robot in graph.robots[:1]:
+        sizes = [graph.actions[other] for other in graph.robots]
+        rest = tuple(axis + 1 for axis, other in enumerate(graph.robots) if other != robot)
+        policy = solution.arrays["robot_policy"].reshape(len(graph), *sizes)
+        policy = policy.sum(axis=rest) if rest else policy
+        arrows = policy if policy.shape[1] == len(_ARROWS) else None
+        panels.append((f"{graph.agents[robot]}: log(-V_r) and policy", robot, np.log(-value), arrows))
+    return on_the_world(model, graph, visits, panels, "what the plan expects", path)

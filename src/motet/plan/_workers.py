@@ -1,0 +1,302 @@
+"""Work through a list in order, alone or with persistent worker processes: the result is the same.
+
+Flows in: a list that may grow while it is worked through, a function from a part of it to an answer, and a function
+that takes the answers in. The caller begins alone and measures. If there is enough left, and what it costs to send
+answers home leaves a gain, worker processes are started beside it (it never waits for them to come up), get the
+function once, and then parts of the list. Whatever comes back first, answers are taken in in the order of the list:
+sizes of parts, number of workers and timing cannot be seen in the result, nor in which error is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+
+from motet._process import Child, context
+from motet.errors import ModelError, WorkerLostError
+
+__all__ = ["WorkerTraceback", "work_through"]
+
+START_S = 0.15
+"""What the caller does alone before it thinks of workers; as much must be left for them."""
+PART_S = 0.02
+"""How long a worker is busy with one part: long against the way there and back, short against the whole."""
+ALONE_S = 0.002
+"""With less at hand than this, and nothing under way, the caller does it itself."""
+GAIN = 1.25
+"""Workers are started if they are expected to make it this much faster."""
+TICK_S = 0.2
+"""How often the caller is told how far it is."""
+
+Work = Callable[[Sequence[Any]], Any]
+
+
+class WorkerTraceback(Exception):
+    """The traceback of a worker, as the cause of what is raised in the caller."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+@dataclass
+class _Cost:
+    """Seconds per item, measured."""
+
+    work: float = 0.0
+    merge: float = 0.0
+    transport: float = 0.0
+
+    def gain(self, workers: int) -> float:
+        """How much faster it would go in parallel: workers work and send, the caller receives and takes in."""
+        alone = self.work + self.merge
+        together = max((self.work + self.transport / 2) / workers, self.merge + self.transport)
+        return alone / together if together > 0 else 0.0
+
+
+def work_through(
+    items: list[Any],
+    work: Work,
+    take: Callable[[Any], None],
+    *,
+    workers: int,
+    grows: bool = False,
+    tick: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Give all items to ``work``, part by part, and its answers to ``take``, in order.
+
+    Args:
+        items: the list; ``take`` may append to it.
+        work: from a part of the list to an answer; runs here or in workers, which get it by cloudpickle.
+        take: takes an answer in; runs here.
+        workers: how many processes there may be; 1: the caller alone.
+        grows: whether items may be appended, so that how much is left is not known.
+        tick: is told now and then how many items are done.
+    """
+    job = _Job(items, work, take, workers, grows)
+    with contextlib.closing(job):
+        told = time.monotonic()
+        while job.done < len(items):
+            job.go_on()
+            if (now := time.monotonic()) - told >= TICK_S:
+                told = now
+                tick(job.done)
+    tick(job.done)
+
+
+class _Job:
+    def __init__(self, items: list[Any], work: Work, take: Callable[[Any], None], workers: int, grows: bool) -> None:
+        self.items, self.work, self.take, self.workers, self.grows = items, work, take, workers, grows
+        self.done = self.sent = 0
+        self.cost = _Cost()
+        self.crew: _Crew | None = None
+        self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
+        self.spent_s, self.think_again_s = 0.0, START_S
+
+    def go_on(self) -> None:
+        """One move: hand out a part, work on one, or take in what came back."""
+        at_hand = len(self.items) - self.sent
+        under_way = self.sent > self.done
+        crew = self.crew
+        enough = under_way or at_hand * self.cost.work >= ALONE_S
+        if crew is not None and crew.idle() and at_hand and enough:
+            end = self.sent + self.part(at_hand, crew.size())
+            crew.send(self.sent, self.items[self.sent : end])
+            self.sent = end
+        elif not under_way:
+            self.work_alone(at_hand)
+        elif self.done in self.came:  # only now: whoever is idle has got something to do before
+            self.take_in(*self.came.pop(self.done))
+        elif crew is not None:
+            for first, count, data in crew.receive(TICK_S):
+                self.came[first] = (count, data)
+
+    def part(self, at_hand: int, hands: int) -> int:
+        """How many items make a part."""
+        by_time = int(PART_S / self.cost.work) if self.cost.work > 0 else 1
+        return max(1, min(by_time, 4096, -(-at_hand // (2 * hands))))
+
+    def work_alone(self, at_hand: int) -> None:
+        part = self.items[self.done : self.done + min(at_hand, self.part(2 * at_hand, 1))]
+        began = time.perf_counter()
+        answer = self.work(part)
+        worked = time.perf_counter()
+        self.take(answer)
+        ended = time.perf_counter()
+        self.done = self.sent = self.done + len(part)
+        self.learn(len(part), worked - began, ended - worked)
+        self.spent_s += ended - began
+        if self.crew is None and self.workers > 1 and self.spent_s >= self.think_again_s:
+            self.think(part, answer)
+
+    def take_in(self, count: int, data: bytes) -> None:
+        began = time.perf_counter()
+        worked_s, answer = pickle.loads(data)  # noqa: S301 - from our own worker
+        if isinstance(answer, _Raised):
+            raise ModelError(answer.message) from WorkerTraceback(answer.text)
+        self.take(answer)
+        self.learn(count, worked_s, time.perf_counter() - began)
+        self.done += count
+
+    def learn(self, count: int, worked_s: float, merged_s: float) -> None:
+        recent = 0.5 if self.cost.work > 0 else 1.0
+        self.cost.work += recent * (worked_s / count - self.cost.work)
+        self.cost.merge += recent * (merged_s / count - self.cost.merge)
+
+    def think(self, part: Sequence[Any], answer: Any) -> None:
+        """Start workers if there is enough left for them and they would help; otherwise think again later."""
+        began = time.perf_counter()
+        pickle.loads(pickle.dumps((part, answer), pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own, just made
+        self.cost.transport = (time.perf_counter() - began) / len(part)
+        left_s = (len(self.items) - self.done) * self.cost.work
+        if self.cost.gain(self.workers) >= GAIN and (self.grows or left_s >= START_S):
+            self.crew = _Crew(self.work, self.workers)
+        else:
+            self.think_again_s = 2 * self.spent_s
+
+    def close(self) -> None:
+        if self.crew is not None:
+            self.crew.close()
+
+
+@dataclass
+class _Raised:
+    message: str
+    text: str
+
+
+@dataclass
+class _Worker:
+    child: Child
+    line: Connection
+    busy_with: tuple[int, int] | None = None  # first item and how many
+    up: bool = False
+
+
+@dataclass
+class _Crew:
+    """Worker processes, started by a thread so that nobody waits for them."""
+
+    work: Work
+    count: int
+    workers: list[_Worker] = field(default_factory=list)
+    failure: BaseException | None = None
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        function = cloudpickle.dumps(self.work)
+        threading.Thread(target=self._start, args=(function,), name="plan-starter", daemon=True).start()
+
+    def _start(self, function: bytes) -> None:
+        try:
+            for number in range(self.count):
+                here, there = context().Pipe()
+                child = Child(f"plan-worker-{number}", _serve, (function, there))
+                there.close()
+                with self._lock:
+                    if not self.closed:
+                        self.workers.append(_Worker(child, here))
+                        continue
+                child.kill()  # the work was done before it came up
+                return
+        except BaseException as error:  # noqa: BLE001 - raised in the caller, at its next look
+            self.failure = error
+
+    def size(self) -> int:
+        return max(1, sum(worker.up for worker in self.workers))
+
+    def idle(self) -> bool:
+        """Whether some worker could begin a part."""
+        if self.failure is not None:
+            raise self.failure
+        for worker in self.workers:
+            if not worker.up and self._ready(worker):
+                worker.line.recv_bytes()
+                worker.up = True
+        return any(worker.up and worker.busy_with is None for worker in self.workers)
+
+    def _ready(self, worker: _Worker) -> bool:
+        if worker.line.poll(0):
+            return True
+        if worker.child.exit is not None:
+            raise _lost(worker)
+        return False
+
+    def send(self, first: int, part: list[Any]) -> None:
+        """Give a part to an idle worker. It is reading, so this does not wait."""
+        worker = next(worker for worker in self.workers if worker.up and worker.busy_with is None)
+        worker.busy_with = (first, len(part))
+        try:
+            worker.line.send_bytes(pickle.dumps(part, pickle.HIGHEST_PROTOCOL))
+        except OSError as error:
+            raise _lost(worker) from error
+
+    def receive(self, timeout_s: float) -> list[tuple[int, int, bytes]]:
+        """What has come back: first item, how many, answer; after ``timeout_s`` perhaps nothing. Death is an error."""
+        busy = {worker.line: worker for worker in self.workers if worker.busy_with is not None}
+        deaths = {worker.child.sentinel: worker for worker in busy.values()}
+        ready = wait([*busy, *deaths], timeout_s)
+        came = []
+        for line, worker in busy.items():
+            if line not in ready and worker.child.sentinel not in ready:
+                continue
+            assert worker.busy_with is not None
+            first, count = worker.busy_with
+            try:
+                if not line.poll(0):
+                    raise EOFError
+                came.append((first, count, line.recv_bytes()))
+            except (EOFError, OSError) as error:
+                worker.child.join(5.0)
+                raise _lost(worker) from error
+            worker.busy_with = None
+        return came
+
+    def close(self) -> None:
+        """End all workers: what they are at is not needed any more."""
+        with self._lock:
+            self.closed = True
+            workers, self.workers = self.workers, []
+        for worker in workers:
+            worker.child.kill()
+            worker.child.close()
+            worker.line.close()
+
+
+def _lost(worker: _Worker) -> WorkerLostError:
+    at = "before it had begun"
+    if worker.busy_with is not None:
+        first, count = worker.busy_with
+        at = f"while it was working on states {first} to {first + count - 1}"
+    text = worker.child.traceback()
+    return WorkerLostError(
+        f"{worker.child.describe_end()} {at}, so the job ends here. If it was killed for want of memory, take fewer "
+        f"workers or a smaller model; workers=1 works in the caller alone{': ' + text if text else ''}"
+    )
+
+
+def _serve(function: bytes, line: Connection) -> None:
+    """What a worker does: take parts, send answers, until the caller is gone."""
+    work: Work = cloudpickle.loads(function)
+    line.send_bytes(b"up")
+    while True:
+        try:
+            part = pickle.loads(line.recv_bytes())  # noqa: S301 - from the caller
+        except EOFError:
+            return
+        began = time.perf_counter()
+        answer: Any
+        try:
+            answer = work(part)
+        except ModelError as error:
+            answer = _Raised(str(error), "".join(traceback.format_exception(error)))
+        line.send_bytes(pickle.dumps((time.perf_counter() - began, answer), pickle.HIGHEST_PROTOCOL))

@@ -1,0 +1,259 @@
+"""Humans with goals, and a robot that serves them: the two backward sweeps, and the formulas they compute.
+
+Human h with goal g, in state s:
+
+    Q_h(s, a, g) = sum over profiles o of the other humans, as h believes them, of P(o) times the minimum over the
+                   robot's actions (or the maximum, or the mean) of E[1 if g holds in s' else discount * V_h(s', g)]
+    pi_h(a | s, g) = softmax(beta_h * Q_h);  beta_h infinite: uniform over the maximisers
+    V_h(s, g) = sum over a of pi_h * Q_h;  0 where s is terminal, and where g holds in s
+
+The robot, from the humans' priors pi_h(a | s) = sum over g of w_g pi_h(a | s, g) / sum over g of w_g:
+
+    Q_r(s, a) = E[exp(-rho_r D) V_r(s')] over the humans' priors;  pi_r(a | s) proportional to (-Q_r)^(-beta_r)
+    V_he(s, g) = E[1 if g holds in s' else discount * V_he(s', g)], h by pi_h(. | s, g), the others by their priors, the
+                 robot by pi_r;  0 where s is terminal, and where g holds in s
+    X_h(s) = sum over g of w_g V_he(s, g)^zeta;  U_r(s) = -(mean over h of X_h^(-xi))^eta
+    V_r(s) = w U_r + sum over a of pi_r Q_r, w = E[(1 - exp(-rho_r D)) / rho_r] (1 if rho_r = 0);  where s is terminal,
+             terminal_robot_value
+
+The discount is gamma_h, or exp(-rho_h D) with D the duration of the transition (1 where the model gives none).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet import _native
+from motet.errors import ModelError, SettingError
+from motet.plan._goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
+from motet.plan.enumeration import Progress, usable_cores
+from motet.plan.graph import Graph
+from motet.plan.induction import backwards, others_first
+from motet.plan.solution import Solution
+
+__all__ = ["Humans", "Robot", "solve"]
+
+Believed = Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]]
+_OVER = {"worst": 0, "best": 1, "mean": 2}
+
+
+@dataclass(frozen=True)
+class Humans:
+    """How humans choose."""
+
+    beta: float = 10.0
+    """Inverse temperature; infinite: the best action, uniform among equals."""
+    gamma: float = 1.0
+    """Discount a step."""
+    rho: float | None = None
+    """Discount rate instead: a transition of duration d counts exp(-rho d)."""
+    robot: Literal["worst", "best", "mean"] = "worst"
+    """What they reckon with from the robot: the least, the most (optimistic), or the mean over its actions."""
+    believed_others_policy: Believed | None = None
+    """(state, agent, action) -> [(probability, profile)], a profile being one action of each agent, of which those of
+    the other humans count; any callable. None: the other humans are uniform."""
+    credit_achieved: bool = False
+    """The other convention in use: V is 1 where the goal holds already, also in a terminal state, instead of 0."""
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise SettingError(f"beta of the humans is {self.beta}; expected a number from 0 on, or infinity")
+        if not 0 <= self.gamma <= 1:
+            raise SettingError(f"gamma of the humans is {self.gamma}; expected 0 to 1")
+        if self.rho is not None and not 0 <= self.rho < math.inf:
+            raise SettingError(f"rho of the humans is {self.rho}; expected a number from 0 on, or None")
+        if self.rho is not None and self.gamma != 1:
+            raise SettingError(f"gamma of the humans is {self.gamma} and rho is {self.rho}; expected one of them")
+        if self.robot not in _OVER:
+            raise SettingError(f"robot is {self.robot!r}; expected one of {', '.join(_OVER)}")
+
+
+@dataclass(frozen=True)
+class Robot:
+    """How the robot chooses, and what it makes of the humans' power."""
+
+    beta: float = 10.0
+    """How strictly it prefers the better action; infinite: uniform among the best."""
+    rho: float = 0.0
+    """Discount rate."""
+    zeta: float = 1.0
+    """Above 1: certain goals count for more than risky ones."""
+    xi: float = 1.0
+    """Above 0: power of those who have little counts for more."""
+    eta: float = 1.0
+    """Above 1: power now counts for more than power later."""
+    terminal_robot_value: float = -1e-10
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise SettingError(f"beta of the robot is {self.beta}; expected a number from 0 on, or infinity")
+        if not 0 <= self.rho < math.inf:
+            raise SettingError(f"rho of the robot is {self.rho}; expected a number from 0 on")
+        for name in ("zeta", "xi", "eta"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingError(f"{name} is {getattr(self, name)}; expected a number above 0")
+        if not -math.inf < self.terminal_robot_value < 0:
+            raise SettingError(f"terminal_robot_value is {self.terminal_robot_value}; expected a negative number")
+
+
+def solve(
+    graph: Graph,
+    goals: Goals,
+    humans: Humans = Humans(),  # noqa: B008 - frozen
+    robot: Robot | None = Robot(),  # noqa: B008 - frozen
+    *,
+    dtype: Literal["float64", "float32", "float16"] = "float64",
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Solve for the humans and for the robot, level by level backwards.
+
+    Args:
+        graph: everything that can happen.
+        goals: what the humans may want, with weights: a list for all of them, lists by human, or a generator
+            ``(state, human) -> [(goal, weight)]``.
+        humans: how they choose.
+        robot: how it chooses; None: solve for the humans only.
+        dtype: what V_h, pi_h and V_he are kept as. Sums are in float64 always.
+        workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
+            same, bit for bit, for any number.
+        progress: is told now and then how far it is.
+
+    >>> from motet.plan import enumerate_states
+    >>> from motet.worlds.rooms import Rooms
+    >>> rooms = Rooms("freeing")
+    >>> solution = solve(enumerate_states(rooms), {0: rooms.goals(0)})
+    >>> solution.policy(solution.graph.states[0], "robot_0").round(2)
+    array([0.23, 0.31, 0.22, 0.23])
+    """
+    if len(graph.humans) + len(graph.robots) != len(graph.agents):
+        raise SettingError(
+            f"of the agents {', '.join(graph.agents)} the model names the humans {graph.humans} and the robots "
+            f"{graph.robots}; expected human_agent_indices and robot_agent_indices to name each of them"
+        )
+    if dtype not in ("float64", "float32", "float16"):
+        raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
+    hands = usable_cores() if workers is None else workers
+    columns = asked_goals(graph, goals, hands, _tick(graph, "goals", progress))
+    _check_weights(graph, columns)
+    arrays = _shared(graph, columns, humans)
+    cells = (len(graph), columns.achieved.shape[1])
+    human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
+    human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
+    if humans.believed_others_policy is not None:
+        arrays["beliefs"] = asked_beliefs(
+            graph, humans.believed_others_policy, hands, _tick(graph, "beliefs", progress)
+        )
+    sweep = _native.HumanSweep({**arrays, **human})
+    backwards(graph, sweep.run, workers, "humans", progress)
+    arrays.pop("beliefs", None)
+    found = {"human_value": human["value"], "human_policy": human["policy"]}
+    if robot is not None:
+        found |= _solve_robot(graph, columns, robot, arrays, human, workers, progress)
+    names = [[goal_name(goal) for goal in own] for own in columns.goals]
+    return Solution(graph, names, columns.achieved, columns.weights, found, [list(own) for own in columns.goals])
+
+
+def _solve_robot(
+    graph: Graph,
+    columns: Columns,
+    robot: Robot,
+    arrays: dict[str, Any],
+    human: dict[str, NDArray[Any]],
+    workers: int | None,
+    progress: Callable[[Progress], None] | None,
+) -> dict[str, NDArray[Any]]:
+    states, profiles = len(graph), arrays["robots"]
+    out: dict[str, NDArray[Any]] = {
+        "value": np.empty_like(human["value"]),
+        "power": np.empty((states, len(graph.humans))),
+        "robot_value": np.empty(states),
+        "utility": np.empty(states),
+        "robot_q": np.empty((states, profiles)),
+        "robot_policy": np.empty((states, profiles)),
+    }
+    settings = {
+        "beta_r": robot.beta,
+        "rho_r": robot.rho,
+        "zeta": robot.zeta,
+        "xi": robot.xi,
+        "eta": robot.eta,
+        "terminal_robot_value": robot.terminal_robot_value,
+        "weights": columns.weights,
+        "policy": human["policy"],
+        "payoff": human["payoff"],  # what the humans' sweep left there is not needed any more
+    }
+    sweep = _native.RobotSweep({**arrays, **settings, **out})
+    backwards(graph, sweep.run, workers, "robot", progress, lambda found: _check_faults(graph, found))
+    out["attainment"] = out.pop("value")
+    return out
+
+
+def _check_faults(graph: Graph, found: list[int]) -> None:
+    faults = [fault for fault in found if fault >= 0]
+    if not faults:
+        return
+    state, human = divmod(min(faults), len(graph.humans) + 1)
+    if human == len(graph.humans):
+        raise ModelError(
+            f"state {graph.states[state]!r}: V_r is not a negative number: it has left the range of float64. Take "
+            "smaller exponents xi and eta, or a terminal_robot_value further from 0"
+        )
+    raise ModelError(
+        f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[human]]} is 0: from here it can attain none "
+        "of its goals before the end, which would make the robot's loss infinite. Give it a goal that is in reach, end "
+        "the episode here, or count goals that hold already (credit_achieved)"
+    )
+
+
+def _check_weights(graph: Graph, columns: Columns) -> None:
+    first = columns.first
+    for place, human in enumerate(graph.humans):
+        if len(columns.weights) == 1 and not columns.weights[0, first[place] : first[place + 1]].any():
+            raise SettingError(f"all goals of {graph.agents[human]} have weight 0; expected at least one above it")
+
+
+def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None) -> Callable[[int], None]:
+    began = time.perf_counter()
+
+    def tick(done: int) -> None:
+        if progress is not None:
+            progress(Progress(phase, done, len(graph), time.perf_counter() - began))
+
+    return tick
+
+
+def _shared(graph: Graph, columns: Columns, humans: Humans) -> dict[str, Any]:
+    """What both sweeps read."""
+    own = [graph.actions[human] for human in graph.humans]
+    others = [
+        others_first(graph, *([human] + [other for other in graph.humans if other != human])) for human in graph.humans
+    ]
+    sizes = [count * len(goals) for count, goals in zip(own, columns.goals, strict=True)]
+    rate = humans.gamma if humans.rho is None else humans.rho
+    timed = humans.rho is not None and graph.duration is not None
+    if humans.rho is not None and not timed:
+        rate = math.exp(-humans.rho)
+    return {
+        **{name: array for name, array in graph.arrays().items() if name not in ("reward", "levels")},
+        "humans": len(graph.humans),
+        "columns": columns.achieved.shape[1],
+        "robots": math.prod(graph.actions[robot] for robot in graph.robots),
+        "first": columns.first,
+        "actions": np.array(own, np.int64),
+        "policy_at": np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+        "table": np.stack([*others, others_first(graph, *graph.humans)]),
+        "discount": np.full(len(own), rate, np.float64),
+        "achieved": columns.achieved,
+        "timed": timed,
+        "credit": humans.credit_achieved,
+        "beta": np.full(len(own), humans.beta, np.float64),
+        "over": _OVER[humans.robot],
+    }

@@ -1,0 +1,220 @@
+"""What a plan has found: values and policies by state, asked for in the words of the model, saved without pickle.
+
+Written by ``solve`` and read by everybody else: queries by state, agent and goal; a :class:`PlannedPolicy` that acts
+in an evaluation; pictures; comparison with learners.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import NotReadyError, SettingError
+from motet.plan._folder import read_folder, write_folder
+from motet.plan.graph import Graph
+
+__all__ = ["PlannedPolicy", "Solution"]
+
+
+class Solution:
+    """Humans' and robot's policies and values.
+
+    Attributes:
+        graph: the states they belong to.
+        goals: names of the goals, by human. The columns of the arrays are these, one human after the other.
+        arrays: ``human_value`` V_h [states, columns] and ``human_policy`` pi_h (see :meth:`human_policy`); with a robot
+            also ``attainment`` V_he [states, columns], ``power`` X_h [states, humans], ``utility`` U_r [states],
+            ``robot_value`` V_r [states], ``robot_q`` Q_r and ``robot_policy`` pi_r [states, robots' joint actions].
+
+    >>> from motet.plan import enumerate_states, solve
+    >>> from motet.worlds.rooms import Rooms
+    >>> rooms = Rooms("closet")
+    >>> solution = solve(enumerate_states(rooms), {0: rooms.goals(0)})
+    >>> state = rooms.get_state()
+    >>> solution.policy(state, "human_0", "1,2").round(3)
+    array([0.007, 0.007, 0.007, 0.98 ])
+    >>> round(solution.value(state, "human_0", "1,2"), 3)
+    0.49
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        goals: Sequence[Sequence[str]],
+        achieved: NDArray[np.uint8],
+        weights: NDArray[np.float64],
+        arrays: dict[str, NDArray[Any]],
+        objects: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        self.graph, self.goals = graph, [list(own) for own in goals]
+        self.achieved, self.weights, self.arrays = achieved, weights, arrays
+        self._objects = [list(own) for own in objects]
+        self.first = [0]
+        for own in self.goals:
+            self.first.append(self.first[-1] + len(own))
+
+    def __repr__(self) -> str:
+        robot = "with a robot" if "robot_policy" in self.arrays else "humans only"
+        goals = f"{sum(map(len, self.goals))} goals of {len(self.goals)} humans"
+        return f"<Solution: {len(self.graph):,} states, {goals}, {robot}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays found."""
+        return sum(array.nbytes for array in self.arrays.values()) + self.achieved.nbytes + self.weights.nbytes
+
+    # By state, agent and goal
+
+    def policy(self, state: Any, agent: int | str, goal: Any = None) -> NDArray[np.float64]:
+        """How likely each action of an agent is.
+
+        Args:
+            state: where.
+            agent: its index or name.
+            goal: for a human, what it wants, as an object or by name; None: its prior, over all goals by weight.
+        """
+        number, index = self._open(state), self._agent(agent)
+        if index in self.graph.humans:
+            place, here = self.graph.humans.index(index), slice(number, number + 1)
+            if goal is None:
+                return self.priors(place, here).reshape(-1)
+            return self.human_policy(place, here)[:, :, self._column(place, goal)].reshape(-1)
+        self._no_goal(goal)
+        joint = self._robot("robot_policy")[number].reshape([self.graph.actions[robot] for robot in self.graph.robots])
+        rest = tuple(axis for axis, robot in enumerate(self.graph.robots) if robot != index)
+        alone: NDArray[np.float64] = joint.sum(axis=rest) if rest else joint.copy()
+        return alone
+
+    def value(self, state: Any, agent: int | str, goal: Any = None) -> float:
+        """V_h of a human and its goal, or V_r of the robot."""
+        number, index = self.graph.number(state), self._agent(agent)
+        if index not in self.graph.humans:
+            self._no_goal(goal)
+            return float(self._robot("robot_value")[number])
+        place = self.graph.humans.index(index)
+        return float(self.arrays["human_value"][number, self.first[place] + self._column(place, goal)])
+
+    def attainment(self, state: Any, human: int | str, goal: Any) -> float:
+        """V_he: how surely a human attains a goal, given what everybody, the robot included, will do."""
+        number, place = self.graph.number(state), self._human(human)
+        return float(self._robot("attainment")[number, self.first[place] + self._column(place, goal)])
+
+    def power(self, state: Any, human: int | str) -> float:
+        """X_h: a human's power over its goals; not defined where the state is terminal."""
+        return float(self._robot("power")[self._open(state), self._human(human)])
+
+    # By number, in arrays
+
+    def human_policy(self, place: int, states: slice = slice(None)) -> NDArray[np.float64]:
+        """pi_h of human number ``place`` among the humans: [states, actions, goals]."""
+        sizes = [self.graph.actions[human] * len(own) for human, own in zip(self.graph.humans, self.goals, strict=True)]
+        begin = sum(sizes[:place])
+        part = self.arrays["human_policy"][states, begin : begin + sizes[place]]
+        shape = (len(part), self.graph.actions[self.graph.humans[place]], len(self.goals[place]))
+        return part.reshape(shape).astype(np.float64)
+
+    def priors(self, place: int, states: slice = slice(None)) -> NDArray[np.float64]:
+        """What human number ``place`` does on average over its goals: [states, actions]."""
+        columns = slice(self.first[place], self.first[place + 1])
+        weights = self.weights[states if len(self.weights) > 1 else slice(None), columns]
+        total = weights.sum(axis=1, keepdims=True)
+        shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+        prior: NDArray[np.float64] = (self.human_policy(place, states) * shares[:, None, :]).sum(axis=2)
+        return prior
+
+    def _open(self, state: Any) -> int:
+        number = self.graph.number(state)
+        if self.graph.dists[number] == self.graph.dists[number + 1]:
+            raise NotReadyError(f"state {state!r} is terminal: nobody acts there")
+        return number
+
+    def _agent(self, agent: int | str) -> int:
+        if isinstance(agent, str) and agent in self.graph.agents:
+            return self.graph.agents.index(agent)
+        if isinstance(agent, int) and 0 <= agent < len(self.graph.agents):
+            return agent
+        raise SettingError(f"agent: given {agent!r}, expected one of {', '.join(self.graph.agents)} or its index")
+
+    def _human(self, human: int | str) -> int:
+        index = self._agent(human)
+        if index not in self.graph.humans:
+            raise SettingError(
+                f"{self.graph.agents[index]} is no human; expected one of the agents {self.graph.humans}"
+            )
+        return self.graph.humans.index(index)
+
+    def _column(self, place: int, goal: Any) -> int:
+        if self._objects and goal in self._objects[place]:
+            return self._objects[place].index(goal)
+        if goal in self.goals[place]:
+            return self.goals[place].index(goal)
+        known = ", ".join(self.goals[place][:12]) + (" …" if len(self.goals[place]) > 12 else "")
+        raise SettingError(f"goal: given {goal!r}, expected one of {known}")
+
+    def _no_goal(self, goal: Any) -> None:
+        if goal is not None:
+            raise SettingError(f"goal: given {goal!r} for a robot; only humans have goals")
+
+    def _robot(self, name: str) -> NDArray[Any]:
+        if name not in self.arrays:
+            raise NotReadyError("only the humans were solved: call solve with robot=Robot(…)")
+        return self.arrays[name]
+
+    # Use
+
+    def acting(self, agent: int | str, goal: Any = None, state_of: Callable[[Any], Any] | None = None) -> PlannedPolicy:
+        """A policy that does what was planned.
+
+        Args:
+            agent: for whom it acts.
+            goal: for a human, what it wants; None: its prior.
+            state_of: from an observation to the state; None: observations are states.
+        """
+        index = self._agent(agent)
+        if index in self.graph.humans and goal is not None:
+            self._column(self.graph.humans.index(index), goal)
+        return PlannedPolicy(self, index, goal, state_of)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the solution and its graph into one folder; nothing is pickled. Goals are kept by name."""
+        header = {"kind": "solution", "goals": self.goals, "graph": self.graph.header()}
+        own = {**self.arrays, "achieved": np.packbits(self.achieved, axis=1), "weights": self.weights}
+        write_folder(path, header, self.graph.arrays() | self.graph.coded() | own)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: Any = None) -> Solution:
+        """Map a saved solution from disk. ``model`` is needed where it gave its own ``encode_state``."""
+        header, arrays = read_folder(path, "solution")
+        graph = Graph.opened(header["graph"], arrays, os.fspath(path), model)
+        inside = {*graph.arrays(), "states", "state_ends", "achieved", "weights"}
+        count = sum(len(own) for own in header["goals"])
+        achieved = np.unpackbits(arrays["achieved"], axis=1, count=count)
+        own = {name: array for name, array in arrays.items() if name not in inside}
+        return cls(graph, header["goals"], achieved, arrays["weights"], own)
+
+
+class PlannedPolicy:
+    """A policy that draws its actions from a solution."""
+
+    def __init__(
+        self, solution: Solution, agent: int, goal: Any = None, state_of: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.solution, self.agent, self.goal, self.state_of = solution, agent, goal, state_of
+        self._rng = np.random.default_rng(0)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode."""
+        self._rng = np.random.default_rng(seed)
+
+    def act(self, observation: Any) -> int:
+        """Draw an action for what is seen now."""
+        return int(self._rng.choice(len(p := self.probabilities(observation)), p=p / p.sum()))
+
+    def probabilities(self, observation: Any) -> NDArray[np.float64]:
+        """How likely each action is."""
+        state = observation if self.state_of is None else self.state_of(observation)
+        return self.solution.policy(state, self.agent, self.goal)

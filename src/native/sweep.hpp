@@ -1,0 +1,518 @@
+// Bellman backups over flat transition arrays: humans with goals, the robot that serves them, and plain rewards.
+//
+// A state has distinct successor distributions; a joint action names one of them. Each backup writes the rows of its own
+// states and reads rows of later levels only, so any split of a level over threads gives the same bits: what is summed,
+// and in which order, depends on the state alone. Values are kept as double, float or half; all sums are in double.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "shared.hpp"
+
+namespace motet {
+
+// IEEE half precision, for keeping only.
+struct Half {
+  std::uint16_t bits;
+};
+
+inline double load(double x) { return x; }
+inline double load(float x) { return double(x); }
+inline double load(Half h) {
+  const int exponent = (h.bits >> 10) & 31, fraction = h.bits & 1023;
+  const double size = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+  return h.bits >> 15 ? -size : size;
+}
+
+inline void keep(double& out, double x) { out = x; }
+inline void keep(float& out, double x) { out = float(x); }
+inline void keep(Half& out, double x) {  // round to nearest, ties to even; beyond 65504: infinity
+  const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const double size = std::fabs(x);
+  int exponent = 0;
+  if (size > 0) std::frexp(size, &exponent);  // size = f * 2^exponent, f in [0.5, 1)
+  const int shift = std::max(exponent - 11, -24);
+  const double units = std::nearbyint(std::ldexp(size, -shift));  // of 2^shift; at most 2048
+  std::uint32_t bits = shift == -24 ? std::uint32_t(units) : std::uint32_t((shift + 24) * 1024 + units);
+  if (!(size < 65520)) bits = 0x7C00;
+  out.bits = std::uint16_t(sign | bits);
+}
+
+constexpr double kTie = 1e-12;  // actions whose values differ by less, relative to the larger, count as equally good
+
+// The transitions of a graph. Distribution d of all is rows[d] .. rows[d + 1]; state s has dists[s] .. dists[s + 1].
+struct Flat {
+  u64 states = 0, joints = 0;
+  const void* joint = nullptr;  // [states, joints], of 1, 2 or 4 bytes: which of the state's distributions
+  int joint_bytes = 1;
+  const i64 *dists = nullptr, *rows = nullptr;
+  const std::int32_t* successor = nullptr;
+  const double *probability = nullptr, *duration = nullptr;  // duration: null for none
+
+  bool terminal(u64 s) const { return dists[s] == dists[s + 1]; }
+  u64 dist(u64 s, u64 j) const {
+    const u64 at = s * joints + j;
+    if (joint_bytes == 1) return static_cast<const std::uint8_t*>(joint)[at];
+    if (joint_bytes == 2) return static_cast<const std::uint16_t*>(joint)[at];
+    return static_cast<const std::uint32_t*>(joint)[at];
+  }
+  u64 most_dists(u64 first, u64 last) const {
+    i64 most = 0;
+    for (u64 s = first; s < last; ++s) most = std::max(most, dists[s + 1] - dists[s]);
+    return u64(most);
+  }
+};
+
+// Who has which columns: column c is one goal of one human; the columns of human h are first[h] .. first[h + 1].
+struct Columns {
+  u64 humans = 0, columns = 0, robots = 1;  // robots: joint actions of all robots
+  const i64* first = nullptr;               // [humans + 1]
+  const i64* actions = nullptr;             // [humans]
+  const i64* policy_at = nullptr;           // [humans + 1]: where pi of human h begins in a state's row, [action, goal]
+  const std::int32_t* table = nullptr;      // [humans, joints]: joint action by own action, other humans', robots'
+  const double* discount = nullptr;         // [humans]: gamma, or the rate where durations count
+  const std::uint8_t* achieved = nullptr;   // [states, columns]
+  bool timed = false, credit = false;       // credit: an achieved goal is worth 1 where one stands, not 0
+
+  u64 most_actions() const {
+    i64 most = 1;
+    for (u64 h = 0; h < humans; ++h) most = std::max(most, actions[h]);
+    return u64(most);
+  }
+};
+
+// For one state: the expected worth of each of its distributions, for all columns.
+template <class T>
+class Worth {
+ public:
+  Worth(const Flat& g, const Columns& c, const T* payoff, u64 most)
+      : g_(g), c_(c), payoff_(payoff), own_(most * c.columns), at_(most) {}
+
+  void look(u64 s) {
+    for (i64 d = g_.dists[s]; d < g_.dists[s + 1]; ++d) {
+      const u64 slot = u64(d - g_.dists[s]);
+      const i64 begin = g_.rows[d], end = g_.rows[d + 1];
+      if constexpr (std::is_same_v<T, double>) {
+        if (!c_.timed && end - begin == 1 && g_.probability[begin] == 1.0) {  // certain: the successor's row itself
+          at_[slot] = payoff_ + u64(g_.successor[begin]) * c_.columns;
+          continue;
+        }
+      }
+      double* w = own_.data() + slot * c_.columns;
+      std::fill(w, w + c_.columns, 0.0);
+      for (i64 k = begin; k < end; ++k) c_.timed ? add_timed(w, k) : add(w, k);
+      at_[slot] = w;
+    }
+  }
+  const double* operator[](u64 slot) const { return at_[slot]; }
+
+ private:
+  void add(double* w, i64 k) const {
+    const T* y = payoff_ + u64(g_.successor[k]) * c_.columns;
+    const double p = g_.probability[k];
+    for (u64 c = 0; c < c_.columns; ++c) w[c] += p * load(y[c]);
+  }
+  void add_timed(double* w, i64 k) const {
+    const u64 row = u64(g_.successor[k]) * c_.columns;
+    const double p = g_.probability[k], duration = g_.duration ? g_.duration[k] : 1.0;
+    for (u64 h = 0; h < c_.humans; ++h) {
+      const double later = p * std::exp(-c_.discount[h] * duration);
+      for (i64 c = c_.first[h]; c < c_.first[h + 1]; ++c)
+        w[c] += c_.achieved[row + u64(c)] ? p : later * load(payoff_[row + u64(c)]);
+    }
+  }
+  const Flat& g_;
+  const Columns& c_;
+  const T* payoff_;
+  std::vector<double> own_;
+  std::vector<const double*> at_;
+};
+
+// Keep a state's value, and what it is worth to those who may arrive there.
+template <class T>
+inline void settle(const Columns& c, u64 s, u64 h, u64 column, double v, T* value, T* payoff) {
+  const u64 at = s * c.columns + column;
+  const bool achieved = c.achieved[at];
+  keep(value[at], achieved ? double(c.credit) : v);
+  if (c.timed) keep(payoff[at], achieved ? 0.0 : v);
+  else keep(payoff[at], achieved ? 1.0 : c.discount[h] * v);
+}
+
+template <class T>
+inline void settle_terminal(const Columns& c, u64 s, T* value, T* payoff) {
+  for (u64 h = 0; h < c.humans; ++h)
+    for (i64 k = c.first[h]; k < c.first[h + 1]; ++k) settle(c, s, h, u64(k), 0.0, value, payoff);
+}
+
+enum class Over { kWorst, kBest, kMean };  // how humans reckon with the robot
+
+// V_h and pi_h of every human and goal.
+template <class T>
+struct HumanSweep {
+  Flat g;
+  Columns c;
+  const double* beta = nullptr;      // [humans], may be infinite
+  const double* beliefs = nullptr;   // [states, width], by human, own action, other humans'; null: uniform
+  u64 belief_width = 0;
+  Over over = Over::kWorst;
+  T *value = nullptr, *payoff = nullptr, *policy = nullptr;
+
+  void run(u64 first, u64 last) const {
+    Worth<T> worth(g, c, payoff, g.most_dists(first, last));
+    std::vector<double> q(c.most_actions() * c.columns), over_robots(c.columns);
+    for (u64 s = first; s < last; ++s) {
+      T* pi = policy + s * u64(c.policy_at[c.humans]);
+      if (g.terminal(s)) {
+        settle_terminal(c, s, value, payoff);
+        for (i64 k = 0; k < c.policy_at[c.humans]; ++k) keep(pi[k], 0.0);
+        continue;
+      }
+      worth.look(s);
+      const double* belief = beliefs ? beliefs + s * belief_width : nullptr;
+      for (u64 h = 0; h < c.humans; ++h) {
+        const u64 goals = u64(c.first[h + 1] - c.first[h]);
+        belief = weigh(s, h, goals, worth, belief, q.data(), over_robots.data());
+        choose(s, h, goals, q.data(), pi + c.policy_at[h]);
+      }
+    }
+  }
+
+ private:
+  // Q_h [action, goal]: over what h believes of the others, the worst (best, mean) that the robot can make of it.
+  const double* weigh(u64 s, u64 h, u64 goals, const Worth<T>& worth, const double* belief, double* q, double* m) const {
+    const u64 actions = u64(c.actions[h]), profiles = g.joints / (actions * c.robots), column = u64(c.first[h]);
+    const std::int32_t* joint = c.table + h * g.joints;
+    for (u64 a = 0; a < actions; ++a, q += goals) {
+      std::fill(q, q + goals, 0.0);
+      for (u64 o = 0; o < profiles; ++o, joint += c.robots) {
+        const double b = belief ? *belief++ : 1.0 / double(profiles);
+        if (b == 0.0) continue;
+        const double* w = worth[g.dist(s, u64(joint[0]))] + column;
+        std::copy(w, w + goals, m);
+        for (u64 r = 1; r < c.robots; ++r) {
+          w = worth[g.dist(s, u64(joint[r]))] + column;
+          if (over == Over::kWorst)
+            for (u64 k = 0; k < goals; ++k) m[k] = w[k] < m[k] ? w[k] : m[k];
+          else if (over == Over::kBest)
+            for (u64 k = 0; k < goals; ++k) m[k] = w[k] > m[k] ? w[k] : m[k];
+          else
+            for (u64 k = 0; k < goals; ++k) m[k] += w[k];
+        }
+        const double share = over == Over::kMean ? b / double(c.robots) : b;
+        for (u64 k = 0; k < goals; ++k) q[k] += share * m[k];
+      }
+    }
+    return belief;
+  }
+
+  // pi_h [action, goal] and V_h from Q_h.
+  void choose(u64 s, u64 h, u64 goals, const double* q, T* pi) const {
+    const u64 actions = u64(c.actions[h]);
+    for (u64 k = 0; k < goals; ++k) {
+      double most = q[k], sum = 0.0, v = 0.0;
+      for (u64 a = 1; a < actions; ++a) most = std::max(most, q[a * goals + k]);
+      const double tie = kTie * std::max(1.0, std::fabs(most));
+      auto weight = [&](u64 a) {
+        const double below = q[a * goals + k] - most;
+        return std::isinf(beta[h]) ? double(below >= -tie) : std::exp(beta[h] * below);
+      };
+      for (u64 a = 0; a < actions; ++a) sum += weight(a);
+      for (u64 a = 0; a < actions; ++a) {
+        const double share = weight(a) / sum;
+        keep(pi[a * goals + k], share);
+        v += share * q[a * goals + k];
+      }
+      settle(c, s, h, u64(c.first[h]) + k, v, value, payoff);
+    }
+  }
+};
+
+// The robot: pi_r, Q_r, V_r, and with them the humans' effective attainment V_he and power X_h.
+template <class T>
+struct RobotSweep {
+  Flat g;
+  Columns c;
+  const T* policy = nullptr;          // the humans', as HumanSweep left it
+  const double* weights = nullptr;    // [states or 1, columns]: of the goals
+  u64 weights_stride = 0;             // columns, or 0 where one row serves all states
+  double beta = 10, rho = 0, zeta = 1, xi = 1, eta = 1, terminal = -1e-10;
+  T *value = nullptr, *payoff = nullptr;  // V_he
+  double *power = nullptr, *robot_value = nullptr, *robot_q = nullptr, *robot_policy = nullptr, *utility = nullptr;
+
+  // -1, or the first state at fault: state * (humans + 1) + the human without power, or + humans where V_r overflows.
+  i64 run(u64 first, u64 last) const {
+    Worth<T> worth(g, c, payoff, g.most_dists(first, last));
+    std::vector<double> prior(c.humans * c.most_actions()), later(g.most_dists(first, last)), stays(later.size());
+    for (u64 s = first; s < last; ++s) {
+      if (g.terminal(s)) {
+        end(s);
+        continue;
+      }
+      priors(s, prior.data());
+      const double stay = decide(s, prior.data(), later.data(), stays.data());
+      worth.look(s);
+      for (u64 h = 0; h < c.humans; ++h) attain(s, h, prior.data(), worth);
+      const i64 fault = reward(s, stay);
+      if (fault >= 0) return i64(s * (c.humans + 1)) + fault;
+    }
+    return -1;
+  }
+
+ private:
+  void end(u64 s) const {
+    settle_terminal(c, s, value, payoff);
+    robot_value[s] = terminal;
+    utility[s] = 0.0;
+    for (u64 h = 0; h < c.humans; ++h) power[s * c.humans + h] = 0.0;
+    for (u64 r = 0; r < c.robots; ++r) robot_q[s * c.robots + r] = robot_policy[s * c.robots + r] = 0.0;
+  }
+
+  // What each human does on average over its goals [human, action].
+  void priors(u64 s, double* prior) const {
+    const T* pi = policy + s * u64(c.policy_at[c.humans]);
+    const double* w = weights + s * weights_stride;
+    const u64 stride = c.most_actions();
+    for (u64 h = 0; h < c.humans; ++h, prior += stride) {
+      const u64 goals = u64(c.first[h + 1] - c.first[h]);
+      double total = 0.0;
+      for (u64 k = 0; k < goals; ++k) total += w[u64(c.first[h]) + k];
+      for (u64 a = 0; a < u64(c.actions[h]); ++a) {
+        double sum = 0.0;
+        const T* row = pi + u64(c.policy_at[h]) + a * goals;
+        for (u64 k = 0; k < goals; ++k) sum += w[u64(c.first[h]) + k] * load(row[k]);
+        prior[a] = sum / total;
+      }
+    }
+  }
+
+  // Calls visit(own action of h, others' share, robots' profile, joint action); h = humans: all of them are others.
+  template <class Visit>
+  void profiles(u64 h, const double* prior, Visit visit) const {
+    const u64 stride = c.most_actions();
+    const bool own = h < c.humans;
+    const std::int32_t* joint = c.table + h * g.joints;
+    u64 others = g.joints / c.robots;
+    const u64 mine = own ? u64(c.actions[h]) : 1;
+    others /= mine;
+    for (u64 a = 0; a < mine; ++a)
+      for (u64 o = 0; o < others; ++o) {
+        double share = 1.0;
+        u64 rest = o;
+        for (u64 i = c.humans; i-- > 0;) {  // the last human's action turns fastest
+          if (i == h) continue;
+          share *= prior[i * stride + rest % u64(c.actions[i])];
+          rest /= u64(c.actions[i]);
+        }
+        for (u64 r = 0; r < c.robots; ++r, ++joint) visit(a, share, r, u64(*joint));
+      }
+  }
+
+  // Q_r, pi_r, E[V_r] into robot_value; returns w, the expected weight of staying here.
+  double decide(u64 s, const double* prior, double* later, double* stays) const {
+    for (i64 d = g.dists[s]; d < g.dists[s + 1]; ++d) {
+      double sum = 0.0, weight = 0.0;
+      for (i64 k = g.rows[d]; k < g.rows[d + 1]; ++k) {
+        const double p = g.probability[k], duration = g.duration ? g.duration[k] : 1.0;
+        sum += p * std::exp(-rho * duration) * robot_value[g.successor[k]];
+        weight += rho > 0 ? p * -std::expm1(-rho * duration) / rho : p;
+      }
+      later[d - g.dists[s]] = sum;
+      stays[d - g.dists[s]] = weight;
+    }
+    double* q = robot_q + s * c.robots;
+    double* pi = robot_policy + s * c.robots;
+    std::fill(q, q + c.robots, 0.0);
+    std::fill(pi, pi + c.robots, 0.0);  // the weights of staying, until pi_r is known
+    profiles(c.humans, prior, [&](u64, double share, u64 r, u64 j) {
+      const u64 d = g.dist(s, j);
+      q[r] += share * later[d];
+      pi[r] += share * stays[d];
+    });
+    double most = -std::numeric_limits<double>::infinity(), sum = 0.0, stay = 0.0, next = 0.0;
+    for (u64 r = 0; r < c.robots; ++r) most = std::max(most, -std::log(-q[r]));
+    auto weight = [&](u64 r) {
+      const double below = -std::log(-q[r]) - most;
+      return std::isinf(beta) ? double(below >= -kTie) : std::exp(beta * below);
+    };
+    for (u64 r = 0; r < c.robots; ++r) sum += weight(r);
+    for (u64 r = 0; r < c.robots; ++r) {
+      const double share = weight(r) / sum;
+      stay += share * pi[r];
+      pi[r] = share;
+      next += share * q[r];
+    }
+    robot_value[s] = next;
+    return stay;
+  }
+
+  // V_he of one human: its own policy for each goal, the others' priors, the robot's policy.
+  void attain(u64 s, u64 h, const double* prior, const Worth<T>& worth) const {
+    const u64 goals = u64(c.first[h + 1] - c.first[h]), column = u64(c.first[h]);
+    const T* pi = policy + s * u64(c.policy_at[c.humans]) + u64(c.policy_at[h]);
+    const double* robot = robot_policy + s * c.robots;
+    std::vector<double> sum(goals, 0.0), v(goals, 0.0);
+    u64 current = 0;
+    auto close = [&] {  // weigh what follows on one own action by how likely it is for each goal
+      for (u64 k = 0; k < goals; ++k) v[k] += load(pi[current * goals + k]) * sum[k];
+      std::fill(sum.begin(), sum.end(), 0.0);
+    };
+    profiles(h, prior, [&](u64 a, double share, u64 r, u64 j) {
+      if (a != current) close();
+      current = a;
+      const double p = share * robot[r];
+      const double* w = worth[g.dist(s, j)] + column;
+      for (u64 k = 0; k < goals; ++k) sum[k] += p * w[k];
+    });
+    close();
+    for (u64 k = 0; k < goals; ++k) settle(c, s, h, column + k, v[k], value, payoff);
+  }
+
+  // X_h, U_r and V_r; -1 or who is at fault.
+  i64 reward(u64 s, double stay) const {
+    const double* w = weights + s * weights_stride;
+    double most = -std::numeric_limits<double>::infinity();
+    for (u64 h = 0; h < c.humans; ++h) {
+      double x = 0.0;
+      for (i64 k = c.first[h]; k < c.first[h + 1]; ++k) {
+        const double v = load(value[s * c.columns + u64(k)]);
+        if (w[k] > 0.0) x += w[k] * (zeta == 1.0 ? v : std::pow(v, zeta));
+      }
+      if (!(x > 0.0)) return i64(h);
+      power[s * c.humans + h] = x;
+      most = std::max(most, -xi * std::log(x));
+    }
+    double u = 0.0;
+    if (c.humans) {
+      double sum = 0.0;
+      for (u64 h = 0; h < c.humans; ++h) sum += std::exp(-xi * std::log(power[s * c.humans + h]) - most);
+      u = -std::exp(eta * (most + std::log(sum / double(c.humans))));
+    }
+    utility[s] = u;
+    robot_value[s] += stay * u;
+    return std::isfinite(robot_value[s]) && robot_value[s] < 0.0 ? -1 : i64(c.humans);
+  }
+};
+
+// The decision problem of one agent once all others are fixed: rows [states * actions] of merged successors.
+struct Collapse {
+  Flat g;
+  const double* reward = nullptr;  // [transitions]
+  u64 actions = 0;                 // the agent's own
+  const std::int32_t* table = nullptr;   // [joints]: joint action by own action and the others'
+  const double* shares = nullptr;  // [states or 1, others' profiles]: how likely they are
+  u64 shares_stride = 0;
+  double rho = 0;                  // discounts by duration: folded into the weights
+
+  void run(u64 first, u64 last, std::vector<i64>& lengths, std::vector<std::int32_t>& successor,
+           std::vector<double>& weight, std::vector<double>& earned) const {
+    const u64 others = g.joints / actions;
+    std::vector<double> share(g.most_dists(first, last));
+    std::vector<std::pair<std::int32_t, double>> row;
+    for (u64 s = first; s < last; ++s)
+      for (u64 a = 0; a < actions; ++a) {
+        row.clear();
+        double sum = 0.0;
+        if (!g.terminal(s)) {
+          std::fill(share.begin(), share.end(), 0.0);
+          for (u64 o = 0; o < others; ++o) share[g.dist(s, u64(table[a * others + o]))] += shares[s * shares_stride + o];
+          for (i64 d = g.dists[s]; d < g.dists[s + 1]; ++d) sum += spread(d, share[d - g.dists[s]], row);
+        }
+        std::stable_sort(row.begin(), row.end(), [](auto& x, auto& y) { return x.first < y.first; });
+        const u64 before = successor.size();
+        for (auto& [to, p] : row) {
+          if (successor.size() > before && successor.back() == to) weight.back() += p;
+          else successor.push_back(to), weight.push_back(p);
+        }
+        lengths.push_back(i64(successor.size() - before));
+        earned.push_back(sum);
+      }
+  }
+
+ private:
+  double spread(i64 d, double share, std::vector<std::pair<std::int32_t, double>>& row) const {
+    double sum = 0.0;
+    if (share == 0.0) return sum;
+    for (i64 k = g.rows[d]; k < g.rows[d + 1]; ++k) {
+      const double p = share * g.probability[k];
+      if (reward) sum += p * reward[k];
+      row.emplace_back(g.successor[k], rho > 0 ? p * std::exp(-rho * (g.duration ? g.duration[k] : 1.0)) : p);
+    }
+    return sum;
+  }
+};
+
+// One backup of a decision problem: the best action, or the mean over a given policy.
+struct DecisionSweep {
+  u64 states = 0, actions = 0;
+  const i64* rows = nullptr;               // [states * actions + 1]
+  const std::int32_t* successor = nullptr;
+  const double *weight = nullptr, *earned = nullptr;  // earned: [states * actions]
+  const std::uint8_t* terminal = nullptr;  // [states]: keep what stands in `to`
+  double gamma = 1;
+
+  double q(u64 row, const double* from) const {
+    double even = 0.0, odd = 0.0;  // two chains, so that one addition need not wait for the other
+    i64 k = rows[row];
+    const i64 end = rows[row + 1];
+    for (; k + 1 < end; k += 2) {
+      even += weight[k] * from[successor[k]];
+      odd += weight[k + 1] * from[successor[k + 1]];
+    }
+    if (k < end) even += weight[k] * from[successor[k]];
+    return earned[row] + gamma * (even + odd);
+  }
+  void best(u64 first, u64 last, const double* from, double* to, std::int32_t* choice) const {
+    for (u64 s = first; s < last; ++s) {
+      if (terminal[s]) {
+        choice[s] = -1;
+        continue;
+      }
+      double most = q(s * actions, from);
+      std::int32_t chosen = 0;
+      for (u64 a = 1; a < actions; ++a)
+        if (const double here = q(s * actions + a, from); here > most) most = here, chosen = std::int32_t(a);
+      to[s] = most;
+      choice[s] = chosen;
+    }
+  }
+  void follow(u64 first, u64 last, const double* from, double* to, const double* policy) const {
+    for (u64 s = first; s < last; ++s) {
+      if (terminal[s]) continue;
+      double sum = 0.0;
+      for (u64 a = 0; a < actions; ++a)
+        if (const double share = policy[s * actions + a]; share != 0.0) sum += share * q(s * actions + a, from);
+      to[s] = sum;
+    }
+  }
+};
+
+// The longest way from any state without predecessors to each state; -1 where a cycle stands before it.
+// Returns how many states were reached.
+inline u64 depths(const Flat& g, std::int32_t* depth) {
+  std::vector<std::uint32_t> waiting(g.states, 0);
+  const i64 transitions = g.rows[g.dists[g.states]];
+  for (i64 k = 0; k < transitions; ++k) ++waiting[u64(g.successor[k])];
+  std::vector<std::uint32_t> ready;
+  ready.reserve(g.states);
+  for (u64 s = 0; s < g.states; ++s) {
+    depth[s] = waiting[s] ? -1 : 0;
+    if (!waiting[s]) ready.push_back(std::uint32_t(s));
+  }
+  std::vector<std::int32_t> latest(g.states, 0);
+  for (u64 i = 0; i < ready.size(); ++i) {
+    const u64 s = ready[i];
+    depth[s] = latest[s];
+    for (i64 k = g.rows[g.dists[s]]; k < g.rows[g.dists[s + 1]]; ++k) {
+      const u64 to = u64(g.successor[k]);
+      latest[to] = std::max(latest[to], depth[s] + 1);
+      if (--waiting[to] == 0) ready.push_back(std::uint32_t(to));
+    }
+  }
+  return ready.size();
+}
+}  // namespace motet
