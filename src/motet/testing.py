@@ -1,0 +1,315 @@
+"""Checks of users' own classes against motet's contracts, for their test suites.
+
+``check_world`` drives a world by random actions and raises a WorldError that names the clause that is broken and how to
+mend it. It is silent if all is well.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from motet.errors import SettingError, WorldError
+from motet.world import End, World, as_world
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["check_world"]
+
+Choice = Callable[[int, "NDArray[np.bool_] | None"], Any]
+"""The action of an agent, given its mask."""
+
+
+def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, limit: int = 100_000) -> None:
+    """Raise a WorldError if what ``factory()`` makes, a World or what ``as_world`` takes, breaks the contract of World.
+
+    Plays ``episodes`` episodes by random actions, each of them again with the same seed in the same and in another
+    world, and from a snapshot if the world can save. Each must end within ``limit`` calls of ``act``.
+    """
+    if episodes < 1 or limit < 1:
+        raise SettingError(f"episodes is {episodes} and limit is {limit}; expected 1 or more of each")
+    world, other = as_world(factory()), as_world(factory())
+    if world is other:
+        raise SettingError("the factory gave the same world twice; expected a new one at each call")
+    try:
+        _check_shape(world)
+        for episode in range(episodes):
+            _check_episode(world, other, seed + episode, limit)
+        _check_interrupted_reset(world)
+    finally:
+        world.close()
+        other.close()
+
+
+def _check_episode(world: World, other: World, seed: int, limit: int) -> None:
+    choose = _Random(world, seed)
+    world.reset(seed)
+    first = _Episode(world, choose, limit)
+    states: list[tuple[int, int, Any]] = []
+    while first.turn():
+        if world.can_save and world.group() and first.turns in (1, 4, 16, 64, 256):
+            states.append((first.turns, len(first.actions), world.get_state()))
+    first.finish()
+    for name, again in (("the same world", world), ("another world of the same factory", other)):
+        again.reset(seed)
+        second = _Episode(again, _Replay(first.actions), limit)
+        while second.turn():
+            pass
+        _compare(f"a second episode with seed {seed} in {name}", "same seed, same episode", first, 0, second)
+    for turns, played, state in states:
+        other.set_state(state)
+        rest = _Episode(other, _Replay(first.actions[played:]), limit, first.marks[turns])
+        while rest.turn():
+            pass
+        _compare(f"what follows a snapshot taken after {turns} turns", "get_state and set_state", first, turns, rest)
+
+
+def _check_shape(world: World) -> None:
+    agents = world.agents
+    if not agents or len(set(agents)) != len(agents) or not all(isinstance(name, str) for name in agents):
+        _broken("agents", f"agents is {agents!r}", "different names, at least one")
+    for what in ("observation_spaces", "action_spaces"):
+        spaces = getattr(world, what)
+        if len(spaces) != len(agents):
+            _broken(what, f"there are {len(spaces)} for {len(agents)} agents", "one for each agent, by its index")
+
+
+def _check_interrupted_reset(world: World) -> None:
+    """A reset in the middle of an episode begins a new one."""
+    choose = _Random(world, 0)
+    world.reset()
+    world.act([choose(agent, world.mask(agent)) for agent in world.group()])
+    world.reset()
+    if not world.group():
+        _broken("reset", "after a reset in the middle of an episode nobody is to act", "a new episode")
+    if ends := list(world.ended()):
+        _broken("reset", f"after a reset ended() still speaks of {ends}", "forget what the last episode left")
+    if earned := {name: r for agent, name in enumerate(world.agents) if (r := world.reward(agent))}:
+        _broken("reset", f"after a reset there are rewards, {earned}", "forget what the last episode left")
+
+
+class _Random:
+    """Random actions, among those that are allowed."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        # Copies: sampling from a world's own spaces could change what the world itself draws from them.
+        self._spaces = [copy.deepcopy(space) for space in world.action_spaces]
+        for agent, space in enumerate(self._spaces):
+            space.seed(1000 * seed + agent)
+
+    def __call__(self, agent: int, mask: NDArray[np.bool_] | None) -> Any:
+        space = self._spaces[agent]
+        return space.sample() if mask is None else space.sample(mask=mask.astype(np.int8))
+
+
+class _Replay:
+    """The same actions once more."""
+
+    def __init__(self, actions: list[Any]) -> None:
+        self._actions = iter(actions)
+
+    def __call__(self, agent: int, mask: NDArray[np.bool_] | None) -> Any:
+        return next(self._actions)
+
+
+class _Episode:
+    """One episode, with all that is checked on the way. ``trace`` has what happened in each turn, comparable."""
+
+    def __init__(self, world: World, choose: Choice, limit: int, mark: _Mark | None = None) -> None:
+        self.world, self.choose, self.limit = world, choose, limit
+        self.actions: list[Any] = []
+        self.turns = 0
+        self.trace: list[dict[str, Any]] = []
+        self.acted: set[int] = set(mark[0]) if mark else set()
+        self.over: set[int] = set(mark[1]) if mark else set()
+        self.marks: list[_Mark] = [(frozenset(self.acted), frozenset(self.over))]
+        if not world.group():
+            _broken("reset", "after reset() nobody is to act", "group() with those who act first")
+
+    def turn(self) -> bool:
+        """Play one turn; False when the episode is over."""
+        world = self.world
+        group = list(world.group())
+        if not group:
+            return False
+        if self.turns >= self.limit:
+            _broken(
+                "an end",
+                f"the episode is not over after {self.limit} calls of act()",
+                "terminate or truncate every agent at some time, or give check_world a higher limit",
+            )
+        self._check_group(group)
+        happened: dict[str, Any] = {"group": [world.agents[agent] for agent in group]}
+        actions = []
+        for agent in group:
+            name = world.agents[agent]
+            happened[f"the reward of {name}"] = self._reward(agent)
+            happened[f"the observation of {name}"] = self._observation(agent)
+            mask = self._mask(agent)
+            happened[f"the mask of {name}"] = None if mask is None else mask.tolist()
+            try:
+                actions.append(self.choose(agent, mask))
+            except StopIteration:
+                happened["group"] = "there is one more turn"
+                self.trace.append(happened)
+                return False
+        self.actions += actions
+        self.acted |= set(group)
+        world.act(actions)
+        self.turns += 1
+        for end in world.ended():
+            happened |= self._end(end)
+        if again := list(world.ended()):
+            _broken("ended", f"asked a second time it tells {again} again", "clear it when asked")
+        self.trace.append(happened)
+        self.marks.append((frozenset(self.acted), frozenset(self.over)))
+        return True
+
+    def finish(self) -> None:
+        """What must hold when nobody acts any more."""
+        world = self.world
+        if left := self.acted - self.over:
+            names = [world.agents[agent] for agent in sorted(left)]
+            _broken("ended", f"group() is empty, but ended() never told of {names}", "report everyone who acted")
+        for agent in sorted(self.over):
+            if late := world.reward(agent):
+                _broken(
+                    "rewards until the end",
+                    f"{world.agents[agent]} earned {late} after its episode had ended",
+                    "end its episode when it can earn no more",
+                )
+
+    def _where(self, agent: int) -> str:
+        return f"{self.world.agents[agent]} in turn {self.turns}"
+
+    def _check_group(self, group: list[int]) -> None:
+        if len(set(group)) != len(group) or not all(0 <= agent < len(self.world.agents) for agent in group):
+            _broken("group", f"in turn {self.turns} it is {group}", "different indices of agents")
+        if back := self.over & set(group):
+            _broken(
+                "nobody acts after its end",
+                f"{self._where(min(back))} is to act, but its episode has ended",
+                "leave it out until reset()",
+            )
+
+    def _reward(self, agent: int) -> float:
+        reward = self.world.reward(agent)
+        if not isinstance(reward, float | int) or not math.isfinite(reward):
+            _broken("reward", f"{self._where(agent)} earned {reward!r}", "give a finite float")
+        if again := self.world.reward(agent):
+            _broken("reward", f"{self._where(agent)} was asked twice and got {reward}, then {again}", "clear it")
+        return float(reward)
+
+    def _observation(self, agent: int) -> str:
+        where = self._where(agent)
+        space = self.world.observation_spaces[agent]
+        seen = self.world.observe(agent)
+        arrays = _arrays(seen)
+        for array, leaf in _pairs(seen, space):
+            if not isinstance(array, np.ndarray):
+                _broken("observation", f"{where} sees a {type(array).__name__}", "give arrays, or a dict or tuple")
+            if array.dtype != leaf.dtype or array.shape != leaf.shape:
+                _broken(
+                    "observation",
+                    f"{where} sees {array.dtype} {list(array.shape)}, the space has {leaf.dtype} {list(leaf.shape)}",
+                    "give what the space says",
+                )
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                _broken("observation", f"{where} sees an array that is not C-contiguous and writeable", "copy it")
+        if not space.contains(seen):
+            low = [(leaf.min(), leaf.max()) for leaf in arrays if leaf.size]
+            _broken(
+                "observation",
+                f"{where} sees what is not in {space} (lowest and highest values: {low})",
+                "widen the space, or mend NaN, bounds and keys of the observation",
+            )
+        mark = _digest(arrays)
+        for array in arrays:  # all bits turned, so that no value stays as it was
+            array.reshape(-1).view(np.uint8)[...] ^= 255
+        if _digest(_arrays(self.world.observe(agent))) != mark:
+            _broken(
+                "fresh observations",
+                f"{where}: after its observation was written over, or just by looking, a second look shows another one",
+                "give a copy at each call, and let looking change nothing",
+            )
+        return mark
+
+    def _mask(self, agent: int) -> NDArray[np.bool_] | None:
+        mask = self.world.mask(agent)
+        if mask is None:
+            return None
+        count = getattr(self.world.action_spaces[agent], "n", None)
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (count,):
+            _broken("mask", f"that of {self._where(agent)} is {mask!r}", f"None, or bool [{count}]")
+        if not mask.any():
+            _broken("mask", f"{self._where(agent)} is to act, but no action is allowed", "allow one")
+        return mask
+
+    def _end(self, end: End) -> dict[str, Any]:
+        agent, terminated, truncated = end
+        if agent in self.over:
+            _broken("ended", f"{self._where(agent)} ended for the second time", "report an end once in an episode")
+        if not (terminated or truncated):
+            _broken("ended", f"{self._where(agent)} neither terminated nor was truncated", "say which")
+        self.over.add(agent)
+        name = self.world.agents[agent]
+        return {
+            f"the end of {name}": (bool(terminated), bool(truncated)),
+            f"the last reward of {name}": self._reward(agent),
+            f"the last observation of {name}": self._observation(agent),
+        }
+
+
+_Mark = tuple[frozenset[int], frozenset[int]]  # who has acted, whose episode is over
+
+
+def _compare(what: str, clause: str, first: _Episode, skip: int, second: _Episode) -> None:
+    mend = (
+        "let all chance come from the seed of reset(), and let reset() forget everything else"
+        if not skip
+        else "keep everything that decides what follows, random streams included, or set can_save to False"
+    )
+    past = first.trace[skip:]
+    for turn, (was, now) in enumerate(zip(past, second.trace, strict=False)):
+        for key in was | now:
+            if was.get(key) != now.get(key):
+                _broken(
+                    clause, f"{what} differs in turn {skip + turn}: {key}: {was.get(key)}, now {now.get(key)}", mend
+                )
+    if len(past) != len(second.trace):
+        _broken(clause, f"{what} has {len(second.trace)} turns; expected {len(past)}", mend)
+
+
+def _broken(clause: str, what: str, mend: str) -> NoReturn:
+    raise WorldError(f"broken clause '{clause}': {what}; to mend it: {mend}")
+
+
+def _arrays(nest: Any) -> list[Any]:
+    if isinstance(nest, dict):
+        return [leaf for key in nest for leaf in _arrays(nest[key])]
+    if isinstance(nest, tuple):
+        return [leaf for part in nest for leaf in _arrays(part)]
+    return [nest]
+
+
+def _pairs(nest: Any, space: Any) -> list[tuple[Any, Any]]:
+    """Each array with its space, as far as the two have the same parts; contains() tells where they have not."""
+    parts = getattr(space, "spaces", None)
+    if isinstance(nest, dict) and isinstance(parts, dict):
+        return [pair for key in nest.keys() & parts.keys() for pair in _pairs(nest[key], parts[key])]
+    if isinstance(nest, tuple) and isinstance(parts, tuple):
+        return [pair for inner in zip(nest, parts, strict=False) for pair in _pairs(*inner)]
+    return [] if parts else [(nest, space)]
+
+
+def _digest(arrays: list[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
