@@ -13,10 +13,6 @@ import pytest
 PRELOAD = ["motet.publication", "motet.replay"]
 
 
-def _nothing() -> None:
-    pass
-
-
 @pytest.fixture(scope="session", params=["forkserver", "spawn"])
 def any_context(request: pytest.FixtureRequest) -> multiprocessing.context.BaseContext:
     """Both ways in which children may be started."""
@@ -35,7 +31,7 @@ def _context(method: str) -> multiprocessing.context.BaseContext:
         context.set_forkserver_preload(PRELOAD)
     # The helpers of multiprocessing itself stay until the end: they are started before anything is counted.
     resource_tracker.ensure_running()
-    process = context.Process(target=_nothing)
+    process = context.Process(target=time.sleep, args=(0,))
     process.start()
     process.join()
     process.close()

@@ -159,7 +159,7 @@ def test_a_full_file_system_is_a_clear_error(tmp_path, monkeypatch, code):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(MemoryShortError, match="on the file system of .* asked for, .* available"):
+    with pytest.raises(MemoryShortError, match=r"on the file system of .* asked for, .* available"):
         Segment(SPEC, directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -186,7 +186,7 @@ def test_bad_shapes(shape):
 
 
 def test_objects_cannot_be_shared():
-    with pytest.raises(SettingError, match="dtype: given .*, expected one without Python objects"):
+    with pytest.raises(SettingError, match=r"dtype: given .*, expected one without Python objects"):
         Array((3,), "O")
 
 

@@ -716,14 +716,20 @@ BIG_ENDIAN = np.zeros((2, 2), ">f4")
         (camera(np.zeros((2, 3), np.uint8)), "observation/camera: given uint8 (2, 3), expected uint8 (2, 2)"),
         (camera(np.zeros((2, 2))), "observation/camera: given float64 (2, 2), expected uint8 (2, 2)"),
         (camera(np.zeros((2, 2, 1), np.uint8)), "given uint8 (2, 2, 1), expected uint8 (2, 2)"),
-        (camera(np.zeros((2, 4), np.uint8)[:, ::2]), "observation/camera: given a strided ndarray, expected a contiguous"),
+        (
+            camera(np.zeros((2, 4), np.uint8)[:, ::2]),
+            "observation/camera: given a strided ndarray, expected a contiguous",
+        ),
         (camera(np.zeros((1, 2), np.uint8)), "given uint8 (1, 2), expected uint8 (2, 2)"),
         (camera([[0, 0], [0, 0]]), "observation/camera: given list, expected a contiguous array of uint8 (2, 2)"),
         (camera(None), "observation/camera: given NoneType"),
         ({"observation": {"speed": 1.0}}, "observation/camera: given a dict without it"),
         ({"observation": {"kamera": STEP["observation"]["camera"], "speed": 1.0}}, "observation/camera: given a dict"),
         ({"observation": obs(0)}, "observation/camera: given a ndarray without it"),
-        ({"observation": {"camera": STEP["observation"]["camera"], "speed": "fast"}}, "observation/speed: given 'fast' (str)"),
+        (
+            {"observation": {"camera": STEP["observation"]["camera"], "speed": "fast"}},
+            "observation/speed: given 'fast' (str)",
+        ),
         ({"action": 1.5}, "action: given 1.5 (float), expected one int64"),
         ({"action": 2**63}, "action: given 9223372036854775808 (int), expected one int64"),
         ({"action": obs(1)}, "(ndarray of float32 (2,)), expected one int64"),
@@ -738,7 +744,10 @@ BIG_ENDIAN = np.zeros((2, 2), ">f4")
         ({"version": -1}, "version: given -1, expected an integer from 0 on"),
         ({"version": 2**56}, "version: given 72057594037927936, expected an integer from 0 on, less than 2**56"),
         ({"version": 1.5}, "version: given 1.5"),
-        ({"terminated": True}, "final_observation: missing; the last row of an episode comes with what is observed behind"),
+        (
+            {"terminated": True},
+            "final_observation: missing; the last row of an episode comes with what is observed behind",
+        ),
         ({"truncated": True, "final_observation": LAST["final_observation"]}, "final_mask: missing"),
         (LAST, "final_observation: given without terminated or truncated, expected only with the episode's last row"),
         ({**LAST, "terminated": True, "final_action": 1}, "final_action: given, but this field has no next"),
@@ -769,7 +778,10 @@ MANY = {"observation": np.zeros((3, 2), np.float32), "action": np.arange(3), "re
     [
         ({"action": np.arange(2)}, "action: given int64 (2,), expected int64 (rows,)"),
         ({"reward": np.zeros(3)}, "reward: given float64 (3,), expected float32 (rows,)"),
-        ({"observation": np.zeros((3, 3), np.float32)}, "observation: given float32 (3, 3), expected float32 (rows, 2)"),
+        (
+            {"observation": np.zeros((3, 3), np.float32)},
+            "observation: given float32 (3, 3), expected float32 (rows, 2)",
+        ),
         ({"observation": 1.0}, "observation: given float, expected an array of float32 (rows, 2)"),
         ({"reward": np.array([0, np.nan, 0], np.float32)}, "reward: given NaN"),
         ({"terminated": True}, "final_observation: missing"),
@@ -879,7 +891,7 @@ def test_wrong_priorities():
     with pytest.raises(SettingError, match="batch: expected one that this reader made"):
         reader.update(other.sample(3), np.ones(3, np.float32))
     for beta in (-0.1, 1.1, float("nan")):
-        with pytest.raises(SettingError, match="beta: given .*, expected 0 to 1"):
+        with pytest.raises(SettingError, match=r"beta: given .*, expected 0 to 1"):
             reader.sample(3, beta=beta)
 
 

@@ -165,7 +165,9 @@ class Both:
     def check(self, batch: Batch, n_frames: int, n_step: int) -> None:
         """Every row of a sampled batch, against the model."""
         starts = [set(lane.starts(n_frames, n_step)) for lane in self.naive]
-        wanted: dict[str, list[Any]] = {k: [] for k in ("stack", "next", "here", "there", "reward", "discount", "version")}
+        wanted: dict[str, list[Any]] = {
+            k: [] for k in ("stack", "next", "here", "there", "reward", "discount", "version")
+        }
         for lane, row in zip(batch.lane.tolist(), batch.row.tolist(), strict=True):
             naive = self.naive[lane]
             assert row in starts[lane], f"row {row} of lane {lane} is no start of {sorted(starts[lane])}"
@@ -287,8 +289,17 @@ def test_consume_once_hands_out_every_row_once_and_in_order(script, n_frames, le
                 assert batch.valid is not None and batch.valid[f].tolist() == valid
                 numbers = [naive.stack(i, n_frames) for i in range(first, first + length + 1)]
                 wanted = stacked(numbers if n_frames > 1 else [n[0] for n in numbers])
-                same({"picture": batch.observation["picture"][f], "pair": tuple(a[f] for a in batch.observation["pair"])}, wanted)
-                walked = [naive.walk(i, 1)[1:] if ok else (0.0, 0.0) for i, ok in zip(range(first, first + length), valid, strict=True)]
+                same(
+                    {
+                        "picture": batch.observation["picture"][f],
+                        "pair": tuple(a[f] for a in batch.observation["pair"]),
+                    },
+                    wanted,
+                )
+                walked = [
+                    naive.walk(i, 1)[1:] if ok else (0.0, 0.0)
+                    for i, ok in zip(range(first, first + length), valid, strict=True)
+                ]
                 np.testing.assert_array_equal(batch.reward[f], np.array([w[0] for w in walked], np.float32))
                 np.testing.assert_array_equal(batch.discount[f], np.array([w[1] for w in walked], np.float32))
                 assert batch.version[f].tolist() == [naive.rows[i].version for i in range(first, first + length)]
@@ -316,7 +327,10 @@ def test_consume_once_hands_out_every_row_once_and_in_order(script, n_frames, le
 
 
 @SETTINGS
-@given(st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any), st.lists(st.integers(1, 13), min_size=1, max_size=30))
+@given(
+    st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any),
+    st.lists(st.integers(1, 13), min_size=1, max_size=30),
+)
 def test_shares_are_exact_over_batches(shares, sizes):
     names = [f"p{i}" for i in range(len(shares))]
     spec = ReplaySpec(Field(), Field((), "int64"), capacity=20 * len(shares), lanes=dict.fromkeys(names, 1))

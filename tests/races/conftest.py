@@ -1,0 +1,13 @@
+"""Whatever happens in a race, nobody is left running."""
+
+from collections.abc import Iterator
+
+import pytest
+import race_roles
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays(no_leaks: None) -> Iterator[None]:
+    """Ends before the check for leaks begins."""
+    yield
+    race_roles.dismiss_all()
