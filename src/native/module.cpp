@@ -11,7 +11,9 @@ PyMODINIT_FUNC PyInit__native() {
   PyObject* m = PyModule_Create(&definition);
   if (!m) return nullptr;
   using namespace motet;
-  if (add_bell(m) && add_tree(m) && add_slots(m) && add_lane(m) && add_reader(m) && add_mlp(m) && add_sweep(m)) return m;
+  if (add_bell(m) && add_tree(m) && add_slots(m) && add_lane(m) && add_reader(m) && add_mlp(m) && add_limits(m) &&
+      add_sweep(m))
+    return m;
   Py_DECREF(m);
   return nullptr;
 }

@@ -240,5 +240,6 @@ bool add_slots(PyObject* module);
 bool add_lane(PyObject* module);
 bool add_reader(PyObject* module);
 bool add_mlp(PyObject* module);
+bool add_limits(PyObject* module);
 bool add_sweep(PyObject* module);
 }  // namespace motet
