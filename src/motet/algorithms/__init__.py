@@ -1,0 +1,6 @@
+"""The shipped algorithms: one file each with its config, its update and how it acts. Importing this imports torch."""
+
+from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.iqn import IQNConfig
+
+__all__ = ["DQNConfig", "IQNConfig"]
