@@ -53,10 +53,8 @@ class Board:
     def __init__(self, processes: int, actors: int, agents: int, stacks: int, segment: Segment) -> None:
         self._size = (processes, actors, agents, stacks)
         self._segment = segment
-        for name, array in self.layout(*self._size).items():
+        for name in self.layout(*self._size):
             segment[name][...] = 0
-            if array.dtype == "float64":
-                segment[name][...] = 0.0
         self._attach()
         for name in ("acted", "learnt"):
             _native.Bell(segment[f"board/{name}"], fresh=True)
@@ -67,6 +65,7 @@ class Board:
         """The arrays that a segment needs to hold such a board."""
         return {
             "board/stop": Array((8,), "uint64"),
+            "board/evaluation": Array((8,), "float64"),
             "board/alive": Array((processes, 8), "float64"),
             "board/rounds": Array((actors, 8), "uint64"),
             "board/learned": Array((stacks, 8), "uint64"),
@@ -80,6 +79,7 @@ class Board:
     def _attach(self) -> None:
         part = self._segment
         self.stop = part["board/stop"]
+        self.evaluation = part["board/evaluation"]  # how many, step, team return of the newest, best so far
         self.alive = part["board/alive"]
         self.rounds = part["board/rounds"]
         self.learned = part["board/learned"]  # updates, synced round

@@ -139,10 +139,20 @@ class RunDirectory:
 
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
         """Write a checkpoint and forget all but the newest ``keep``."""
+        target = self._place(checkpoint, self.checkpoints / f"{checkpoint.step:012d}")
+        for step in self.steps()[:-keep]:
+            shutil.rmtree(self.checkpoints / f"{step:012d}", ignore_errors=True)
+        return target
+
+    def save_best(self, checkpoint: Checkpoint) -> Path:
+        """Keep the policies of the best evaluation so far."""
+        return self._place(checkpoint, self.path / "best")
+
+    def _place(self, checkpoint: Checkpoint, target: Path) -> Path:
+        """Write a folder beside its name, whole, and let it take the place of what may be there."""
         from safetensors.numpy import save_file
 
-        target = self.checkpoints / f"{checkpoint.step:012d}"
-        beside = self.checkpoints / f".{checkpoint.step}.{uuid.uuid4().hex[:8]}"
+        beside, old = (target.with_name(f".{target.name}.{word}.{uuid.uuid4().hex[:8]}") for word in ("new", "old"))
         beside.mkdir(parents=True)
         try:
             for name, arrays in checkpoint.agents.items():
@@ -153,12 +163,11 @@ class RunDirectory:
             (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
             _sync(beside)
             if target.exists():
-                shutil.rmtree(target)
+                target.rename(old)
             beside.rename(target)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        for step in self.steps()[:-keep]:
-            shutil.rmtree(self.checkpoints / f"{step:012d}", ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
         return target
 
     def load(self, step: int | None = None) -> Checkpoint:

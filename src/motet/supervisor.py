@@ -33,7 +33,7 @@ class Limits:
     window_s: float = 60.0
     """The window."""
     back_off_s: float = 0.02
-    """The pause before the first restart; doubled for every further one within the window, up to 5 s."""
+    """The pause before the first restart; doubled for every further one within the window, up to 1 s."""
     stop_s: float = 30.0
     """How long processes have to end when they are asked to."""
 
@@ -164,7 +164,7 @@ class Supervisor:
             raise ChildError(
                 f"{why}; it had {len(role.restarts)} restarts within {self._limits.window_s:g} s, which is the limit"
             )
-        pause = min(self._limits.back_off_s * 2 ** len(role.restarts), 5.0)
+        pause = min(self._limits.back_off_s * 2 ** len(role.restarts), 1.0)
         role.restarts.append(now)
         role.total_restarts += 1
         role.due = now + pause

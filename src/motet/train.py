@@ -24,6 +24,7 @@ import numpy as np
 
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner, play_serial
+from motet._evaluator import play_evaluator
 from motet._process import Child, Portable
 from motet._runs import hold
 from motet.algorithm import AlgorithmConfig
@@ -75,6 +76,12 @@ class Settings:
     """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
     seconds: float | None = None
     """End after so long, even if steps are left."""
+    evaluate_every: int | None = None
+    """Steps between evaluations: greedy episodes of the published policies, in a process of their own. Off by default."""
+    evaluate_episodes: int = 20
+    """Episodes of an evaluation."""
+    until_return: float | None = None
+    """End when the team's mean return in an evaluation reaches this."""
     checkpoint_every: int | None = None
     """Steps between checkpoints; by default a tenth of all steps."""
     keep_replay: bool = False
@@ -96,6 +103,12 @@ class Settings:
             raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
         if self.slack is not None and self.updates_per_step is None and self.engine == "processes":
             raise SettingError("slack: given without updates_per_step, which it is a slack around")
+        if self.until_return is not None and self.evaluate_every is None:
+            raise SettingError("until_return: given without evaluate_every, which measures it")
+        if self.evaluate_every is not None and (self.evaluate_every < 1 or self.evaluate_episodes < 1):
+            raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
+        if self.evaluate_every is not None and self.engine == "serial":
+            raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
         _ = self.pace
@@ -361,13 +374,21 @@ def _play_processes(
         start = lambda n: Child(name, play_learner, (handles, i), log(name))  # noqa: E731
         return Role(name, start, lambda: float(handles.board.alive[row, 0]), essential=False)
 
+    def evaluator() -> Role:
+        row = roster.actors + len(roster.processes)
+        args = (handles, settings.evaluate_every, settings.evaluate_episodes, directory.path if directory else None)
+        start = lambda n: Child("evaluator", play_evaluator, args, log("evaluator"))  # noqa: E731
+        return Role("evaluator", start, lambda: float(handles.board.alive[row, 0]), essential=False)
+
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
+    if settings.evaluate_every is not None:
+        roles.append(evaluator())
     supervisor = Supervisor(roles, limits, say)
     book = _Book(handles, settings, directory, Watch(handles, roles), watch)
     with _interrupts() as interrupted:
         try:
             supervisor.start()
-            while not (supervisor.finished() or interrupted.is_set() or book.out_of_time()):
+            while not (supervisor.finished() or interrupted.is_set() or book.out_of_time() or book.good_enough()):
                 supervisor.watch(0.1)
                 book.tick()
             _say_interrupted(interrupted, directory, say)
@@ -452,6 +473,11 @@ class _Book:
     def out_of_time(self) -> bool:
         limit = self._settings.seconds
         return limit is not None and time.monotonic() - self._started > limit
+
+    def good_enough(self) -> bool:
+        wanted = self._settings.until_return
+        count, _, _, best = self._handles.board.evaluation[:4]
+        return wanted is not None and count > 0 and best >= wanted
 
     def unfinished(self) -> bool:
         return max(map(self._handles.steps, range(len(self._handles.replays)))) < self._handles.roster.steps
