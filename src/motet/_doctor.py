@@ -1,0 +1,276 @@
+"""``motet doctor``: what this machine offers, line by line, and what to do where something is missing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json as json_format
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from motet._version import __version__
+from motet.errors import MotetError, SettingError
+
+__all__ = ["Finding", "doctor", "examine"]
+
+Verdict = Literal["ok", "warning", "missing"]
+
+TORCH_S = 60.0
+"""How long the import of torch may take."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, how it is, what was found, what to do about it."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+    essential: bool = False
+    """Nothing works without it."""
+
+
+def doctor(json: bool = False, directory: str | None = None) -> int:
+    """Tell what this machine offers, and what to do where something is missing.
+
+    Args:
+        json: Print one object for machines instead of a table for people.
+        directory: Look also at how much a replay on this folder's file system may take.
+    """
+    findings = list(examine(directory))
+    failed = any(f.essential and f.verdict == "missing" for f in findings)
+    if json:
+        report = {"ok": not failed, "findings": [asdict(f) for f in findings]}
+        sys.stdout.write(json_format.dumps(report) + "\n")
+    else:
+        _show(findings, failed)
+    return 1 if failed else 0
+
+
+def examine(directory: str | None = None) -> Iterator[Finding]:
+    """All findings, one by one."""
+    yield Finding("motet", "ok", f"{__version__}, Python {platform.python_version()}")
+    yield Finding("kernel", *_kernel())
+    core = _core()
+    yield core
+    if core.verdict == "ok":
+        yield Finding("shared memory", *_shared_memory(), essential=True)
+        if directory is not None:
+            yield Finding("directory", *_directory(directory))
+        yield Finding("bell", *_bell())
+    yield Finding("cores", *_cores())
+    yield Finding("start method", *_start_method())
+    yield Finding("open files", *_open_files())
+    yield _torch()
+    for name, extra, what in (
+        ("ray", "ray", "runs over several machines"),
+        ("wandb", "wandb", "Weights & Biases"),
+        ("cpprb", "bench", "a peer of motet bench"),
+        ("torchrl", "bench", "a peer of motet bench"),
+        ("stable-baselines3", "bench", "a peer of motet bench"),
+    ):
+        yield Finding(name, *_package(name, extra, what))
+
+
+# ---- each looks at one thing
+
+Look = tuple[Verdict, str, str]
+
+
+def _kernel() -> Look:
+    found = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if platform.system() in ("Linux", "Darwin"):
+        return "ok", found, ""
+    return "warning", found, "motet is made for Linux and macOS; elsewhere use WSL or a container"
+
+
+def _core() -> Finding:
+    try:
+        native = importlib.import_module("motet._native")
+    except ImportError as error:
+        advice = "needs a C++17 compiler: apt install g++ (or xcode-select --install), then pip install motet again"
+        return Finding("native core", "missing", str(error), advice, essential=True)
+    file = Path(str(native.__file__)).name
+    # A core whose atomics are not lock-free does not compile.
+    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free", essential=True)
+
+
+def _shared_memory() -> Look:
+    from motet import _memory
+
+    limits = _memory_limits()
+    room = _memory.available_bytes()
+    try:
+        _memory.Segment({"probe": _memory.Array((1 << 20,))})
+    except (MotetError, OSError) as error:
+        return "missing", str(error), "free some memory, or allow memfd_create in the container"
+    if room is None or not limits:
+        return "ok", "a segment can be made; how large is not known here", ""
+    binding = min(limits, key=lambda name: limits[name])
+    others = [f"{name} {_memory.format_bytes(n)}" for name, n in limits.items() if name != binding]
+    beside = f" ({', '.join(others)})" if others else ""
+    found = f"a segment may take {_memory.format_bytes(room)}: {binding} binds{beside}"
+    if room < 1 << 30:
+        return "warning", found, "little room for replays: smaller capacities, or directory=… on a disk"
+    return "ok", found, ""
+
+
+def _directory(directory: str) -> Look:
+    from motet import _memory
+
+    if not Path(directory).is_dir():
+        raise SettingError(f"directory: given {directory!r}, expected an existing folder")
+    room = _memory.available_bytes(directory)
+    return "ok", f"a segment may take {_memory.format_bytes(room or 0)} on the file system of {directory}", ""
+
+
+def _memory_limits() -> dict[str, int]:
+    """What bounds a segment, by name, as far as the system tells."""
+    from motet import _memory
+
+    if sys.platform != "linux":
+        return {}
+    limits = {"free memory": _memory._meminfo("MemAvailable")}
+    groups = [
+        room for room in _memory._cgroup_room() if room < 1 << 60
+    ]  # the first version writes "no limit" as a number
+    return limits | ({"control group": min(groups)} if groups else {})
+
+
+def _bell() -> Look:
+    if sys.platform == "linux":
+        return "ok", "waits on a futex", ""
+    if sys.platform == "darwin" and platform.mac_ver()[0] >= "14.4":
+        return "ok", "waits on os_sync", ""
+    return "warning", "waits by polling every 50 us", "works, but a wait costs more: macOS 14.4 or Linux is better"
+
+
+def _cores() -> Look:
+    total = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    found = f"{usable} usable of {total}"
+    quota = _cgroup_cores()
+    if quota is not None:
+        found += f", the control group allows {quota:g}"
+        usable = min(usable, int(quota)) if quota >= 1 else 0
+    if usable < 2:
+        return "warning", found, "actors and learners will take turns on one core: allow two or more"
+    return "ok", found, ""
+
+
+def _cgroup_cores() -> float | None:
+    """How many cores' worth of time the control group allows; None if it does not say."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            words = _lines(Path("/sys/fs/cgroup") / path.lstrip("/") / "cpu.max")
+            if words and not words[0].startswith("max"):
+                quota, period = words[0].split()
+                return int(quota) / int(period)
+        elif "cpu" in controllers.split(","):
+            group = Path("/sys/fs/cgroup/cpu") / path.lstrip("/")
+            quota_us, period_us = _lines(group / "cpu.cfs_quota_us"), _lines(group / "cpu.cfs_period_us")
+            if quota_us and period_us and int(quota_us[0]) > 0:
+                return int(quota_us[0]) / int(period_us[0])
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # not there, or not for us
+        return []
+
+
+def _start_method() -> Look:
+    methods = multiprocessing.get_all_start_methods()
+    if "forkserver" in methods:
+        return "ok", "forkserver, a child starts in milliseconds", ""
+    return "warning", methods[0], "no forkserver here: a child takes about 1.5 s to start"
+
+
+def _open_files() -> Look:
+    if sys.platform == "win32":
+        return "ok", "no limit known", ""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{soft} (up to {hard})"
+    if soft < 1024:
+        return "warning", found, f"ulimit -n {min(hard, 4096)} before large runs"
+    return "ok", found, ""
+
+
+_TORCH = """
+import json, time
+begun = time.perf_counter()
+import torch
+took_s = time.perf_counter() - begun
+devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+if torch.backends.mps.is_available():
+    devices.append("mps")
+print(json.dumps([torch.__version__, devices, took_s]))
+"""
+
+
+def _torch() -> Finding:
+    """In a process of its own: an import of torch that hangs or crashes is a finding, not the end of the doctor."""
+    advice = "pip install torch; replays, publications and planning work without it"
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", "missing", "not installed", advice)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=TORCH_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("torch", "missing", f"its import took more than {TORCH_S:.0f} s", "a disk that is too slow?")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Finding("torch", "missing", f"its import fails: {last}", advice)
+    version, devices, took_s = json_format.loads(done.stdout.strip().splitlines()[-1])
+    found = f"{version}, cpu{''.join(', ' + d for d in devices)}; its import takes {took_s:.1f} s"
+    return Finding("torch", "ok", found)
+
+
+def _package(name: str, extra: str, what: str) -> Look:
+    try:
+        return "ok", metadata.version(name), ""
+    except metadata.PackageNotFoundError:
+        return "missing", f"not installed: {what}", f"optional: pip install 'motet[{extra}]'"
+
+
+# ---- for people
+
+
+def _show(findings: list[Finding], failed: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"ok": "green", "warning": "yellow", "missing": "red"}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for f in findings:
+        style = styles[f.verdict] if f.essential or f.verdict != "missing" else "dim"
+        found = Text(f.found)
+        if f.advice:
+            found.append(f"\n{f.advice}", style="italic")
+        table.add_row(Text(f.verdict, style=style), Text(f.name, style="bold"), found)
+    console = Console()
+    console.print(table)
+    console.print(
+        Text("something essential is missing", style="red")
+        if failed
+        else Text("all that motet needs is there", style="green")
+    )

@@ -1,0 +1,82 @@
+"""The command ``motet``: one subcommand per verb. Nothing is imported but what the subcommand needs.
+
+A subcommand is a function whose parameters are its flags; the exit code is what it returns, nothing being 0. To add
+one, add a line to ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from motet._version import __version__
+from motet.errors import MotetError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
+    "doctor": ("motet._doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
+}
+"""Name: where its function is, and what it does in one line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        sys.stdout.write(_usage())
+        return 0
+    if given[0] in ("-V", "--version"):
+        sys.stdout.write(f"motet {__version__}\n")
+        return 0
+    name, rest = given[0], given[1:]
+    if name not in COMMANDS:
+        return _error(f"command: given {name!r}, expected one of {', '.join(COMMANDS)}: see motet --help")
+    try:
+        return _run(name, rest)
+    except MotetError as error:
+        if os.environ.get("MOTET_DEBUG") == "1":
+            raise
+        return _error(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    import tyro
+
+    where, function = COMMANDS[name][0].split(":")
+    command = getattr(importlib.import_module(where), function)
+    code = tyro.cli(command, prog=f"motet {name}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    return 0 if code is None else int(code)
+
+
+def _usage() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: motet COMMAND …",
+            "",
+            "Many learners, one world, nobody waits.",
+            "",
+            *lines,
+            "",
+            "motet COMMAND --help tells more. MOTET_DEBUG=1 shows the traceback of an error.",
+            "",
+        ]
+    )
+
+
+def _error(message: str) -> int:
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    sys.stderr.write(f"{red}error: {message}{plain}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
