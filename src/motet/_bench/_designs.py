@@ -1,0 +1,252 @@
+"""Motet's replay and the two common designs it is measured against, made so that all are used in the same way.
+
+Each design is two classes, what the writer's process holds and what the sampler's process holds. Both have
+``run(begin_at, seconds)``, which returns rows or batches per second. All store an observation, an action, a reward and
+a done flag; all batches have 256 transitions with both observations.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._bench._party import rate
+from motet._memory import Array, Segment
+from motet.replay import Field, Replay, ReplaySpec
+
+__all__ = [
+    "BATCH",
+    "BATCHES_A_LOOK",
+    "ROWS_A_LOOK",
+    "LockRing",
+    "LockSampler",
+    "LockWriter",
+    "MotetSampler",
+    "MotetWriter",
+    "QueueSampler",
+    "QueueWriter",
+    "Sampler",
+    "Shape",
+    "Writer",
+    "observations",
+    "replay_of",
+]
+
+BATCH = 256
+ROWS_A_LOOK = 256
+"""Rows added between two looks at the clock."""
+BATCHES_A_LOOK = 4
+
+Shape = tuple[int, ...]
+
+
+def observations(shape: Shape, n: int = 64) -> list[npt.NDArray[np.float32]]:
+    """What a writer adds, over and over: more than one, so that it is not always the same cache lines."""
+    return list(np.random.default_rng(1).standard_normal((n, *shape), np.float32))
+
+
+class Writer:
+    """Adds rows one by one."""
+
+    def steps(self, n: int) -> None:
+        """Add n rows."""
+        raise NotImplementedError
+
+    def run(self, begin_at: float, seconds: float) -> float:
+        """Rows per second."""
+        return rate(self.steps, ROWS_A_LOOK, begin_at, seconds)
+
+
+class Sampler:
+    """Draws batches of 256."""
+
+    def steps(self, n: int) -> None:
+        """Draw n batches."""
+        raise NotImplementedError
+
+    def run(self, begin_at: float, seconds: float) -> float:
+        """Batches per second."""
+        return rate(self.steps, BATCHES_A_LOOK, begin_at, seconds)
+
+
+# ---- ours
+
+
+def replay_of(shape: Shape, capacity: int) -> Replay:
+    """One lane, an observation of float32, an int64 action."""
+    return Replay(ReplaySpec(observation=Field(shape), action=Field((), "int64"), capacity=capacity))
+
+
+class MotetWriter(Writer):
+    """``append`` of one row. The lane is filled when this is made."""
+
+    def __init__(self, replay: Replay, shape: Shape) -> None:
+        self._writer, self._observations = replay.writer(), observations(shape)
+        block = np.stack(self._observations)
+        for _ in range(-(-replay.spec.capacity // len(block)) + 1):
+            self._writer.append_many(block, np.zeros(len(block), np.int64), np.ones(len(block), np.float32))
+
+    def steps(self, n: int) -> None:
+        """Append n rows."""
+        append = self._writer.append
+        for _ in range(n // 64):
+            for observation in self._observations:
+                append(observation, 3, 1.0)
+
+
+class MotetSampler(Sampler):
+    """``sample`` into arrays that are reused."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._reader = replay.reader(seed=1)
+
+    def steps(self, n: int) -> None:
+        """Draw n batches."""
+        for _ in range(n):
+            self._reader.sample(BATCH)
+
+
+# ---- numpy arrays and a lock
+
+
+class LockRing:
+    """numpy arrays in shared memory, one per field, next index and size beside them, one ``mp.Lock`` around everything.
+
+    Each observation is stored once; the next one is that of the following row.
+    """
+
+    def __init__(self, context: Any, shape: Shape, capacity: int) -> None:
+        self.shape, self.capacity, self.lock = shape, capacity, context.Lock()
+        self.segment = Segment(
+            {
+                "observation": Array((capacity, *shape), "float32"),
+                "action": Array((capacity,), "int64"),
+                "reward": Array((capacity,), "float32"),
+                "done": Array((capacity,), "bool"),
+                "index": Array((1,), "int64"),
+                "size": Array((1,), "int64"),
+            }
+        )
+        for name in ("action", "reward", "done", "index"):
+            self.segment[name][:] = 0
+        self.segment["observation"][:] = np.resize(np.stack(observations(shape)), (capacity, *shape))
+        self.segment["size"][:] = capacity
+
+
+class LockWriter(Writer):
+    """``add`` takes the lock and writes one row, field by field."""
+
+    def __init__(self, ring: LockRing) -> None:
+        self._lock, self._capacity = ring.lock, ring.capacity
+        self._observation, self._action, self._reward, self._done, self._index, self._size = (
+            ring.segment[name] for name in ("observation", "action", "reward", "done", "index", "size")
+        )
+        self._observations = observations(ring.shape)
+
+    def add(self, observation: npt.NDArray[np.float32], action: int, reward: float, done: bool) -> None:
+        """Write one row."""
+        with self._lock:
+            i = int(self._index[0])
+            self._observation[i] = observation
+            self._action[i] = action
+            self._reward[i] = reward
+            self._done[i] = done
+            self._index[0] = (i + 1) % self._capacity
+            if self._size[0] < self._capacity:
+                self._size[0] += 1
+
+    def steps(self, n: int) -> None:
+        """Add n rows."""
+        add = self.add
+        for _ in range(n // 64):
+            for observation in self._observations:
+                add(observation, 3, 1.0, False)
+
+
+class LockSampler(Sampler):
+    """``sample`` draws indices with a numpy generator, then takes the lock and gathers into arrays that are reused.
+
+    Drawing before the lock is taken is kind to the writer, which hardly ever gets the lock otherwise. ``np.take`` with
+    ``mode="clip"``: with the default mode numpy would gather into a temporary array first.
+    """
+
+    def __init__(self, ring: LockRing) -> None:
+        self._lock, self._capacity, self._rng = ring.lock, ring.capacity, np.random.default_rng(1)
+        self._size, self._observation = ring.segment["size"], ring.segment["observation"]
+        fields = {"observation": ring.shape, "action": (), "reward": (), "done": ()}
+        self._fields = [(ring.segment[k], np.empty((BATCH, *s), ring.segment[k].dtype)) for k, s in fields.items()]
+        self._next = np.empty((BATCH, *ring.shape), np.float32)
+
+    def sample(self, batch_size: int) -> list[npt.NDArray[Any]]:
+        """Draw one batch."""
+        index = self._rng.integers(0, int(self._size[0]), batch_size)
+        after = (index + 1) % self._capacity
+        with self._lock:
+            for source, out in self._fields:
+                np.take(source, index, axis=0, out=out, mode="clip")
+            np.take(self._observation, after, axis=0, out=self._next, mode="clip")
+        return [*(out for _, out in self._fields), self._next]
+
+    def steps(self, n: int) -> None:
+        """Draw n batches."""
+        for _ in range(n):
+            self.sample(BATCH)
+
+
+# ---- a queue and a thread that drains it
+
+
+class QueueWriter(Writer):
+    """Puts one pickled transition after another into an ``mp.Queue``; waits while a thousand are in it."""
+
+    def __init__(self, queue: Any, shape: Shape) -> None:
+        self._queue, self._observations = queue, observations(shape)
+        queue.cancel_join_thread()  # what is left in it at the end is nobody's loss
+
+    def steps(self, n: int) -> None:
+        """Put n transitions."""
+        put = self._queue.put
+        for _ in range(n // 64):
+            for observation in self._observations:
+                put((observation, 3, 1.0, False), True, 60.0)
+
+
+class QueueSampler(Sampler):
+    """A thread drains the queue into numpy arrays of the learner's own process, under a ``threading.Lock``."""
+
+    def __init__(self, queue: Any, shape: Shape, capacity: int) -> None:
+        self._queue, self._capacity, self._lock, self._at = queue, capacity, threading.Lock(), 0
+        self._obs = np.resize(np.stack(observations(shape)), (capacity, *shape))
+        self._fields: list[npt.NDArray[Any]] = [
+            np.zeros(capacity, np.int64),
+            np.zeros(capacity, np.float32),
+            np.zeros(capacity, np.bool_),
+        ]
+        self._out = [np.empty(BATCH, a.dtype) for a in self._fields]
+        self._both = np.empty((2, BATCH, *shape), np.float32)
+        self._rng = np.random.default_rng(1)
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self) -> None:
+        action, reward, done = self._fields
+        while True:  # ends with the process, which is asked to end by the bench
+            observation, a, r, d = self._queue.get()
+            with self._lock:
+                i = self._at
+                self._obs[i], action[i], reward[i], done[i] = observation, a, r, d
+                self._at = (i + 1) % self._capacity
+
+    def steps(self, n: int) -> None:
+        """Draw n batches."""
+        for _ in range(n):
+            with self._lock:
+                index = self._rng.integers(0, self._capacity, BATCH)
+                np.take(self._obs, index, axis=0, out=self._both[0], mode="clip")
+                for source, out in zip(self._fields, self._out, strict=True):
+                    np.take(source, index, axis=0, out=out, mode="clip")
+                index += 1
+                index %= self._capacity
+                np.take(self._obs, index, axis=0, out=self._both[1], mode="clip")
