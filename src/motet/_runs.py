@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.replay import FrameStack
 
 if TYPE_CHECKING:
     from motet.policy import Policy
@@ -143,11 +144,28 @@ def load_policies(
             sizes, state = configs[name].sizes(*spaces), checkpoint.agents[name]["state"]
             if state.shape != (sizes.state,):
                 raise SettingError(f"agent {name}: the checkpoint holds {state.size} numbers, expected {sizes.state}")
-            behaviour = configs[name].behaviour(*spaces)
-            header = {key: np.zeros(shape, dtype) for key, (shape, dtype) in configs[name].header.items()}
-            behaviour.load(state[: sizes.weights].copy(), header)
+            header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in configs[name].header.items()}
+            policy = BehaviourPolicy(configs[name].behaviour(*spaces), state[: sizes.weights], header)
             frames = configs[name].replay(*spaces, masked=masked).n_frames
-            policies[name] = BehaviourPolicy(behaviour, n_frames=frames)
+            policies[name] = _Framed(policy, frames) if frames > 1 else policy
     finally:
         made.close()
     return policies
+
+
+class _Framed:
+    """A policy that sees the last few observations, stacked as in training."""
+
+    def __init__(self, policy: Policy, n_frames: int) -> None:
+        self._policy, self._n_frames = policy, n_frames
+        self._stack: FrameStack | None = None
+
+    def reset(self, seed: int) -> None:
+        self._policy.reset(seed)
+        self._stack = None
+
+    def act(self, observation: Any, mask: Any = None) -> Any:
+        if self._stack is None:
+            self._stack = FrameStack(self._n_frames)
+            return self._policy.act(self._stack.begin(observation), mask)
+        return self._policy.act(self._stack.push(observation), mask)

@@ -1,0 +1,157 @@
+"""An experiment as a file: the flags of ``motet train``, written down, and agents with algorithms of their own.
+
+::
+
+    algorithm = "dqn"              # of all agents that have none of their own
+    steps = 50_000                 # any field of Settings, as on the command line
+
+    [limits]                       # as --limits.hang-s
+    hang_s = 30
+
+    [world]
+    name = "treasure_hunt"         # or "package.module:make_env"
+    agents = 3                     # its settings, as --agents and --world.size
+    size = 15
+
+    [dqn]                          # of all agents on DQN, as --dqn.learning-rate
+    learning_rate = 3e-4
+    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }
+
+    [agents.agent_2]               # of this one alone
+    algorithm = "iqn"
+    batch_size = 128
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from motet.algorithm import AlgorithmConfig, Exponential, Linear
+from motet.errors import SettingError
+from motet.train import ALGORITHMS, Settings, algorithm_config
+
+__all__ = ["Experiment", "read", "short_name"]
+
+
+@dataclass
+class Experiment:
+    """What a file, or the command line alone, says before the flags."""
+
+    world: str
+    world_settings: dict[str, Any] = field(default_factory=dict)
+    algorithm: str = "dqn"
+    settings: Settings = field(default_factory=Settings)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings by algorithm, for all agents on it."""
+    agents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Algorithm and settings by agent."""
+
+    def config(self, algorithm: str) -> AlgorithmConfig:
+        """An algorithm with the settings that the file has for it."""
+        given = algorithm_config(algorithm)
+        config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
+        return config
+
+    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig:
+        """An agent's own algorithm, or the default."""
+        if name not in self.agents:
+            return default
+        own = dict(self.agents[name])
+        algorithm = own.pop("algorithm", self.algorithm)
+        base = default if algorithm == self.algorithm else self.config(algorithm)
+        config: AlgorithmConfig = changed(base, own, f"agents.{name}")
+        return config
+
+
+def short_name(algorithm: str) -> str:
+    """What an algorithm's flags and its table begin with.
+
+    >>> short_name("iqn"), short_name("my_package.mine:TabularConfig")
+    ('iqn', 'tabular')
+    """
+    if algorithm in ALGORITHMS:
+        return algorithm
+    return algorithm.rpartition(":")[2].removesuffix("Config").lower() or "config"
+
+
+def read(path: Path) -> Experiment:
+    """An experiment from its file."""
+    try:
+        given = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingError(f"experiment: {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"experiment: {str(path)!r} is not TOML: {error}") from error
+    where = str(path)
+    world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
+    if not isinstance(name := world.pop("name", None), str):
+        raise SettingError(f"{where}: world.name: given {name!r}, expected the name of a world, or 'module:attribute'")
+    algorithm = given.pop("algorithm", "dqn")
+    if not isinstance(algorithm, str):
+        raise SettingError(f"{where}: algorithm: given {algorithm!r}, expected a name, or 'module:Config'")
+    agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
+    for agent, own in agents.items():
+        _table(own, f"{where}: agents.{agent}", "a table")
+    used = {algorithm, *(own.get("algorithm", algorithm) for own in agents.values())}
+    known = {short_name(str(one)) for one in used}
+    tables = {key: _table(given.pop(key), f"{where}: {key}", "a table") for key in list(given) if key in known}
+    own = {item.name for item in fields(Settings)}
+    if strangers := sorted(set(given) - own):
+        raise SettingError(
+            f"{where}: given {', '.join(strangers)}, expected none but world, algorithm, agents, "
+            f"{', '.join(sorted(known))} and the fields of Settings: {', '.join(sorted(own))}"
+        )
+    return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
+
+
+def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
+    """A dataclass with some fields replaced by what a TOML table says."""
+    known = {item.name for item in fields(config)}
+    if strangers := sorted(set(values) - known):
+        raise SettingError(f"{where}: given {', '.join(strangers)}, expected none but {', '.join(sorted(known))}")
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
+        else:
+            found[name] = tuple(value) if isinstance(value, list) else value
+            if not _fits(found[name], getattr(config, name)):
+                raise SettingError(f"{where}.{name}: given {value!r}, expected the like of {getattr(config, name)!r}")
+    try:
+        return replace(config, **found)
+    except (TypeError, SettingError) as error:
+        raise SettingError(f"{where}: {error}") from error
+
+
+def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
+    """A schedule, or a nested dataclass with some fields replaced."""
+    for schedule in (Linear, Exponential):
+        if {item.name for item in fields(schedule)} == set(table):
+            return schedule(**table)
+    if hasattr(before, "__dataclass_fields__"):
+        return changed(before, table, where)
+    raise SettingError(
+        f"{where}: given {dict(table)!r}, expected a value, or a schedule: "
+        "{start, end, steps} (linear) or {start, end, half_life} (exponential)"
+    )
+
+
+def _fits(value: Any, before: Any) -> bool:
+    """Whether a value is of the kind of the one that it replaces, as far as that tells."""
+    if before is None or value is None:
+        return True
+    if isinstance(before, bool) or isinstance(value, bool):
+        return isinstance(before, bool) and isinstance(value, bool)
+    if isinstance(before, (float, Linear, Exponential)):
+        return isinstance(value, (int, float))
+    return isinstance(value, type(before))
+
+
+def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise SettingError(f"{where}: given {given!r}, expected {expected}")
+    return given

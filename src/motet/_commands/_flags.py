@@ -1,0 +1,232 @@
+"""The flags of ``motet train``, made from the dataclasses and signatures that the Python API has.
+
+Which flags there are depends on the world and on the algorithm: ``--world.size`` comes from the world's own parameters,
+``--iqn.learning-rate`` from the fields of the algorithm's config. So both are looked for first, and the rest is tyro's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from motet._commands._experiment import Experiment, read, short_name
+from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule
+from motet.errors import SettingError
+from motet.train import ALGORITHMS, WORLDS, Settings, world_factory
+
+__all__ = ["Asked", "parse"]
+
+_PLAIN = (int, float, str, bool)
+
+
+@dataclass
+class Asked:
+    """What the user wants."""
+
+    world: str
+    """Its name in one word."""
+    algorithm: str
+    """Its name in one word; mixed, where agents have different ones."""
+    factory: Callable[[], Any]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig]
+    settings: Settings
+    run: Path | None
+    wandb: bool
+
+
+def parse(arguments: Sequence[str]) -> Asked:
+    """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
+    given = list(arguments)
+    place = _place_of_world(given)
+    if place is None and not {"-h", "--help"} & set(given):
+        raise SettingError(
+            f"world: none given, expected one of {', '.join(WORLDS)}, 'module:attribute' or a .toml file"
+        )
+    name = given.pop(place) if place is not None else ""
+    experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
+    experiment.algorithm = _value_of(given, "--algorithm") or experiment.algorithm
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+
+    maker = world_factory(experiment.world) if experiment.world else None
+    world = _world_flags(maker, experiment) if maker else None
+    if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
+        raise SettingError(f"agents: the world {experiment.world} has no such setting")
+    options = _options(experiment, world)
+    with _registry:
+        chosen: Any = tyro.cli(
+            options,
+            prog="motet train",
+            description=_DESCRIPTION,
+            args=[name, *given] if name else given,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    return _asked(chosen, experiment, maker)
+
+
+_DESCRIPTION = (
+    "Train every agent of a world, each with a learner of its own. The flags are those of the world and the algorithm "
+    "that are named: motet train cleanup --algorithm iqn --help"
+)
+
+
+def _place_of_world(given: Sequence[str]) -> int | None:
+    """The first argument, or else the first that looks like a world."""
+    if given and not given[0].startswith("-"):
+        return 0
+    for i, token in enumerate(given):
+        if token in WORLDS or token.endswith(".toml"):
+            return i
+    return None
+
+
+def _value_of(given: Sequence[str], flag: str) -> str | None:
+    for i, token in enumerate(given):
+        if token == flag and i + 1 < len(given):
+            return given[i + 1]
+        if token.startswith(f"{flag}="):
+            return token.partition("=")[2]
+    return None
+
+
+def _options(experiment: Experiment, world: Any) -> type:
+    """A dataclass of all flags, with what the experiment says as defaults."""
+    arg = tyro.conf.arg
+    config = experiment.config(experiment.algorithm)
+    about = "A shipped world ({}), package.module:make_env, or an experiment.toml.".format(", ".join(WORLDS))
+    known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
+    rows: list[tuple[Any, ...]] = [
+        ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
+        ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
+        ("run", Annotated[Path | None, arg(help="The run directory. By default runs/<world>-<algorithm>-…")], None),
+        ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
+        ("settings", Annotated[Settings, arg(name="")], experiment.settings),
+        ("config_", Annotated[type(config), arg(name=short_name(experiment.algorithm))], config),
+    ]
+    if world is not None:
+        rows.append(("world_", Annotated[type(world), arg(name="world")], world))
+    return dataclasses.make_dataclass("Train", rows, frozen=True)
+
+
+def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
+    settings = dict(experiment.world_settings)
+    for name, parameter in inspect.signature(maker).parameters.items():
+        value = getattr(getattr(chosen, "world_", None), name, parameter.default)
+        if value != parameter.default:
+            settings[name] = value
+    factory = world_factory(maker, settings)
+    configs: Any = chosen.config_
+    if experiment.agents:
+        from motet.world import as_world
+
+        probe = as_world(factory())
+        if strangers := sorted(set(experiment.agents) - set(probe.agents)):
+            raise SettingError(f"agents: given {', '.join(strangers)}, expected some of {', '.join(probe.agents)}")
+        configs = {name: experiment.of_agent(name, chosen.config_) for name in probe.agents}
+        probe.close()
+    mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
+        own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in experiment.agents.values()
+    )
+    return Asked(
+        world=experiment.world.rpartition(":")[2],
+        algorithm="mixed" if mixed else short_name(experiment.algorithm),
+        factory=factory,
+        configs=configs,
+        settings=chosen.settings,
+        run=chosen.run,
+        wandb=chosen.wandb,
+    )
+
+
+# ---- the world's own settings
+
+
+def _world_flags(maker: Any, experiment: Experiment) -> Any:
+    """A dataclass of those parameters of a world that a flag can set, with the experiment's values; None: no such."""
+    signature = inspect.signature(maker)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
+        raise SettingError(
+            f"world: given {', '.join(strangers)}, expected none but the settings of {experiment.world}: "
+            f"{', '.join(known) or 'it has none'}"
+        )
+    hints = _hints(maker)
+    rows: list[tuple[Any, ...]] = []
+    for name in known:
+        default = experiment.world_settings.get(name, signature.parameters[name].default)
+        kind = _flag_type(hints.get(name), default)
+        if kind is None or name == "render_mode":
+            continue
+        if name == "agents":
+            kind = Annotated[kind, tyro.conf.arg(prefix_name=False, help="How many agents.")]
+        row = (name, kind) if default is inspect.Parameter.empty else (name, kind, field(default=default))
+        rows.append(row)
+    rows.sort(key=len)  # what must be given stands first
+    kind = dataclasses.make_dataclass("World", rows, frozen=True)
+    return kind(**{row[0]: tyro.MISSING for row in rows if len(row) == 2})
+
+
+def _hints(maker: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(getattr(maker, "__init__") if isinstance(maker, type) else maker)  # noqa: B009
+    except (NameError, TypeError, AttributeError):  # annotations for type checkers only
+        return {}
+
+
+def _flag_type(hint: Any, default: Any) -> Any:
+    """The type of a flag, or None where there can be none."""
+    members = typing.get_args(hint) if typing.get_origin(hint) is not Annotated else ()
+    if hint in _PLAIN or (members and all(one in (*_PLAIN, type(None)) for one in members)):
+        return hint
+    return type(default) if type(default) in _PLAIN else None
+
+
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000
+
+_registry = tyro.constructors.ConstructorRegistry()
+
+
+@_registry.primitive_rule
+def _schedule(info: Any) -> Any:
+    if info.type != Schedule:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FLOAT|linear:START:END:STEPS|exponential:START:END:HALF_LIFE",
+        instance_from_str=lambda words: _read_schedule(words[0]),
+        is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential)),
+        str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+def _read_schedule(text: str) -> Schedule:
+    kind, *numbers = text.split(":")
+    try:
+        if not numbers:
+            return float(kind)
+        start, end, span = numbers
+        if kind == "linear":
+            return Linear(float(start), float(end), int(span))
+        if kind == "exponential":
+            return Exponential(float(start), float(end), float(span))
+    except SettingError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000 ({error})") from error
+    raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000")
+
+
+def _write_schedule(value: Schedule) -> str:
+    if isinstance(value, (int, float)):
+        return str(value)
+    return ":".join([type(value).__name__.lower(), *map(str, dataclasses.astuple(value))])

@@ -1,0 +1,93 @@
+"""Everybody who looks at a run while it goes on: the display, TensorBoard, Weights & Biases, the run's own log."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from motet._display import Display, History, display
+from motet._sinks import Feed, TensorBoard, Wandb
+from motet.checkpoint import RunDirectory
+from motet.metrics import Snapshot
+
+__all__ = ["Show", "showing"]
+
+
+class _Sink(Protocol):
+    def write(self, snapshot: Snapshot) -> None: ...
+    def close(self) -> None: ...
+
+
+class Show:
+    """``watch`` and ``say`` of a run, for :func:`motet.train.train`.
+
+    Args:
+        run: the run directory; it is there when the first snapshot comes.
+        title: above the display.
+        history: what was before, if anything.
+        wandb: Weights & Biases too.
+    """
+
+    def __init__(self, run: Path, title: str, history: History | None = None, wandb: bool = False) -> None:
+        self._run = run
+        self._display: Display = display(title, history)
+        self._screen = Feed("the display", lambda text: print(text, file=sys.stderr))  # noqa: T201
+        self._sinks: list[tuple[Feed, _Lazy]] = []
+        self._add("tensorboard", lambda: TensorBoard(run / "tensorboard"))
+        if wandb:
+            self._add("wandb", lambda: Wandb(run, RunDirectory.open(run).config(), self.say))
+
+    def _add(self, name: str, make: Callable[[], _Sink]) -> None:
+        self._sinks.append((Feed(name, self.say), _Lazy(make)))
+
+    def watch(self, snapshot: Snapshot) -> None:
+        """How things are now."""
+        self._screen.put(lambda: self._display.show(snapshot))
+        for feed, sink in self._sinks:
+            feed.put(lambda sink=sink: sink.write(snapshot))  # type: ignore[misc]
+
+    def say(self, line: str) -> None:
+        """Something happened: shown, and kept in the run's log."""
+        self._screen.put(lambda: self._display.say(line))
+        # The log is for later; a run whose disk is full ends at its next checkpoint, with that message.
+        with contextlib.suppress(OSError), (self._run / "logs" / "run.log").open("a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+    def close(self) -> None:
+        """Write out what is left."""
+        for feed, sink in self._sinks:
+            feed.put(sink.close)
+            feed.close()
+        self._screen.put(self._display.close)
+        self._screen.close()
+
+
+class _Lazy:
+    """A sink that is made when there is something to write, by the thread that writes."""
+
+    def __init__(self, make: Callable[[], _Sink]) -> None:
+        self._make = make
+        self._made: _Sink | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        if self._made is None:
+            self._made = self._make()
+        self._made.write(snapshot)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+@contextlib.contextmanager
+def showing(run: Path, title: str, **more: Any) -> Iterator[Show]:
+    """A :class:`Show` that is closed in the end, whatever happens."""
+    show = Show(run, title, **more)
+    try:
+        yield show
+    finally:
+        show.close()

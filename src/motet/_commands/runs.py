@@ -1,0 +1,136 @@
+"""``motet status`` and ``motet watch``: looking at a run that another process plays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from motet._display import History, clock, display, frame, short
+from motet._runs import is_alive, read_history, read_status
+from motet.checkpoint import RunDirectory
+from motet.errors import SettingError
+from motet.metrics import ProcessRow, Snapshot
+
+__all__ = ["status", "watch"]
+
+
+def status(run: tyro.conf.Positional[Path]) -> int:
+    """Show all agents and processes of a run, and what each waits for.
+
+    Args:
+        run: The run directory.
+    """
+    directory = RunDirectory.open(run)
+    snapshot, alive = read_status(directory), is_alive(run)
+    age = max(0.0, time.time() - (run / "status.json").stat().st_mtime)
+    history = History()
+    for past in read_history(directory):
+        history.add(past)
+    console = Console(highlight=False)
+    console.print(_verdict(run, snapshot, alive, age))
+    console.print()
+    console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))
+    console.print()
+    console.print(_process_table(snapshot, alive, age))
+    if steps := directory.steps():
+        console.print(f"\ncheckpoints at steps {', '.join(f'{step:,}' for step in steps)}", soft_wrap=True)
+    return 0
+
+
+def _verdict(run: Path, snapshot: Snapshot, alive: bool, age: float) -> Text:
+    if alive:
+        text = Text(f"{run}: alive, last look {age:.0f} s ago", style="green")
+        if age > 10:
+            text = Text(f"{run}: alive, but its last look was {age:.0f} s ago: its supervisor is stuck", style="yellow")
+        return text
+    if snapshot.state == "running":
+        return Text(f"{run}: dead since {clock(age)}, without an end; go on: motet resume {run}", style="red")
+    return Text(f"{run}: {snapshot.state}, {clock(age)} ago")
+
+
+def _process_table(snapshot: Snapshot, alive: bool, age: float) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, justify in (("process", "left"), ("pid", "right"), ("state", "left"), ("last beat", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("restarts", justify="right")
+    table.add_column("waits for")
+    for row in snapshot.processes:
+        state = _state(row, alive, snapshot.state)
+        style = {"gone": "red", "dead": "red", "waits": "yellow"}.get(state, "")
+        beat = f"{row.beat_s + age:.1f} s" if alive and not row.done else "-"
+        waits = row.waits_for if state == "waits" else ""
+        table.add_row(row.name, str(row.pid or "-"), Text(state, style=style), beat, short(float(row.restarts)), waits)
+    return table
+
+
+def _state(row: ProcessRow, alive: bool, state: str) -> str:
+    if row.done or state != "running":
+        return "ended"
+    if not alive:
+        return "dead"
+    if not _exists(row.pid):
+        return "gone"
+    return "waits" if row.waits_for else "works"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
+def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
+    """Watch a run that goes on elsewhere; Ctrl-C ends the watching, not the run.
+
+    Args:
+        run: The run directory.
+        every_s: Seconds between two looks.
+    """
+    if not every_s > 0:
+        raise SettingError(f"every_s: given {every_s}, expected more than 0")
+    directory = RunDirectory.open(run)
+    history, before = History(), None
+    for past in read_history(directory):
+        history.add(past)
+    screen = display(str(run), history)
+    try:
+        while True:
+            alive = is_alive(run)
+            snapshot = read_status(directory) if (run / "status.json").exists() else None
+            if snapshot is not None and snapshot != before:
+                for line in _news(before, snapshot):
+                    screen.say(line)
+                screen.show(snapshot)
+                before = snapshot
+            if not alive:
+                break
+            time.sleep(every_s)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        screen.close()
+    if before is None or before.state == "running":
+        Console(highlight=False).print(f"no process plays this run any more; go on: motet resume {run}", soft_wrap=True)
+    return 0
+
+
+def _news(before: Snapshot | None, now: Snapshot) -> list[str]:
+    """What happened between two looks."""
+    if before is None:
+        return []
+    counts = {row.name: row.restarts for row in before.processes}
+    return [
+        f"{row.name} was restarted (the {short(float(row.restarts))}. time)"
+        for row in now.processes
+        if row.restarts > counts.get(row.name, 0)
+    ]

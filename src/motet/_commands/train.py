@@ -1,0 +1,76 @@
+"""``motet train`` and ``motet resume``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from motet._commands._show import showing
+from motet._display import History
+from motet._runs import new_directory, read_history
+from motet._sinks import Wandb
+from motet._summary import summarise
+from motet.checkpoint import RunDirectory
+from motet.errors import MotetError
+from motet.train import Result
+from motet.train import resume as go_on
+from motet.train import train as begin
+
+__all__ = ["resume", "train"]
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Train every agent of a world."""
+    from motet._commands._flags import parse
+
+    asked = parse(arguments)
+    if asked.wandb:
+        Wandb.require()
+    run = asked.run or new_directory(asked.world, asked.algorithm)
+    try:
+        with showing(run, f"{asked.world} · {asked.algorithm} · {run}", wandb=asked.wandb) as show:
+            result = begin(asked.factory, asked.configs, asked.settings, run=run, watch=show.watch, say=show.say)
+    except MotetError:
+        if asked.run is None:
+            with contextlib.suppress(OSError):
+                run.rmdir()  # if nothing was written into it
+        raise
+    return _finish(run, result)
+
+
+def resume(
+    run: tyro.conf.Positional[Path],
+    steps: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
+    trust: bool = False,
+    wandb: bool = False,
+) -> int:
+    """Go on with a run from its newest checkpoint.
+
+    Args:
+        run: The run directory.
+        steps: Steps to do on top of those done; by default the rest of what the run was asked for.
+        trust: Import worlds and algorithms outside of motet that the run names, which runs their code.
+        wandb: Send metrics to Weights & Biases too.
+    """
+    directory = RunDirectory.open(run)
+    if wandb:
+        Wandb.require()
+    if trust and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    history = History()
+    for snapshot in read_history(directory):
+        history.add(snapshot)
+    with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
+        result = go_on(run, steps=steps, trust=trust, watch=show.watch, say=show.say)
+    return _finish(run, result, trust)
+
+
+def _finish(run: Path, result: Result, trust: bool = True) -> int:
+    summarise(run, result, trust=trust, pictures=not result.interrupted)
+    return 130 if result.interrupted else 0

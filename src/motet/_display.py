@@ -1,0 +1,378 @@
+"""What a user sees of a run: a live table in a terminal, plain lines where there is none. Made from Snapshots only.
+
+:class:`History` keeps what a single snapshot cannot tell (trends, how long a process has waited); :func:`frame` and
+:func:`line` make the picture of one moment; :class:`Live` and :class:`Lines` show it again and again.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from motet.metrics import AgentRow, ProcessRow, Snapshot
+
+__all__ = ["Display", "History", "Lines", "Live", "clock", "display", "frame", "line", "short", "sparkline"]
+
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_LONG_WAIT_S = 4.0  # from here on it is said what a process waits for
+_KEPT = 512  # points of a trend; every second one is dropped when there are more
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """A number in few characters.
+
+    >>> short(4321.0), short(0.01234), short(-12.345), short(None), short(987654321.0), short(0.0000123)
+    ('4.32k', '0.012', '-12.3', '-', '988M', '1.2e-05')
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 1e-3:
+        return f"{value:.1e}"
+    for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G")):
+        scaled = value / limit * 1e3
+        if float(f"{abs(scaled):.{digits}g}") < 1e3:
+            places = max(0, digits - 1 - (math.floor(math.log10(abs(scaled))) if abs(scaled) >= 1 else -1))
+            text = f"{scaled:.{places}f}"
+            whole = not unit and value == int(value)
+            return (text.rstrip("0").rstrip(".") if whole and "." in text else text) + unit
+    return f"{value:.1e}"
+
+
+def clock(seconds: float | None) -> str:
+    """A span of time.
+
+    >>> clock(42), clock(3723), clock(200000), clock(None)
+    ('0:42', '1:02:03', '2d 7:33:20', '-')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
+    """The course of some values in one line, from the lowest to the highest.
+
+    >>> sparkline([0, 1, 2, 3], 4), sparkline([5, 5], 4), sparkline([], 4)
+    ('▁▃▆█', '▁▁', '')
+    """
+    found = [value for value in values if math.isfinite(value)]
+    if len(found) > width:  # means of equal stretches
+        edges = [round(i * len(found) / width) for i in range(width + 1)]
+        found = [sum(found[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    if not found:
+        return ""
+    low, high = min(found), max(found)
+    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(bars[round((value - low) * scale)] for value in found)
+
+
+class History:
+    """What one snapshot cannot tell: trends, a steady rate, and since when a process has been waiting."""
+
+    def __init__(self) -> None:
+        self._returns: dict[str, list[float]] = {}
+        self._pace: deque[tuple[float, int]] = deque(maxlen=15)
+        self._waiting: dict[str, tuple[str, float]] = {}
+        self._done = (-1, -1)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take note of a snapshot."""
+        if self._pace and snapshot.seconds < self._pace[-1][0]:
+            self._pace.clear()  # the run was resumed
+            self._waiting.clear()
+        self._pace.append((snapshot.seconds, snapshot.steps))
+        for agent in snapshot.agents:
+            if agent.mean_return is not None:
+                points = self._returns.setdefault(agent.name, [])
+                points.append(agent.mean_return)
+                if len(points) > _KEPT:
+                    del points[::2]
+        done = snapshot.steps, sum(agent.updates for agent in snapshot.agents)
+        for row in snapshot.processes:
+            # Waiting for the pace is part of the work, as long as the work goes on.
+            going_on = row.waits_for.endswith("(pace)") and done != self._done
+            if going_on or row.waits_for != self._waiting.get(row.name, ("", 0.0))[0]:
+                self._waiting[row.name] = row.waits_for, snapshot.seconds
+        self._done = done
+
+    def returns(self, agents: Iterable[AgentRow]) -> list[float]:
+        """The course of the sum of some agents' returns."""
+        courses = [self._returns.get(row.name, []) for row in agents]
+        length = min((len(course) for course in courses), default=0)
+        return [sum(values) for values in zip(*(course[-length:] for course in courses), strict=True)] if length else []
+
+    def waits_s(self, process: ProcessRow, now: float) -> float:
+        """How long a process has been waiting for the same thing."""
+        what, since = self._waiting.get(process.name, ("", now))
+        return now - since if what and what == process.waits_for else 0.0
+
+    def steps_per_s(self) -> float:
+        """Over the last looks."""
+        (began, before), (now, steps) = (self._pace[0], self._pace[-1]) if self._pace else ((0.0, 0), (0.0, 0))
+        return (steps - before) / (now - began) if now > began else 0.0
+
+    def left_s(self, snapshot: Snapshot) -> float | None:
+        """How long the rest will take."""
+        rate = self.steps_per_s() or snapshot.steps_per_s
+        return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
+
+
+# ---- a terminal
+
+
+def frame(
+    snapshot: Snapshot,
+    history: History,
+    title: str = "",
+    width: int = 80,
+    height: int = 24,
+    ascii_only: bool = False,
+    processes: bool = True,
+) -> RenderableType:
+    """The picture of one moment, for a terminal of this size."""
+    fit = max(1, height - 8)
+    shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
+    parts: list[RenderableType] = []
+    if title:
+        parts.append(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+    parts.append(_agents(snapshot, shown, history, width, ascii_only))
+    if hidden := len(snapshot.agents) - len(shown):
+        parts.append(Text(f"and {hidden} more agents", style="dim"))
+    parts.append(_progress(snapshot, history, width))
+    if processes:
+        parts.append(_processes(snapshot, history, ascii_only))
+    return Group(*parts)
+
+
+def _agents(
+    snapshot: Snapshot, shown: Sequence[AgentRow], history: History, width: int, ascii_only: bool
+) -> RenderableType:
+    wide = width >= 110
+    bars, trend = (_PLAIN_BARS if ascii_only else _BARS), (24 if wide else 8)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    table.add_column("agent", style="cyan", no_wrap=True, max_width=24 if wide else 10, overflow="ellipsis")
+    columns = ["return", "trend", "loss", "steps/s", "upd/s", "replay", "version", "lag"]
+    columns += ["episodes", "updates"] if wide else []
+    for name in columns:
+        left = name == "trend"
+        table.add_column(
+            name,
+            justify="left" if left else "right",
+            no_wrap=True,
+            min_width={"trend": trend, "return": 7, "loss": 7}.get(name, 5),
+        )
+
+    for row in shown:
+        cells: list[str | Text] = [
+            Text(short(row.mean_return), style="bold"),
+            Text(sparkline(history.returns([row]), trend, bars), style="green"),
+            short(row.metrics.get("loss")),
+            short(row.steps_per_s),
+            short(row.updates_per_s),
+            f"{row.replay_fill:.0%}",
+            short(float(row.version)),
+            short(row.lag_steps),
+        ]
+        table.add_row(row.name, *cells, *([short(float(row.episodes)), short(float(row.updates))] if wide else []))
+    if len(snapshot.agents) > 1:
+        returns = [row.mean_return for row in snapshot.agents]
+        known = [value for value in returns if value is not None]
+        cells = [
+            Text(short(sum(known) if len(known) == len(returns) else None), style="bold"),
+            Text(sparkline(history.returns(snapshot.agents), trend, bars), style="green"),
+            "",
+            short(snapshot.steps_per_s),
+            short(sum(row.updates_per_s for row in snapshot.agents)),
+        ]
+        table.add_row(Text("together", style="not cyan"), *cells, *[""] * (len(columns) - len(cells)), style="dim")
+    return table
+
+
+def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableType:
+    share = snapshot.steps / max(snapshot.limit, 1)
+    state = {
+        "running": f"{clock(history.left_s(snapshot))} left",
+        "done": f"done in {clock(snapshot.seconds)}",
+    }.get(snapshot.state, f"{snapshot.state} after {clock(snapshot.seconds)}")
+    text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {state}"
+    room = max(8, min(width, 120) - len(text) - 3)
+    bar = ProgressBar(total=max(snapshot.limit, 1), completed=min(snapshot.steps, snapshot.limit), width=room)
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_row(bar, Text(text, no_wrap=True))
+    return grid
+
+
+def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -> Text:
+    """Every process with a mark: at work, waiting, silent, done; and what it waits for, when it waits long."""
+    marks = {"work": "*", "wait": "?", "silent": "!", "done": "="} if ascii_only else {}
+    text = Text()
+    for i, row in enumerate(snapshot.processes):
+        if i:
+            text.append("   ")
+        kind, more, style = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
+        mark = marks.get(kind) or {"work": "●", "wait": "○", "silent": "✗", "done": "✓"}[kind]
+        name = row.name.replace("-", "\N{NON-BREAKING HYPHEN}") if not ascii_only else row.name
+        text.append(f"{mark} {name}".replace(" ", "\N{NO-BREAK SPACE}"), style=style)
+        if more:
+            text.append(f" {more}", style=style)
+        if row.restarts:
+            again = f"{row.restarts} restart{'s' if row.restarts > 1 else ''}"
+            text.append(f" ({again})".replace(" ", "\N{NO-BREAK SPACE}", 2), style="yellow")
+    return text
+
+
+def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple[str, str, str]:
+    """Of a process: which kind, in words if there is something to say, and a style."""
+    if row.done or state != "running":
+        return "done", "", "dim"
+    if row.beat_s > _LONG_WAIT_S:
+        return "silent", f"no beat for {row.beat_s:.0f} s", "red"
+    if row.waits_for and waits_s >= _LONG_WAIT_S:
+        return "wait", f"waits for {row.waits_for}, {waits_s:.0f} s", "yellow"
+    return "work", "", "green"
+
+
+# ---- no terminal
+
+
+def line(snapshot: Snapshot, history: History) -> str:
+    """One moment in one line."""
+    parts = [
+        f"{clock(snapshot.seconds):>7}",
+        f"{snapshot.steps:,} of {snapshot.limit:,} steps ({snapshot.steps / max(snapshot.limit, 1):.0%})",
+        f"{short(snapshot.steps_per_s)} steps/s",
+        f"{short(sum(row.updates_per_s for row in snapshot.agents))} updates/s",
+        f"return {_returns(snapshot.agents)}",
+        f"{clock(history.left_s(snapshot))} left" if snapshot.state == "running" else snapshot.state,
+    ]
+    if restarts := sum(row.restarts for row in snapshot.processes):
+        parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
+    for row in snapshot.processes:
+        kind, more, _ = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
+        if kind in ("wait", "silent"):
+            parts.append(f"{row.name} {more}")
+    return " | ".join(parts)
+
+
+def _returns(agents: Sequence[AgentRow]) -> str:
+    known = [(row.name, row.mean_return) for row in agents if row.mean_return is not None]
+    if not known:
+        return "-"
+    if len(agents) == 1:
+        return short(known[0][1])
+    total = short(sum(value for _, value in known))
+    if len(agents) <= 4:
+        return f"{total} ({', '.join(f'{name} {short(value)}' for name, value in known)})"
+    (worst, low), (best, high) = (pick(known, key=lambda item: item[1]) for pick in (min, max))
+    return f"{total} ({worst} {short(low)} to {best} {short(high)})"
+
+
+# ---- again and again
+
+
+class Display(Protocol):
+    """Shows a run while it goes on."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """How things are now."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Something happened."""
+        ...
+
+    def close(self) -> None:
+        """Leave the last picture as it is."""
+        ...
+
+
+class Live:
+    """A table that is drawn anew, with what happened in lines above it.
+
+    Args:
+        console: where to.
+        title: above the table.
+        history: what was before, if anything.
+    """
+
+    def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
+        self._console, self._title, self._history = console, title, history or History()
+        waiting = Text(f"{title}\nstarting", style="dim")
+        self._live = RichLive(waiting, console=console, auto_refresh=False, vertical_overflow="crop")
+        self._live.start(refresh=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """How things are now."""
+        self._history.add(snapshot)
+        size, plain = self._console.size, self._console.options.ascii_only
+        picture = frame(snapshot, self._history, self._title, size.width, size.height, plain)
+        self._live.update(picture, refresh=True)
+
+    def say(self, line: str) -> None:
+        """Something happened."""
+        self._console.print(Text(line, style="yellow"))
+
+    def close(self) -> None:
+        """Leave the last picture as it is."""
+        self._live.stop()
+
+
+class Lines:
+    """A line now and then: every two seconds at first, once a minute in long runs.
+
+    Args:
+        console: where to.
+        title: the first line.
+        history: what was before, if anything.
+    """
+
+    def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
+        self._console, self._history = console, history or History()
+        self._due = 0.0
+        if title:
+            self._write(title)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """How things are now."""
+        self._history.add(snapshot)
+        if snapshot.seconds >= self._due or snapshot.state != "running":
+            self._write(line(snapshot, self._history))
+            self._due = snapshot.seconds + min(max(2.0, snapshot.seconds / 10), 60.0)
+
+    def say(self, line: str) -> None:
+        """Something happened."""
+        self._write(line)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def _write(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+def display(title: str = "", history: History | None = None, console: Console | None = None) -> Display:
+    """The display that fits where the output goes."""
+    console = console or Console(highlight=False)
+    if console.options.ascii_only and isinstance(console.file, io.TextIOWrapper):
+        console.file.reconfigure(errors="replace")  # a question mark rather than an error
+    return (Live if console.is_terminal and not console.is_dumb_terminal else Lines)(console, title, history)

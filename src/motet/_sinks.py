@@ -1,0 +1,155 @@
+"""Where snapshots go besides the run directory: the display, TensorBoard, Weights & Biases.
+
+Each sink is fed by a thread of its own (:class:`Feed`), so that a slow disk, a stopped terminal or a network that is
+gone neither stalls nor ends a run. A sink that raises is said once and gets nothing more; what was left out is counted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from motet.errors import SettingError
+from motet.metrics import Snapshot
+
+__all__ = ["Feed", "TensorBoard", "Wandb", "scalars"]
+
+_ROOM = 600  # snapshots that may wait: ten minutes
+
+
+class Feed:
+    """Does jobs for one sink, in order, in a thread of its own.
+
+    Args:
+        name: of the sink.
+        complain: called with one line, once, if it fails; from the sink's thread.
+    """
+
+    def __init__(self, name: str, complain: Callable[[str], None]) -> None:
+        self._name, self._complain = name, complain
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._left_out = 0
+        self.broken = False
+        self._thread = threading.Thread(target=self._work, name=f"motet-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have a job done, soon. Never waits."""
+        if self.broken or self._jobs.qsize() >= _ROOM:
+            self._left_out += 1
+        else:
+            self._jobs.put(job)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Wait for the jobs to be done, but no longer than this."""
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._complain(f"{self._name} did not finish within {timeout_s:g} s; what it had not written is lost")
+        elif self._left_out and not self.broken:
+            self._complain(f"{self._name} was too slow: {self._left_out} snapshots were left out")
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if self.broken:
+                continue
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is said, and the run goes on
+                self.broken = True
+                self._complain(f"{self._name} failed, and is off from here on: {type(error).__name__}: {error}")
+
+
+def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    """Every number of a snapshot with its name, as ``return/agent_0``: what is alike stands together."""
+    yield "run/steps_per_s", snapshot.steps_per_s
+    yield "run/restarts", float(sum(row.restarts for row in snapshot.processes))
+    for row in snapshot.agents:
+        values = {
+            "return": row.mean_return,
+            "length": row.mean_length,
+            "episodes": float(row.episodes),
+            "updates": float(row.updates),
+            "steps_per_s": row.steps_per_s,
+            "updates_per_s": row.updates_per_s,
+            "replay_fill": row.replay_fill,
+            "replay_ratio": row.replay_ratio,
+            "version": float(row.version),
+            "lag_versions": getattr(row, "lag_versions", None),
+            "lag_steps": row.lag_steps,
+            **row.metrics,
+        }
+        yield from ((f"{name}/{row.name}", float(value)) for name, value in values.items() if value is not None)
+
+
+class TensorBoard:
+    """Event files for ``tensorboard --logdir``. Needs neither torch nor tensorflow.
+
+    Args:
+        folder: where they go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
+            EventFileWriter,
+        )
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._writer = EventFileWriter(str(folder), flush_secs=10)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """One point of every curve."""
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(wall_time=time.time(), step=snapshot.steps, summary=summary))
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._writer.close()
+
+
+class Wandb:
+    """A run at Weights & Biases; offline where there is no login, or with ``WANDB_MODE=offline``.
+
+    Args:
+        run: the run directory, whose name the run gets.
+        config: what the run was asked for.
+        say: called with one line if there is something to know.
+    """
+
+    def __init__(self, run: Path, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE")
+        if mode is None and wandb.api.api_key is None:
+            mode = "offline"  # it would ask for a login and wait
+            say(f"wandb: no login found, so it writes offline; later: wandb sync {run / 'wandb' / 'offline-run-*'}")
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "motet"),
+            name=run.name,
+            dir=str(run),
+            config=dict(config),
+            mode=mode,
+            settings=wandb.Settings(console="off", silent=True),
+        )
+
+    @staticmethod
+    def require() -> None:
+        """Raise unless it is installed."""
+        if importlib.util.find_spec("wandb") is None:
+            raise SettingError("wandb: Weights & Biases is not installed; pip install wandb, or leave out --wandb")
+
+    def write(self, snapshot: Snapshot) -> None:
+        """One point of every curve."""
+        self._run.log(dict(scalars(snapshot)), step=snapshot.steps)
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._run.finish()

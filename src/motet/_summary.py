@@ -1,0 +1,235 @@
+"""The end of a run, for people: a table, a picture of the learning curves, an episode to look at, and how to go on.
+
+Pictures are made from the run directory alone (``metrics.jsonl``, ``evaluation.jsonl``, the newest checkpoint). One
+that cannot be made is said, with the reason; the run itself is safe on disk by then.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from motet._config import rebuild_world
+from motet._display import clock, short
+from motet._runs import load_policies, read_history
+from motet.checkpoint import RunDirectory
+from motet.errors import MotetError
+from motet.metrics import Snapshot
+from motet.train import Result
+from motet.world import as_world
+
+__all__ = ["episode_gif", "learning_curve", "summarise"]
+
+_FRAMES = 200  # pictures of an episode at most
+_PIXELS = 480  # height and width of a picture at most
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666")
+
+
+def summarise(
+    run: Path, result: Result, *, trust: bool = False, pictures: bool = True, console: Console | None = None
+) -> None:
+    """Show what a run came to, and leave pictures of it in its directory."""
+    console = console or Console(highlight=False)
+    directory = RunDirectory.open(run)
+    history = read_history(directory)
+    console.print()
+    console.print(_table(result, history))
+    console.print(_line(result, history), soft_wrap=True)
+    console.print()
+    if pictures:
+        for what, make in (
+            ("learning curve", lambda: learning_curve(run)),
+            ("an episode", lambda: episode_gif(run, trust=trust)),
+        ):
+            console.print(_picture(what, make), soft_wrap=True)
+    for what, command in _next(run, result, directory, trust):
+        console.print(Text.assemble((f"{what:<16}", "dim"), command), soft_wrap=True)
+
+
+def _table(result: Result, history: Sequence[Snapshot]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("agent", style="cyan", no_wrap=True)
+    for name in ("first return", "last return", "best", "episodes", "updates", "version", "broken off"):
+        table.add_column(name, justify="right", no_wrap=True)
+    newest = history[-1].agents if history else []
+    for row in newest:
+        course = [
+            agent.mean_return
+            for look in history
+            for agent in look.agents
+            if agent.name == row.name and agent.mean_return is not None
+        ]
+        first, best = (course[0], max(course)) if course else (None, None)
+        last = Text(short(result.returns.get(row.name)), style="bold")
+        cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
+        table.add_row(row.name, short(first), last, short(best), *cells)
+    return table
+
+
+def _line(result: Result, history: Sequence[Snapshot]) -> Text:
+    rate = result.steps / result.seconds if result.seconds > 0 else 0.0
+    began = history[0].steps if history else 0
+    rate = (result.steps - began) / result.seconds if 0 < began < result.steps and result.seconds > 0 else rate
+    restarts = f"{result.restarts} restart{'' if result.restarts == 1 else 's'}"
+    return Text(
+        f"{result.state} after {result.steps:,} steps in {clock(result.seconds)} ({short(rate)} steps/s), {restarts}",
+        style="bold",
+    )
+
+
+def _picture(what: str, make: Callable[[], Path | None]) -> Text:
+    try:
+        path = make()
+    except (MotetError, OSError, ImportError) as error:
+        return Text(f"{what + ':':<16}none: {error}", style="yellow")
+    if path is None:
+        return Text.assemble((f"{what:<16}", "dim"), "none: there is nothing to draw")
+    return Text.assemble((f"{what:<16}", "dim"), str(path))
+
+
+def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> list[tuple[str, str]]:
+    config = directory.config()
+    paths = [config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values())]
+    foreign = any(path is None or not path.startswith("motet.") for path in paths)
+    more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
+    return [
+        ("go on", f"motet resume {run}{more}{' --trust' if foreign else ''}"),
+        ("look again", f"motet status {run}"),
+        ("all curves", f"tensorboard --logdir {run}"),
+    ]
+
+
+# ---- the learning curves
+
+
+def learning_curve(run: Path) -> Path | None:
+    """Draw the return of each agent over its steps; None if no episode was finished."""
+    directory = RunDirectory.open(run)
+    history = read_history(directory)
+    names = [row.name for row in history[-1].agents] if history else []
+    curves: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in names}
+    for look in history:
+        for row in look.agents:
+            if row.mean_return is not None and row.name in curves:
+                curves[row.name][0].append(row.steps)
+                curves[row.name][1].append(row.mean_return)
+    if not any(steps for steps, _ in curves.values()):
+        return None
+    target = run / "learning_curve.png"
+    _write_whole(target, lambda beside: _draw(beside, run.name, curves, _evaluations(run)))
+    return target
+
+
+def _evaluations(run: Path) -> list[dict[str, Any]]:
+    path = run / "evaluation.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _draw(
+    path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], evaluations: list[dict[str, Any]]
+) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    many = len(curves) > len(_COLOURS)
+    for i, (name, (steps, returns)) in enumerate(curves.items()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        style = "-" if i < len(_COLOURS) else "--"
+        axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=name, marker=_dot(steps))
+        points = [(one["step"], one["agents"][name]["mean"]) for one in evaluations if name in one["agents"]]
+        if points:
+            axes.plot(*zip(*points, strict=True), "o", ms=4, color=colour, mec="white", mew=0.6)
+    if evaluations:
+        axes.plot([], [], "o", ms=4, color="#666666", label="evaluated, greedy")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel("steps of each agent")
+    axes.set_ylabel("return, mean of the last episodes")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.25, lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.01)
+    if len(curves) > 6:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    else:
+        axes.legend(frameon=False, fontsize=9)
+    figure.savefig(path, format="png")
+
+
+def _dot(steps: Sequence[int]) -> str | None:
+    return "." if len(steps) < 3 else None  # a line needs two points to be seen
+
+
+# ---- an episode to look at
+
+
+def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None:
+    """Play an episode with the newest policies, greedily, and draw it; None if the world draws nothing."""
+    plain = RunDirectory.open(run).config().get("world", {})
+    factory = rebuild_world(plain, trust=trust)
+    env = _drawing(factory)()
+    world = as_world(env)
+    try:
+        world.reset(seed)
+        if world.render() is None:
+            return None
+        policies = load_policies(run, trust=trust)
+        frames = _play(world, [policies[name] for name in world.agents], seed)
+    finally:
+        world.close()
+    rate = float(getattr(env, "metadata", {}).get("render_fps", 10))
+    target = run / "episode.gif"
+    _write_whole(target, lambda beside: _write_gif(beside, frames, rate))
+    return target
+
+
+def _drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
+    """The factory of worlds that draw, if they have a setting for it."""
+    try:
+        known = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return factory
+    return functools.partial(factory, render_mode="rgb_array") if "render_mode" in known else factory
+
+
+def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
+    for i, policy in enumerate(policies):
+        policy.reset(seed + i)
+    frames = [world.render()]
+    while (group := world.group()) and len(frames) < _FRAMES:
+        world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
+        world.ended()
+        following = world.group()
+        if not following or following[0] <= group[0]:  # everybody's turn is over
+            frames.append(world.render())
+    return frames
+
+
+def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], rate: float) -> None:
+    import imageio.v3
+
+    step = max(1, -(-max(frames[0].shape[:2]) // _PIXELS))
+    small = [np.ascontiguousarray(frame[::step, ::step]) for frame in frames]
+    imageio.v3.imwrite(path, small, extension=".gif", duration=1000 / max(rate, 1.0), loop=0)
+
+
+def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
+    beside = target.with_name(f".{target.stem}.part{target.suffix}")
+    try:
+        write(beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
