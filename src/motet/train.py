@@ -77,7 +77,7 @@ class Settings:
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
-    """Steps between evaluations: greedy episodes of the published policies, in a process of their own. Off by default."""
+    """Steps between evaluations: greedy episodes of the published policies, in a process of their own. Default: none."""
     evaluate_episodes: int = 20
     """Episodes of an evaluation."""
     until_return: float | None = None
@@ -138,6 +138,8 @@ class Result:
     run: Path | None
     agents: dict[str, dict[str, Any]]
     """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""
+    interrupted: bool = False
+    """Whether it was Ctrl-C or SIGTERM that stopped it."""
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
@@ -345,7 +347,7 @@ def _play_serial(
 
         play_serial(handles, each_round)
         _say_interrupted(interrupted, directory, say)
-        return book.close("stopped" if book.unfinished() else "done", [role])
+        return book.close("stopped" if book.unfinished() else "done", [role], interrupted.is_set())
 
 
 def _never() -> Child:
@@ -395,7 +397,7 @@ def _play_processes(
             handles.board.stop[0] = 1
             for late in supervisor.stop():
                 say(f"{late} did not end within {limits.stop_s:g} s of being asked to, and was ended")
-            return book.close("stopped" if book.unfinished() else "done", roles)
+            return book.close("stopped" if book.unfinished() else "done", roles, interrupted.is_set())
         except ChildError as error:
             handles.board.stop[0] = 1
             supervisor.stop()
@@ -508,7 +510,7 @@ class _Book:
             }
         return Checkpoint(step, agents, {"seconds": time.monotonic() - self._started}, replay)
 
-    def close(self, state: str, roles: Sequence[Role]) -> Result:
+    def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
         snapshot = self._tell(state)
         final = self.checkpoint(snapshot.steps)
         if self._directory is not None and final.agents:
@@ -522,6 +524,7 @@ class _Book:
             restarts=sum(role.total_restarts for role in roles),
             run=self._directory.path if self._directory else None,
             agents=final.agents,
+            interrupted=interrupted and state == "stopped",
         )
 
 
