@@ -1,0 +1,287 @@
+"""Checks of users' own policies and algorithms. Each error names the clause of the contract and how to mend it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, Nest, Space, StackedBatch, map_nest, map_space
+from motet.errors import SpecError
+from motet.policy import Policy
+
+__all__ = ["check_algorithm", "check_policy"]
+
+
+def _expect(held: bool, clause: str, mend: str) -> None:
+    if not held:
+        raise SpecError(f"{clause}: broken; {mend}")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def _samples(space: Space, lead: tuple[int, ...], seed: int) -> Nest:
+    """Elements of a space, stacked."""
+    space.seed(seed)
+
+    def stacked(path: tuple[Any, ...], leaf: Space) -> Any:
+        def at(element: Any) -> Any:
+            for key in path:
+                element = element[key]
+            return element
+
+        flat = [np.asarray(at(element), leaf.dtype) for element in elements]
+        return np.stack(flat).reshape((*lead, *leaf.shape))
+
+    def walk(inner: Space, path: tuple[Any, ...]) -> Nest:
+        parts = getattr(inner, "spaces", None)
+        if parts is None:
+            return stacked(path, inner)
+        if hasattr(parts, "items"):
+            return {key: walk(value, (*path, key)) for key, value in parts.items()}
+        return tuple(walk(value, (*path, i)) for i, value in enumerate(parts))
+
+    elements = [space.sample() for _ in range(int(np.prod(lead)))]
+    return walk(space, ())
+
+
+def check_policy(
+    factory: Callable[[], Policy],
+    observation_space: Space,
+    action_space: Space,
+    *,
+    masked: bool = False,
+    steps: int = 20,
+) -> None:
+    """Raise :class:`~motet.errors.SpecError` unless what the factory makes keeps the contract of a policy.
+
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> from motet.policy import RandomPolicy
+    >>> check_policy(lambda: RandomPolicy(Discrete(3)), Box(0, 1, (2,)), Discrete(3), masked=True)
+    """
+    observations = [_samples(observation_space, (), seed) for seed in range(steps)]
+    rng = np.random.default_rng(0)
+    masks: list[Any] = [None] * steps
+    if masked:
+        masks = [rng.random(int(action_space.n)) < 0.5 for _ in range(steps)]
+        for mask in masks:
+            mask[rng.integers(len(mask))] = True
+    first = int(getattr(action_space, "start", 0))
+
+    def episode(policy: Policy, seed: int) -> list[Any]:
+        policy.reset(seed)
+        actions = []
+        for observation, mask in zip(observations, masks, strict=True):
+            before = map_nest(np.copy, observation)
+            action = policy.act(observation, mask) if masked else policy.act(observation)
+            _expect(
+                action_space.contains(action),
+                f"actions are elements of the action space: given {action!r} for {action_space}",
+                "return one of its elements with the dtype of the space",
+            )
+            if mask is not None:
+                _expect(
+                    bool(mask[int(action) - first]), "a mask is respected", "choose among actions whose mask is True"
+                )
+            _expect(
+                pickle.dumps(before) == pickle.dumps(map_nest(np.copy, observation)),
+                "an observation is not changed by act",
+                "copy it before working on it",
+            )
+            actions.append(action)
+        return actions
+
+    policy, other = factory(), factory()
+    _expect(isinstance(policy, Policy), "a policy has reset and act", "write both methods")
+    once = episode(policy, 1)
+    episode(policy, 2)
+    for twin, what in ((policy, "after other episodes"), (other, "in another object")):
+        _expect(
+            all(map(_same, once, episode(twin, 1))),
+            f"the same seed and observations give the same actions {what}",
+            "in reset, forget everything of the last episode and make the random stream anew from the seed alone",
+        )
+
+
+def check_algorithm(
+    config: AlgorithmConfig, observation_space: Space, action_space: Space, *, masked: bool = False, updates: int = 6
+) -> None:
+    """Raise :class:`~motet.errors.SpecError` unless a config and both its halves keep the contract.
+
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> from motet.algorithms import DQNConfig
+    >>> check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (2,)), Discrete(3))
+    """
+    params = getattr(config, "__dataclass_params__", None)
+    _expect(
+        dataclasses.is_dataclass(config) and bool(params and params.frozen),
+        "a config is a frozen dataclass",
+        "decorate it with @dataclass(frozen=True)",
+    )
+    _expect(pickle.loads(pickle.dumps(config)) == config, "a config survives pickling", "hold plain values only")  # noqa: S301
+    spaces = observation_space, action_space
+    settings, sizes = config.replay(*spaces, masked=masked), config.sizes(*spaces)
+    if masked:
+        _expect("mask" in settings.extra, "with masks, replay() asks for the field mask", "add it to `extra`")
+
+    def build(seeds: list[int]) -> Algorithm:
+        algorithm = config.build(*spaces, len(seeds), seeds)
+        for name, size, dtype in (
+            ("state", sizes.state, np.float32),
+            ("counters", sizes.counters, np.int64),
+            ("random", sizes.random, np.uint8),
+        ):
+            array = getattr(algorithm, name)
+            _expect(
+                array.shape == (len(seeds), size) and array.dtype == dtype and array.flags.c_contiguous,
+                f"{name} is a contiguous {np.dtype(dtype)} array [agents, {size}]: given {array.dtype} {array.shape}",
+                "make it of the size that sizes() tells",
+            )
+        _expect(algorithm.n_weights == sizes.weights, "n_weights is what sizes() tells", "let both use one formula")
+        return algorithm
+
+    def batch(agents: int, seed: int) -> StackedBatch:
+        made = StackedBatch.zeros(*spaces, settings, agents)
+        rng = np.random.default_rng(seed)
+        _fill(made, observation_space, action_space, rng)
+        return made
+
+    def run(algorithm: Algorithm, first: int, last: int, agents: int = 2) -> None:
+        for i in range(first, last):
+            source = batch(agents, i)
+            for to, value in zip(_arrays(shared[agents]), _arrays(source), strict=True):
+                to[:] = value
+            before = [array.copy() for array in _arrays(shared[agents])]
+            update = algorithm.update(shared[agents], [i] * agents)
+            _expect(
+                all(map(np.array_equal, before, _arrays(shared[agents]))),
+                "update does not change the batch",
+                "work on copies: the arrays belong to the reader",
+            )
+            for name, value in update.metrics.items():
+                _expect(
+                    np.shape(value) == (agents,), f"the metric {name} is an array [agents]", "return one value each"
+                )
+            if settings.prioritised:
+                _expect(
+                    update.priorities is not None and update.priorities.shape == shared[agents].reward.shape,
+                    "a prioritised algorithm returns priorities [agents, batch]",
+                    "return the absolute errors",
+                )
+        algorithm.save()
+
+    shared = {agents: batch(agents, 0) for agents in (1, 2)}
+    whole, half = build([1, 2]), updates // 2
+    fresh = whole.state.copy()
+    _expect(not _same(fresh[0], fresh[1]), "each agent is made from its own seed", "draw row i from seeds[i]")
+    run(whole, 0, half)
+    kept = [getattr(whole, name).copy() for name in ("state", "counters", "random")]
+    _expect(
+        not _same(fresh, kept[0]), "an update changes the state", "let weights be views into `state`, or copy in save()"
+    )
+    _expect(
+        _same(whole.weights(), kept[0][:, : sizes.weights]), "weights() is the first part of state", "lay it out so"
+    )
+    run(whole, half, updates)
+    successor = build([3, 4])
+    for name, value in zip(("state", "counters", "random"), kept, strict=True):
+        getattr(successor, name)[:] = value
+    successor.load()
+    run(successor, half, updates)
+    for name in ("state", "counters", "random"):
+        _expect(
+            _same(getattr(whole, name), getattr(successor, name)),
+            f"after load() the algorithm goes on bit for bit: {name} differs",
+            "keep every moment, target, counter and random stream in state, counters and random",
+        )
+    stacked, alone = build([1, 2]), build([2])
+    for to, value in zip(_arrays(shared[1]), _arrays(batch(2, 0)), strict=True):
+        to[:] = value[1:]
+    stacked.update(batch(2, 0), [0, 0])
+    alone.update(shared[1], [0])
+    stacked.save()
+    alone.save()
+    _expect(
+        np.allclose(stacked.state[1], alone.state[0], rtol=1e-3, atol=1e-5),
+        "an agent in a stack learns as it does alone",
+        "let nothing cross between agents: norms, means and random numbers are each agent's own",
+    )
+    _check_behaviour(config, whole, spaces, masked)
+
+
+def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tuple[Space, Space], masked: bool) -> None:
+    observation_space, action_space = spaces
+    header, frames = algorithm.header(100, 0), config.replay(*spaces, masked=masked).n_frames
+    _expect(
+        set(header) == set(config.header), "header() has the names that config.header declares", "return just those"
+    )
+    lead = (6, frames) if frames > 1 else (6,)
+    observations = _samples(observation_space, lead, 0)
+    masks = np.eye(int(action_space.n), dtype=np.bool_)[np.arange(6) % int(action_space.n)] if masked else None
+
+    def acted(rows: slice, seed: int, explore: bool) -> tuple[Any, dict[str, Any]]:
+        behaviour = config.behaviour(*spaces)
+        _expect(isinstance(behaviour, Behaviour), "a behaviour has begin, load and act", "write all three methods")
+        behaviour.begin(seed)
+        behaviour.load(algorithm.weights()[0], header)
+        some = map_nest(lambda array: array[rows], observations)
+        return behaviour.act(some, None if masks is None else masks[rows], explore)
+
+    actions, extras = acted(slice(None), 1, True)
+    _expect(
+        _same(actions, acted(slice(None), 1, True)[0]), "the same seed gives the same actions", "draw from begin(seed)"
+    )
+    shapes = map_space(lambda leaf: (6, *leaf.shape), action_space)
+    _expect(map_nest(np.shape, actions) == shapes, f"actions have one row per observation: {shapes}", "return [B, ...]")
+    wanted = set(config.replay(*spaces, masked=masked).extra) - {"mask"}
+    _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return just those")
+    greedy = acted(slice(None), 1, False)[0]
+    alone = [acted(slice(i, i + 1), 1, False)[0][0] for i in range(6)]
+    _expect(_same(greedy, np.stack(alone)), "a row's action does not depend on the other rows", "treat rows separately")
+    if masks is not None:
+        chosen = actions - int(getattr(action_space, "start", 0))
+        _expect(
+            bool(masks[np.arange(6), chosen].all()), "a mask is respected", "choose among actions whose mask is True"
+        )
+
+
+def _arrays(batch: StackedBatch) -> list[Any]:
+    found: list[Any] = []
+    for value in batch.__dict__.values():
+        if value is not None:
+            map_nest(found.append, value)
+    return found
+
+
+def _fill(batch: StackedBatch, observation_space: Space, action_space: Space, rng: np.random.Generator) -> None:
+    """Any elements of the spaces, any rewards, a fifth of the transitions terminated."""
+
+    def put(to: Nest, space: Space) -> None:
+        inner = getattr(space, "spaces", None)
+        if inner is not None:
+            for key in inner if hasattr(inner, "items") else range(len(inner)):
+                put(to[key], inner[key])
+            return
+        lead = to.shape[: to.ndim - len(space.shape)]
+        to[:] = _samples(space, lead, int(rng.integers(2**31)))
+
+    put(batch.observation, observation_space)
+    if batch.next_observation is not None:
+        put(batch.next_observation, observation_space)
+    put(batch.action, action_space)
+    batch.reward[:] = rng.normal(size=batch.reward.shape)
+    batch.discount[:] = np.where(rng.random(batch.reward.shape) < 0.2, 0.0, 0.9)
+    if batch.weight is not None:
+        batch.weight[:] = rng.random(batch.weight.shape)
+    for fields in (batch.extra, batch.next_extra):
+        for name, nest in fields.items():
+            if name == "mask":
+                nest[:] = rng.random(nest.shape) < 0.5
+                nest[..., 0] = True
+            else:
+                map_nest(lambda array: array.__setitem__(slice(None), rng.random(array.shape)), nest)

@@ -1,0 +1,153 @@
+"""Policy: how one agent acts, one observation at a time. What ``train`` and ``plan`` make and ``evaluate`` takes.
+
+A :class:`Policy` may be anything with ``reset`` and ``act``. :class:`BehaviourPolicy` makes one of the acting half of
+an algorithm and its trained weights; :class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A
+:class:`PolicySpec` says where a policy comes from, so that another process can make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithm import Behaviour, Nest, Space, map_nest
+from motet.errors import SettingError, SpecError
+
+__all__ = ["BehaviourPolicy", "ConstantPolicy", "Policy", "PolicySpec", "RandomPolicy"]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """How one agent acts. Deterministic given the seed and the observations since the last reset."""
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins. Forget the last one, start the random stream anew."""
+        ...
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The action for one observation. ``mask`` ``[n]``: True where an action is allowed."""
+        ...
+
+
+class BehaviourPolicy:
+    """A trained policy: the acting half of an algorithm with one version of its weights; greedy unless ``explore``.
+
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> from motet.algorithms import DQNConfig
+    >>> config, space, actions = DQNConfig(hidden=(8,)), Box(0, 1, (3,)), Discrete(2)
+    >>> dqn = config.build(space, actions, agents=1, seeds=[0])
+    >>> policy = BehaviourPolicy(config.behaviour(space, actions), dqn.weights()[0], dqn.header(step=0, agent=0))
+    >>> policy.reset(seed=1)
+    >>> int(policy.act(np.zeros(3, "float32"))) in (0, 1)
+    True
+    """
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        weights: npt.NDArray[np.float32],
+        header: Mapping[str, Any],
+        *,
+        explore: bool = False,
+    ) -> None:
+        self._behaviour, self._explore = behaviour, explore
+        # Its own copy: a subscriber's private copies take turns.
+        behaviour.load(np.array(weights, np.float32), dict(header))
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+        self._behaviour.begin(seed)
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The action for one observation."""
+        one = map_nest(lambda array: np.asarray(array)[None], observation)
+        masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
+        actions, _ = self._behaviour.act(one, masks, self._explore)
+        return actions[0]
+
+
+class RandomPolicy:
+    """Draws uniformly from what is allowed.
+
+    >>> from gymnasium.spaces import Discrete
+    >>> policy = RandomPolicy(Discrete(3))
+    >>> policy.reset(seed=1)
+    >>> int(policy.act(None, mask=np.array([False, True, False])))
+    1
+    """
+
+    def __init__(self, action_space: Space) -> None:
+        self._space = action_space
+        self._n, self._first = getattr(action_space, "n", None), int(getattr(action_space, "start", 0))
+        if self._n is not None and getattr(action_space, "shape", None) != ():
+            self._n = None  # MultiBinary has an n too
+        if self._n is None and not hasattr(action_space, "sample"):
+            raise SettingError(f"action space: given {action_space!r}, expected a Gymnasium space")
+        self._rng = np.random.default_rng(0)
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+        self._rng = np.random.default_rng(seed)
+        if self._n is None:
+            self._space.seed(seed)
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """An allowed action."""
+        if self._n is None:
+            if mask is not None:
+                raise SpecError(f"mask: given one for {self._space!r}, expected none: masks are for Discrete actions")
+            return self._space.sample()
+        allowed = np.arange(self._n) if mask is None else np.flatnonzero(mask)
+        if not len(allowed):
+            raise SpecError("mask: it allows no action, expected at least one")
+        return self._space.dtype.type(allowed[int(self._rng.random() * len(allowed))] + self._first)
+
+
+class ConstantPolicy:
+    """Always does the same, e.g. nothing; where that is not allowed, the first thing that is.
+
+    >>> ConstantPolicy(2).act(None)
+    2
+    """
+
+    def __init__(self, action: Any, first: int = 0) -> None:
+        self._action, self._first = action, first
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The action; ``first`` is the lowest action of the space, to which a mask's first entry belongs."""
+        if mask is None or mask[self._action - self._first]:
+            return self._action
+        allowed = np.flatnonzero(mask)
+        if not len(allowed):
+            raise SpecError("mask: it allows no action, expected at least one")
+        return type(self._action)(allowed[0] + self._first)
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Where a policy comes from: a picklable factory and its arguments, called in the process in which it will act.
+
+    >>> PolicySpec(ConstantPolicy, {"action": 3}).make().act(None)
+    3
+    """
+
+    factory: Callable[..., Policy]
+    """A class or function that makes the policy."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """By name."""
+    name: str = ""
+    """What it is called in results; by default the factory's name."""
+
+    def make(self) -> Policy:
+        """The policy."""
+        policy = self.factory(**self.arguments)
+        if not isinstance(policy, Policy):
+            raise SettingError(f"policy: {self.factory!r} made {policy!r}, expected something with reset and act")
+        return policy
