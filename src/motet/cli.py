@@ -17,10 +17,17 @@ from motet.errors import MotetError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("motet._commands.train:train", "train every agent of a world, each with a learner of its own"),
+    "resume": ("motet._commands.train:resume", "go on with a run from its newest checkpoint"),
+    "status": ("motet._commands.runs:status", "show all agents and processes of a run, and what each waits for"),
+    "watch": ("motet._commands.runs:watch", "watch a run that goes on elsewhere"),
     "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
     "doctor": ("motet._doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""
+
+OWN_FLAGS = {"train"}
+"""Commands whose flags depend on their arguments: they take them as they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MotetError as error:
         if os.environ.get("MOTET_DEBUG") == "1":
             raise
-        return _error(str(error))
+        return _error(str(error), 2 if isinstance(error, (ValueError, MemoryError)) else 1)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
@@ -51,6 +58,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
     where, function = COMMANDS[name][0].split(":")
     command = getattr(importlib.import_module(where), function)
+    if name in OWN_FLAGS:
+        return int(command(arguments))
     code = tyro.cli(command, prog=f"motet {name}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     return 0 if code is None else int(code)
 
@@ -72,10 +81,10 @@ def _usage() -> str:
     )
 
 
-def _error(message: str) -> int:
+def _error(message: str, code: int = 2) -> int:
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     sys.stderr.write(f"{red}error: {message}{plain}\n")
-    return 2
+    return code
 
 
 if __name__ == "__main__":
