@@ -28,7 +28,7 @@ import cloudpickle
 
 from motet.errors import MotetError, WaitTimeoutError
 
-__all__ = ["Child", "Portable", "context", "one_thread"]
+__all__ = ["Child", "Portable", "check_main_guard", "context", "one_thread"]
 
 _MAX_TRACEBACK = 64 * 1024
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -78,17 +78,10 @@ class Child:
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
         self._text = ""
+        check_main_guard()
         try:
             with _quiet_server():
                 self._process.start()
-        except RuntimeError as error:
-            if getattr(multiprocessing.current_process(), "_inheriting", False):
-                raise MotetError(
-                    "motet was called while a child process was importing your script. Put the call behind\n"
-                    "    if __name__ == '__main__':\n"
-                    "so that importing the script does not start it again"
-                ) from error
-            raise
         finally:
             away.close()
 
@@ -147,6 +140,16 @@ class Child:
         """Give back what the parent holds for it. It must have ended."""
         self._process.close()
         self._home.close()
+
+
+def check_main_guard() -> None:
+    """Raise if this is a child that is importing the user's script, which calls motet without a guard."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise MotetError(
+            "motet was called while a child process was importing your script. Put the call behind\n"
+            "    if __name__ == '__main__':\n"
+            "so that importing the script does not start it again"
+        )
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import numpy as np
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner, play_serial
 from motet._evaluator import play_evaluator
-from motet._process import Child, Portable
+from motet._process import Child, Portable, check_main_guard
 from motet._runs import hold
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
@@ -198,6 +198,7 @@ def train(
         watch: called about once a second with how things are.
         say: called with one line when something happens that the user should know.
     """
+    check_main_guard()
     settings = settings or Settings()
     roster = _roster(world, algorithm, settings)
     if run is None:

@@ -1,0 +1,94 @@
+"""Lockstep = serial, bit for bit: the same weights, moments and counters of all agents after the same work."""
+
+import functools
+import hashlib
+import os
+
+import pytest
+from stand_in import StandIn
+
+from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.iqn import IQNConfig
+from motet.train import Settings, train
+from motet.worlds import Cleanup, MatrixGame, TreasureHunt
+
+HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
+SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 1000}
+ALGORITHMS = {
+    "stand-in": StandIn(),
+    "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=400),
+    "dqn": DQNConfig(**SMALL),
+    "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
+    "iqn": IQNConfig(**SMALL),
+    "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
+}
+
+
+def fingerprint(result):
+    digest = hashlib.sha256()
+    for name, arrays in sorted(result.agents.items()):
+        for part in ("state", "counters", "random", "reader"):
+            digest.update(name.encode() + part.encode() + arrays[part].tobytes())
+    return digest.hexdigest()
+
+
+def both(world, algorithm, **settings):
+    """The fingerprints of a serial and of a lockstep run; asserts that processes of their own took part."""
+    seen = set()
+    serial = train(world, algorithm, Settings(engine="serial", publish_every=3, **settings))
+    lockstep = train(
+        world,
+        algorithm,
+        Settings(engine="processes", slack=0, publish_every=3, **settings),
+        watch=lambda snapshot: seen.update((row.name, row.pid) for row in snapshot.processes),
+    )
+    pids = {pid for _, pid in seen if pid}
+    assert len(pids) >= 2
+    assert os.getpid() not in pids
+    assert serial.steps == lockstep.steps
+    assert serial.updates == lockstep.updates
+    assert min(serial.updates.values()) > 100
+    return fingerprint(serial), fingerprint(lockstep)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_learner_each_is_the_serial_run(name):
+    one, other = both(HUNT, ALGORITHMS[name], steps=1200, updates_per_step=0.5, learner_processes=3)
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["stand-in", "dqn", "iqn"])
+def test_packed_agents_are_the_serial_run(name):
+    one, other = both(HUNT, ALGORITHMS[name], steps=1200, updates_per_step=0.5, learner_processes=1)
+    assert one == other
+
+
+def test_several_actors_and_worlds_are_the_serial_run():
+    settings = {"steps": 2400, "updates_per_step": 0.25, "actors": 2, "worlds_per_actor": 3, "learner_processes": 1}
+    one, other = both(HUNT, ALGORITHMS["dqn"], **settings)
+    assert one == other
+
+
+def test_agents_that_differ_in_algorithm_are_the_serial_run():
+    mixed = {"player_0": ALGORITHMS["dqn"], "player_1": ALGORITHMS["iqn"]}
+    one, other = both(MatrixGame, mixed, steps=800, updates_per_step=0.5, learner_processes=2)
+    assert one == other
+
+
+def test_acting_all_at_once_is_the_serial_run():
+    world = functools.partial(Cleanup, agents=3, height=9, width=11, radius=2, turns=30)
+    one, other = both(world, ALGORITHMS["stand-in"], steps=900, updates_per_step=0.5, learner_processes=2)
+    assert one == other
+
+
+def test_another_seed_is_another_run():
+    results = [train(HUNT, StandIn(), Settings(engine="serial", steps=300, seed=seed)) for seed in (0, 0, 1)]
+    prints = [fingerprint(result) for result in results]
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn", "iqn", "dqn, prioritised"])
+def test_thousands_of_updates_are_the_serial_run(name):
+    one, other = both(HUNT, ALGORITHMS[name], steps=12_000, updates_per_step=0.5, learner_processes=2)
+    assert one == other
