@@ -277,7 +277,7 @@ def test_learner_and_behaviour_see_the_same_inputs(space: Any, make: Any, n_fram
     lead = (2, 8) if n_frames == 1 else (2, 8, n_frames)
     observation = make(np.random.default_rng(0), lead)
     learner = torch.zeros((2, 8, dqn._encoder.size))
-    dqn._encoder.encode(dqn._encoder.views(observation), learner)
+    dqn._encoder.link(observation, learner)()
     behaviour.load(dqn.weights()[0], {"epsilon": 0.0})
     first = (
         {"a": observation["a"][0], "b": tuple(b[0] for b in observation["b"])}

@@ -61,6 +61,8 @@ class FlatLearner:
         parts = [self._rows[:, i * n_weights : (i + 1) * n_weights] for i in range(4)]
         self._weights, self._targets, self._moment1, self._moment2 = parts  # [A, n_weights] each
         self._adam_steps = torch.zeros(agents, device=self._device)
+        adam = (self._weights, self._grad, self._moment1, self._moment2, self._adam_steps)
+        self._adam_rows = [list(part.unbind(0)) for part in adam]  # lists over agents
 
     def weights(self) -> npt.NDArray[np.float32]:
         """``[A, n_weights]``, up to date."""
@@ -83,31 +85,26 @@ class FlatLearner:
         """Scale each agent's gradient down to ``max_norm``; return the norms ``[A]`` from before."""
         norms: Tensor = torch.linalg.vector_norm(self._grad, dim=1)
         if max_norm is not None:
-            self._grad.mul_((max_norm / (norms + 1e-6)).clamp_(max=1.0).unsqueeze(1))
+            self._grad.mul_((norms + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0).unsqueeze(1))
         return norms
 
     def _adam(self, rates: Sequence[float], eps: float) -> None:
         """One step of Adam for all agents; also counts the update."""
         self.counters[:, 0] += 1
         self._adam_steps.add_(1)
-        lists = [list(part.unbind(0)) for part in (self._weights, self._grad, self._moment1, self._moment2)]
-        steps = list(self._adam_steps.unbind(0))
-        agents = len(rates)
-        groups = [range(agents)] if len(set(rates)) == 1 else [range(a, a + 1) for a in range(agents)]
+        # One call takes one rate: agents whose schedules stand at different values get a call each.
+        groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
         for group in groups:
-            weights, grads, moment1, moment2 = ([part[a] for a in group] for part in lists)
+            weights, grads, moment1, moment2, steps = (part[group] for part in self._adam_rows)
             torch._fused_adam_(
-                weights, grads, moment1, moment2, [], [steps[a] for a in group], lr=rates[group[0]], beta1=_BETA1,
-                beta2=_BETA2, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
+                weights, grads, moment1, moment2, [], steps, lr=rates[group][0], beta1=_BETA1, beta2=_BETA2,
+                weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
 
     def _move_targets(self, every: int, rate: float) -> None:
         """Every ``every`` updates of an agent move its targets by ``rate`` of the way to its weights; 1 copies."""
-        due = self.counters[:, 0] % every == 0
-        if due.all():
-            self._targets.lerp_(self._weights, rate)
-        elif due.any():
-            for agent in np.flatnonzero(due):
+        for agent, updates in enumerate(self.counters[:, 0].tolist()):
+            if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)
 
 

@@ -8,7 +8,7 @@ an ``_native.Mlp`` is the same block on one published row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,13 @@ class Network:
             x = out
         return layers
 
+    def cut(self, layers: Sequence[Tensor], first: int, last: int) -> list[Tensor]:
+        """What ``forward`` returned, for some of the rows; the views are made once."""
+        key = f"cut {first}:{last}", layers[0].shape[1]
+        if key not in self._buffers:
+            self._buffers[key] = [layer[:, first:last] for layer in layers]
+        return self._buffers[key]
+
     def backward(self, x: Tensor, layers: Sequence[Tensor], grad: Tensor, inputs: bool = False) -> Tensor:
         """Set the gradients of weights and biases, given those of the output ``[A, rows, out]``, which is overwritten.
 
@@ -174,21 +181,28 @@ class Encoder:
                 np.multiply(part.reshape(into.shape), np.float32(leaf.scale), out=into, casting="unsafe")
         return rows
 
-    def views(self, observations: Nest) -> list[Tensor]:
-        """Tensors on the arrays of a stacked batch, for :meth:`encode`."""
-        return [torch.from_numpy(np.asarray(_at(observations, leaf.path))) for leaf in self._leaves]
-
-    def encode(self, views: Sequence[Tensor], into: Tensor) -> None:
-        """Write the observations ``[A, B, ...]`` into ``[A, B, size]``."""
+    def link(self, observations: Nest, into: Tensor) -> Callable[[], None]:
+        """A function that writes what is then in the arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""
         agents, batch = into.shape[:2]
-        for leaf, view in zip(self._leaves, views, strict=True):
+        plain, classes = [], []
+        for leaf in self._leaves:
+            source = torch.from_numpy(np.asarray(_at(observations, leaf.path)))
             part = into[:, :, leaf.first : leaf.first + leaf.size]
             if leaf.classes:
-                hot = view.reshape(agents, batch, -1, 1) == torch.arange(leaf.start, leaf.start + leaf.classes)
-                view = hot
-            part.copy_(view.reshape(part.shape))
-            if leaf.scale != 1.0:
-                part.mul_(leaf.scale)
+                values = torch.arange(leaf.start, leaf.start + leaf.classes)
+                classes.append((part, source.view(agents, batch, -1, 1), values))
+            else:
+                plain.append((part, source.view(part.shape), leaf.scale))
+
+        def encode() -> None:
+            for part, source, scale in plain:
+                part.copy_(source)
+                if scale != 1.0:
+                    part.mul_(scale)
+            for part, source, values in classes:
+                part.copy_((source == values).view(part.shape))
+
+        return encode
 
 
 def _leaves(space: Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space]]:

@@ -128,12 +128,12 @@ class Tensors:
     """A stacked batch as tensors: views made once where device and dtype allow, copies each time where they do not."""
 
     def __init__(self, batch: StackedBatch, encoder: Encoder, action_space: Space, device: torch.device) -> None:
-        self.batch, self._encoder, self._device = batch, encoder, device
+        self.batch, self._device = batch, device
         self._first_action = int(getattr(action_space, "start", 0))
         rows = batch.reward.shape
         self.inputs = torch.zeros((rows[0], 2 * rows[1], encoder.size), device=device)  # now, then next
-        self._sources = encoder.views(batch.observation), encoder.views(batch.next_observation)
-        self._halves = self.inputs[:, : rows[1]], self.inputs[:, rows[1] :]
+        self.x, self.next_x = self.inputs[:, : rows[1]], self.inputs[:, rows[1] :]
+        self._encode = encoder.link(batch.observation, self.x), encoder.link(batch.next_observation, self.next_x)
         self._arrays = {
             "action": torch.from_numpy(batch.action),
             "reward": torch.from_numpy(batch.reward),
@@ -146,8 +146,8 @@ class Tensors:
 
     def fetch(self) -> None:
         """Take the present content of the arrays."""
-        for half, source in zip(self._halves, self._sources, strict=True):
-            self._encoder.encode(source, half)
+        for encode in self._encode:
+            encode()
         self.action = self._on_device("action", torch.int64)
         if self._first_action:
             self.action = self.action - self._first_action

@@ -92,23 +92,23 @@ class DQN(FlatLearner):
             self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
         data = self._batches[id(batch)]
         data.fetch()
-        x, next_x = data.inputs[:, :rows], data.inputs[:, rows:]
 
         # One pass through the online network does for both observations where the next one is needed too.
-        layers = self._online.forward(data.inputs if config.double else x)
-        values = self._combine(layers[-1])  # [A, B or 2 B, n]
-        next_values = self._combine(self._target.forward(next_x)[-1])
-        best = data.best(values[:, rows:] if config.double else next_values)
+        layers = self._online.forward(data.inputs if config.double else data.x)
+        here = self._online.cut(layers, 0, rows)
+        next_values = self._combine(self._target.forward(data.next_x)[-1])  # [A, B, n]
+        ranks = self._combine(self._online.cut(layers, rows, 2 * rows)[-1]) if config.double else next_values
+        best = data.best(ranks)
         action = data.action.unsqueeze(2)
         goal = torch.addcmul(data.reward, data.discount, next_values.gather(2, best).squeeze(2))
-        chosen = values[:, :rows].gather(2, action).squeeze(2)
+        chosen = self._combine(here[-1]).gather(2, action).squeeze(2)
         error = goal.sub_(chosen)  # [A, B]
 
         slope = error.clamp(-1.0, 1.0).mul_(-1.0 / rows)
         if data.weight is not None:
             slope.mul_(data.weight)
         grad = self._output_grad(slope.unsqueeze(2), action, layers[-1].shape[2])
-        self._online.backward(x, [layer[:, :rows] for layer in layers], grad)
+        self._online.backward(data.x, here, grad)
         norms = self._clip(config.max_grad_norm)
         if self.counters[0, 0] % METRICS_EVERY == 0:
             self._measure(error, data.weight, chosen, norms)

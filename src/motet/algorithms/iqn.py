@@ -174,22 +174,21 @@ class IQN(FlatLearner):
             self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
         data = self._batches[id(batch)]
         data.fetch()
-        x, next_x = data.inputs[:, :rows], data.inputs[:, rows:]
         taus, cosines, next_cosines = self._draw(rows)
 
         # The order matters: buffers of passes with as many rows are shared, and the backward pass needs the last ones.
-        layers = self._online.trunk.forward(data.inputs if config.double else x)
-        next_states = self._target.trunk.forward(next_x)[-1]
+        layers = self._online.trunk.forward(data.inputs if config.double else data.x)
+        here = self._online.trunk.cut(layers, 0, rows)
+        next_states = self._target.trunk.forward(data.next_x)[-1]
         best = data.best(self._online.means(layers[-1][:, rows:]) if config.double else self._target.means(next_states))
         next_quantiles = self._target.forward(next_states, next_cosines)[2][-1]
         goal = self._of(next_quantiles, best.squeeze(2)).mul_(data.discount.unsqueeze(2)).add_(data.reward.unsqueeze(2))
-        states = layers[-1][:, :rows]
-        embedded, product, head = self._online.forward(states, cosines)
+        embedded, product, head = self._online.forward(here[-1], cosines)
         chosen = self._of(head[-1], data.action)  # [A, B, N]
 
         scale = 1.0 / rows if data.weight is None else (data.weight / rows).unsqueeze(2)
         slope, losses = quantile_loss(chosen, goal, taus, config.kappa)
-        self._backward(x, cosines, layers, embedded, product, head, slope.mul_(scale), data.action)
+        self._backward(data.x, cosines, here, embedded, product, head, slope.mul_(scale), data.action)
         norms = self._clip(config.max_grad_norm)
         if self.counters[0, 0] % METRICS_EVERY == 0:
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
@@ -232,7 +231,7 @@ class IQN(FlatLearner):
     ) -> None:
         """Set the gradients from those of the chosen quantiles ``[A, B, N]``."""
         agents, rows, taus = slope.shape
-        states, width = layers[-1][:, :rows], layers[-1].shape[2]
+        states, width = layers[-1], layers[-1].shape[2]
         grad = slope.new_zeros((agents, rows, taus, head[-1].shape[2]))
         grad.scatter_(3, action.view(agents, rows, 1, 1).expand(-1, -1, taus, 1), slope.unsqueeze(3))
         back = self._online.head.backward(product, head, grad.flatten(1, 2), inputs=True).view(
@@ -241,7 +240,7 @@ class IQN(FlatLearner):
         grad_states = (back * embedded.view(agents, rows, taus, width)).sum(2)
         grad_embedded = back.mul_(states.unsqueeze(2)).flatten(1, 2)
         self._online.embedding.backward(cosines, [embedded], grad_embedded)
-        self._online.trunk.backward(x, [layer[:, :rows] for layer in layers], grad_states)
+        self._online.trunk.backward(x, layers, grad_states)
 
 
 def quantile_loss(chosen: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Any]:
