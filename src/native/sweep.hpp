@@ -34,7 +34,7 @@ inline void keep(float& out, double x) { out = float(x); }
 inline void keep(Half& out, double x) {  // round to nearest, ties to even; beyond 65504: infinity
   const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const double size = std::fabs(x);
-  int exponent = 0;
+  int exponent = -24;
   if (size > 0) std::frexp(size, &exponent);  // size = f * 2^exponent, f in [0.5, 1)
   const int shift = std::max(exponent - 11, -24);
   const double units = std::nearbyint(std::ldexp(size, -shift));  // of 2^shift; at most 2048
@@ -164,7 +164,7 @@ struct HumanSweep {
 
   void run(u64 first, u64 last) const {
     Worth<T> worth(g, c, payoff, g.most_dists(first, last));
-    std::vector<double> q(c.most_actions() * c.columns), over_robots(c.columns);
+    std::vector<double> q(c.most_actions() * c.columns), over_robots(c.columns), weight(c.most_actions());
     for (u64 s = first; s < last; ++s) {
       T* pi = policy + s * u64(c.policy_at[c.humans]);
       if (g.terminal(s)) {
@@ -177,7 +177,7 @@ struct HumanSweep {
       for (u64 h = 0; h < c.humans; ++h) {
         const u64 goals = u64(c.first[h + 1] - c.first[h]);
         belief = weigh(s, h, goals, worth, belief, q.data(), over_robots.data());
-        choose(s, h, goals, q.data(), pi + c.policy_at[h]);
+        choose(s, h, goals, q.data(), weight.data(), pi + c.policy_at[h]);
       }
     }
   }
@@ -210,20 +210,20 @@ struct HumanSweep {
     return belief;
   }
 
-  // pi_h [action, goal] and V_h from Q_h.
-  void choose(u64 s, u64 h, u64 goals, const double* q, T* pi) const {
+  // pi_h [action, goal] and V_h from Q_h; `weight` is scratch, one entry an action.
+  void choose(u64 s, u64 h, u64 goals, const double* q, double* weight, T* pi) const {
     const u64 actions = u64(c.actions[h]);
     for (u64 k = 0; k < goals; ++k) {
       double most = q[k], sum = 0.0, v = 0.0;
       for (u64 a = 1; a < actions; ++a) most = std::max(most, q[a * goals + k]);
       const double tie = kTie * std::max(1.0, std::fabs(most));
-      auto weight = [&](u64 a) {
-        const double below = q[a * goals + k] - most;
-        return std::isinf(beta[h]) ? double(below >= -tie) : std::exp(beta[h] * below);
-      };
-      for (u64 a = 0; a < actions; ++a) sum += weight(a);
       for (u64 a = 0; a < actions; ++a) {
-        const double share = weight(a) / sum;
+        const double below = q[a * goals + k] - most;
+        weight[a] = std::isinf(beta[h]) ? double(below >= -tie) : std::exp(beta[h] * below);
+        sum += weight[a];
+      }
+      for (u64 a = 0; a < actions; ++a) {
+        const double share = weight[a] / sum;
         keep(pi[a * goals + k], share);
         v += share * q[a * goals + k];
       }

@@ -225,21 +225,18 @@ class _Ask:
 
     def _place(self, places: dict[Any, int], successor: Any, state: Any, actions: Sequence[int]) -> int:
         """Which of the part's successors this is."""
+        if type(successor) is not self.kind:  # asked always: 3.0 would be found where 3 is
+            raise ModelError(
+                f"{_at(state, actions)} leads to {successor!r}, a {type(successor).__name__}; the first state is of "
+                f"type {self.kind.__name__}: give all states one type, and one that can be hashed"
+            )
         try:
-            place = places.get(successor)
+            return places.setdefault(successor, len(places))
         except TypeError:
             raise ModelError(
                 f"{_at(state, actions)} leads to {successor!r}, which cannot be hashed: a state is a tuple of numbers, "
                 "strings or tuples, not a list, an array or a dict"
             ) from None
-        if place is None:
-            if type(successor) is not self.kind:
-                raise ModelError(
-                    f"{_at(state, actions)} leads to {successor!r}, a {type(successor).__name__}; the first state is a "
-                    f"{self.kind.__name__}: give all states one type"
-                )
-            place = places[successor] = len(places)
-        return place
 
     def _row(
         self, places: dict[Any, int], outcome: Any, state: Any, actions: Sequence[int]

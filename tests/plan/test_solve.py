@@ -1,0 +1,292 @@
+"""Solving: parallel equals serial, dtypes, refusals, and what can be done with a solution."""
+
+import math
+
+import numpy as np
+import pytest
+
+from motet.errors import ModelError, NotReadyError, SettingError
+from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, induction, solve
+from motet.worlds.rooms import Rooms
+from small_models import Among, Layered, Parity
+
+
+@pytest.fixture(scope="module")
+def passage():
+    rooms = Rooms("passage", horizon=5)
+    graph = enumerate_states(rooms)
+    return rooms, graph, {h: rooms.goals(h) for h in graph.humans}
+
+
+def assert_same(one, other):
+    assert sorted(one.arrays) == sorted(other.arrays)
+    for name, array in one.arrays.items():
+        assert array.tobytes() == other.arrays[name].tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_bits(passage, workers, dtype, monkeypatch):
+    _, graph, goals = passage
+    parts = []
+    submit = induction.ThreadPoolExecutor.submit
+
+    def counted(self, run, first, last):
+        parts.append((first, last))
+        return submit(self, run, first, last)
+
+    monkeypatch.setattr(induction.ThreadPoolExecutor, "submit", counted)
+    alone = solve(graph, goals, workers=1, dtype=dtype)
+    assert not parts
+    assert_same(alone, solve(graph, goals, workers=workers, dtype=dtype))
+    assert len(parts) >= 2 * (workers - 1)
+
+
+def test_smaller_dtypes_are_close_and_smaller(passage):
+    _, graph, goals = passage
+    double = solve(graph, goals)
+    for dtype, close in (("float32", 1e-6), ("float16", 5e-3)):
+        small = solve(graph, goals, dtype=dtype)
+        for name in ("human_value", "human_policy", "attainment"):
+            assert small.arrays[name].dtype == dtype
+            np.testing.assert_allclose(small.arrays[name].astype(float), double.arrays[name], atol=close)
+        assert small.nbytes < double.nbytes
+    with pytest.raises(SettingError, match="dtype is 'int8'"):
+        solve(graph, goals, dtype="int8")
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 10.0, 16.5, 1e6])
+def test_halves_are_kept_as_numpy_keeps_them(beta):
+    """Before the last step nothing is read back, so what is kept is the double, rounded once; tiny ones included."""
+    for seed in range(10):
+        model = Layered(seed, (3,), (2,), depth=1)
+        graph = enumerate_states(model)
+        exact, half = (solve(graph, model.goals, Humans(beta=beta), dtype=dtype) for dtype in ("float64", "float16"))
+        for name in ("human_policy", "human_value"):
+            np.testing.assert_array_equal(half.arrays[name], exact.arrays[name].astype(np.float16))
+
+
+def test_humans_alone():
+    model = Layered(2, (2, 2), (2,))
+    graph = enumerate_states(model)
+    found = solve(graph, model.goals, robot=None)
+    assert sorted(found.arrays) == ["human_policy", "human_value"]
+    assert "humans only" in repr(found)
+    with pytest.raises(NotReadyError, match="only the humans were solved"):
+        found.value(graph.states[0], "agent_2")
+
+
+def test_a_human_without_power_is_named():
+    rooms = Rooms("freeing", horizon=3)
+    graph = enumerate_states(rooms)
+    far = [rooms.goals(0)[-1]]
+    with pytest.raises(ModelError, match=r"state \(2, .*: X_h of human_0 is 0"):
+        solve(graph, {0: far})
+    assert solve(graph, {0: far}, robot=None) is not None
+
+
+def test_an_overflow_is_named():
+    rooms = Rooms("freeing", horizon=6)
+    with pytest.raises(ModelError, match="V_r is not a negative number"):
+        solve(enumerate_states(rooms), {0: [(goal, 1e-3) for goal in rooms.goals(0)]}, robot=Robot(xi=100.0, eta=2.0))
+
+
+def test_goals_by_a_generator_are_those_of_lists_where_it_says_the_same():
+    model = Layered(7, (2, 2), (2,))
+    graph = enumerate_states(model)
+    plain = solve(graph, model.goals)
+
+    class Generator:
+        def generate(self, state, human):
+            return model.goals
+
+    assert_same(plain, solve(graph, lambda state, human: model.goals))
+    assert_same(plain, solve(graph, Generator()))
+
+
+def test_a_generator_may_give_other_goals_in_other_states():
+    model = Layered(7, (2,), (2,))
+    graph = enumerate_states(model)
+    even, odd = Parity("even", 0), Parity("odd", 1)
+
+    def generate(state, human):  # the one that can be attained next
+        return [(odd if state[0] % 2 == 0 else even, 2.0)]
+
+    found = solve(graph, generate)
+    assert sorted(found.goals[0]) == ["even", "odd"]
+    np.testing.assert_allclose(found.arrays["power"][~graph.terminal], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("goals", "says"),
+    [
+        ([], "has no goals"),
+        ({5: []}, r"for the agents \[5\]; expected for the humans"),
+        ([3], "an object with is_achieved"),
+        ([(Parity("even", 0), -1.0)], "its weight is -1.0"),
+        ([Parity("even", 0), Parity("even", 0)], "a goal twice"),
+        ([(Parity("even", 0), 0.0)], "all goals of agent_0 have weight 0"),
+    ],
+)
+def test_bad_goals_are_refused(goals, says):
+    model = Layered(1)
+    with pytest.raises(SettingError, match=says):
+        solve(enumerate_states(model), goals)
+
+
+def test_goals_that_raise_are_named_with_the_state():
+    class Bad:
+        name = "bad"
+
+        def is_achieved(self, state):
+            return 1 / (2 - state[0])
+
+    model = Layered(1)
+    with pytest.raises(ModelError, match=r"goal 'bad': is_achieved raised ZeroDivisionError: .* \(state \(2, "):
+        solve(enumerate_states(model), [Bad()])
+    with pytest.raises(ModelError, match=r"generator of goals raised KeyError: .*agent_0"):
+        solve(enumerate_states(model), lambda state, human: {}[state])
+    with pytest.raises(ModelError, match="no goal with a weight"):
+        solve(enumerate_states(model), lambda state, human: [])
+
+
+@pytest.mark.parametrize(
+    ("believed", "says"),
+    [
+        (lambda s, h, a: [(0.5, [0, 0, 0])], "with sum 0.5"),
+        (lambda s, h, a: [(1.0, [0, 9, 9])], "IndexError"),
+        (lambda s, h, a: [1.0], "TypeError"),
+        (lambda s, h, a: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_bad_beliefs_are_refused_with_the_state(believed, says):
+    model = Layered(1)
+    with pytest.raises(ModelError, match=says) as caught:
+        solve(enumerate_states(model), model.goals, Humans(believed_others_policy=believed))
+    assert "(state (0, 0), agent_0, action 0)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Humans(beta=-1), "beta of the humans is -1"),
+        (lambda: Humans(beta=math.nan), "beta of the humans is nan"),
+        (lambda: Humans(gamma=1.1), "gamma of the humans"),
+        (lambda: Humans(gamma=0.9, rho=0.1), "expected one of them"),
+        (lambda: Humans(rho=-0.1), "rho of the humans"),
+        (lambda: Humans(robot="kind"), "robot is 'kind'"),
+        (lambda: Robot(beta=-1), "beta of the robot"),
+        (lambda: Robot(xi=0), "xi is 0"),
+        (lambda: Robot(rho=math.inf), "rho of the robot"),
+        (lambda: Robot(terminal_robot_value=0.0), "expected a negative number"),
+    ],
+)
+def test_bad_settings_are_refused(make, says):
+    with pytest.raises(SettingError, match=says):
+        make()
+
+
+def test_agents_that_are_neither_human_nor_robot_are_refused():
+    model = Layered(1)
+    model.robot_agent_indices = []
+    with pytest.raises(SettingError, match="to name each of them"):
+        solve(enumerate_states(model), model.goals)
+
+
+def test_a_graph_with_cycles_has_no_levels_to_go_back_over():
+    rooms = Rooms("closet", horizon=0)
+    graph = enumerate_states(rooms, cycles=True)
+    with pytest.raises(SettingError, match="the graph has cycles"):
+        solve(graph, {0: rooms.goals(0)})
+
+
+# Use
+
+
+def test_a_solution_is_saved_and_loaded_without_pickle(passage, tmp_path):
+    _rooms, graph, goals = passage
+    found = solve(graph, goals)
+    found.save(tmp_path / "plan")
+    loaded = Solution.load(tmp_path / "plan")
+    assert_same(found, loaded)
+    np.testing.assert_array_equal(found.achieved, loaded.achieved)
+    state = graph.states[100]
+    for agent, goal in (("human_0", "1,1"), (1, "2,3"), ("human_1", None)):
+        np.testing.assert_array_equal(found.policy(state, agent, goal), loaded.policy(state, agent, goal))
+    np.testing.assert_array_equal(found.policy(state, 0, goals[0][3]), loaded.policy(state, 0, goals[0][3].name))
+    assert found.value(state, "robot_0") == loaded.value(state, "robot_0")
+    assert found.power(state, 0) == loaded.power(state, 0)
+    assert found.attainment(state, 0, "1,1") == loaded.attainment(state, 0, "1,1")
+    for file in (tmp_path / "plan").iterdir():
+        assert file.suffix in (".npy", ".json")
+        if file.suffix == ".npy":
+            np.load(file, allow_pickle=False)
+    with pytest.raises(SettingError, match="expected a 'graph'"):
+        Graph.load(tmp_path / "plan")
+
+
+def test_policies_are_probabilities_and_priors_their_mean(passage):
+    _, graph, goals = passage
+    found = solve(graph, goals)
+    state = graph.states[50]
+    rows = np.array([found.policy(state, 0, goal) for goal in goals[0]])
+    np.testing.assert_allclose(rows.sum(axis=1), 1.0)
+    np.testing.assert_allclose(found.policy(state, 0), rows.mean(axis=0))
+    np.testing.assert_allclose(found.policy(state, "robot_0").sum(), 1.0)
+
+
+def test_several_robots_are_asked_one_by_one():
+    model = Layered(3, (2,), (2, 3))
+    found = solve(enumerate_states(model), model.goals)
+    joint = found.arrays["robot_policy"][0].reshape(2, 3)
+    np.testing.assert_allclose(found.policy((0, 0), 1), joint.sum(axis=1))
+    np.testing.assert_allclose(found.policy((0, 0), 2), joint.sum(axis=0))
+
+
+def test_wrong_questions_are_refused(passage):
+    _, graph, goals = passage
+    found = solve(graph, goals)
+    start, end = graph.states[0], graph.states[-1]
+    for ask, says in (
+        (lambda: found.policy(start, "human_9", "1,1"), "expected one of human_0"),
+        (lambda: found.policy(start, 0, "nowhere"), "expected one of 1,1"),
+        (lambda: found.policy(start, "robot_0", "1,1"), "only humans have goals"),
+        (lambda: found.value(start, 0), "given None, expected one of"),
+        (lambda: found.power(start, "robot_0"), "is no human"),
+        (lambda: found.acting(0, "nowhere"), "expected one of"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            ask()
+    with pytest.raises(NotReadyError, match="is terminal"):
+        found.policy(end, 0, "1,1")
+
+
+def test_a_planned_policy_plays_in_its_world(passage):
+    rooms, graph, goals = passage
+    found = solve(graph, goals)
+    policies = {
+        name: found.acting(name, goal, state_of=lambda seen, name=name: rooms.state_of(seen, name))
+        for name, goal in (("human_0", "1,5"), ("human_1", None), ("robot_0", None))
+    }
+    traces = []
+    for _ in range(2):
+        observations, _ = rooms.reset(seed=3)
+        for number, policy in enumerate(policies.values()):
+            policy.reset(seed=number)
+        trace = []
+        while rooms.agents:
+            actions = {name: policies[name].act(observations[name]) for name in rooms.agents}
+            observations, *_ = rooms.step(actions)
+            trace.append(rooms.get_state())
+        traces.append(trace)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) == 5
+
+
+def test_a_goal_that_holds_counts_only_where_it_is_asked_to():
+    model = Layered(4, (2,), (2,))
+    graph = enumerate_states(model)
+    here = Among("begin", frozenset([(0, 0)]))
+    goals = [here, *model.goals]
+    assert solve(graph, goals).value((0, 0), 0, here) == 0.0
+    assert solve(graph, goals, Humans(credit_achieved=True)).value((0, 0), 0, here) == 1.0

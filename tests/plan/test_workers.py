@@ -1,0 +1,184 @@
+"""Working through a list with processes: the same result, the same error, and nobody waits for the dead."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from motet.errors import ModelError, WorkerLostError
+from motet.plan import _workers, enumerate_states, solve
+from motet.plan._workers import WorkerTraceback, work_through
+from motet.worlds.rooms import Rooms
+from small_models import Layered, Line
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Workers at once, for tiny parts, and proof that they were there."""
+    monkeypatch.setattr(_workers, "START_S", 0.0)
+    monkeypatch.setattr(_workers, "ALONE_S", 0.0)
+    monkeypatch.setattr(_workers, "GAIN", 0.0)
+    monkeypatch.setattr(_workers, "PART_S", 0.003)
+    sent = []
+    send = _workers._Crew.send
+
+    def counted(self, first, part):
+        sent.append(len(part))
+        send(self, first, part)
+
+    monkeypatch.setattr(_workers._Crew, "send", counted)
+    return sent
+
+
+class Slow(Layered):
+    """Takes its time, so that workers come up while there is work left."""
+
+    def transition_probabilities(self, state, actions):
+        time.sleep(0.002)
+        return super().transition_probabilities(state, actions)
+
+
+def assert_equal_graphs(one, other):
+    assert list(one.states) == list(other.states)
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, other.arrays()[name])
+        assert array.dtype == other.arrays()[name].dtype
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_find_what_the_caller_alone_finds(eager, workers):
+    model = Slow(3, depth=40, width=6)
+    alone = enumerate_states(model, workers=1)
+    assert not eager
+    assert_equal_graphs(alone, enumerate_states(model, workers=workers))
+    assert len(eager) > workers
+
+
+def test_parts_of_any_size_give_the_same(eager, monkeypatch):
+    rooms = Rooms("passage", horizon=4)
+    graphs = []
+    for seconds in (0.0, 0.0005, 10.0):
+        monkeypatch.setattr(_workers, "PART_S", seconds)
+        graphs.append(enumerate_states(rooms, workers=1))
+    for graph in graphs[1:]:
+        assert_equal_graphs(graphs[0], graph)
+
+
+class Wrong(Slow):
+    """Breaks its contract in several states; the first of them is the one to be told."""
+
+    def transition_probabilities(self, state, actions):
+        if state[0] >= 20 and tuple(actions) == (0, 1, 0):
+            raise ZeroDivisionError("oh")
+        return super().transition_probabilities(state, actions)
+
+
+def test_an_exception_comes_home_with_its_traceback_and_is_the_one_of_the_serial_search(eager):
+    model = Wrong(3, depth=40, width=6)
+    with pytest.raises(ModelError) as alone:
+        enumerate_states(model, workers=1)
+    assert not eager
+    with pytest.raises(ModelError) as together:
+        enumerate_states(model, workers=2)
+    assert str(together.value) == str(alone.value)
+    if eager and isinstance(together.value.__cause__, WorkerTraceback):
+        assert "ZeroDivisionError" in str(together.value.__cause__)
+        assert 'raise ZeroDivisionError("oh")' in str(together.value.__cause__)
+    else:
+        pytest.fail("no worker was asked")
+
+
+def _work(part):
+    time.sleep(0.01)
+    if "die" in part:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(part)
+
+
+def test_a_killed_worker_ends_the_job_with_its_name(eager):
+    items = [0] * 2000
+    items[1500] = "die"
+    with pytest.raises(WorkerLostError, match=r"plan-worker-\d was killed by SIGKILL while it was working on states"):
+        work_through(items, _work, lambda answer: None, workers=2)
+
+
+def test_a_worker_killed_from_outside_ends_the_job(eager):
+    crews = []
+    make = _workers._Crew.__post_init__
+
+    def remembered(self):
+        crews.append(self)
+        make(self)
+
+    def kill_one():
+        while not (crews and crews[0].workers and crews[0].workers[0].up):
+            time.sleep(0.01)
+        os.kill(crews[0].workers[0].child.pid, signal.SIGKILL)
+
+    _workers._Crew.__post_init__ = remembered
+    try:
+        killer = threading.Thread(target=kill_one, daemon=True)
+        killer.start()
+        with pytest.raises(WorkerLostError, match="was killed by SIGKILL"):
+            work_through([0] * 100_000, _work, lambda answer: None, workers=2)
+        killer.join(5)
+    finally:
+        _workers._Crew.__post_init__ = make
+
+
+def test_no_worker_is_left_behind(eager):
+    model = Slow(3, depth=30, width=6)
+    enumerate_states(model, workers=2)
+    assert eager
+    deadline = time.monotonic() + 5
+    while _plan_workers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _plan_workers()
+
+
+def _plan_workers():
+    import multiprocessing
+
+    return [child for child in multiprocessing.active_children() if child.name.startswith("plan-worker")]
+
+
+def test_goals_and_beliefs_are_asked_by_workers_too(eager):
+    class SlowGoal:
+        name = "even"
+
+        def is_achieved(self, state):
+            time.sleep(0.002)
+            return state[0] % 2 == 0
+
+    model = Layered(4, (2, 2), (2,), depth=30, width=4)
+    odd = model.goals[1][0]
+    share = 0.6
+
+    def believed(state, agent, action):
+        time.sleep(0.0005)
+        return [(share, [action] * 3), (1 - share, [0] * 3)]
+
+    from motet.plan import Humans
+
+    graph = enumerate_states(model, workers=1)
+    eager.clear()
+    found = [
+        solve(graph, [SlowGoal(), odd], Humans(believed_others_policy=believed), workers=workers) for workers in (1, 2)
+    ]
+    assert len(eager) > 2
+    for name, array in found[0].arrays.items():
+        np.testing.assert_array_equal(array, found[1].arrays[name])
+
+
+def test_small_models_start_no_process(monkeypatch):
+    monkeypatch.setattr(_workers, "_Crew", None)  # would be called
+    enumerate_states(Rooms("closet", horizon=5), workers=8)
+    enumerate_states(Line(100), workers=8)
+
+
+def test_the_gain_is_reckoned_from_what_was_measured():
+    assert _workers._Cost(work=1.0, merge=0.01, transport=0.01).gain(2) == pytest.approx(1.01 / 0.5025)
+    assert _workers._Cost(work=1.0, merge=1.0, transport=1.0).gain(8) == 1.0
