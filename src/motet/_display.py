@@ -44,8 +44,8 @@ def short(value: float | None, digits: int = 3) -> str:
     if size < 1e-3:
         return f"{value:.1e}"
     for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G")):
-        scaled = value / limit * 1e3
-        if float(f"{abs(scaled):.{digits}g}") < 1e3:
+        scaled = float(f"{value / limit * 1e3:.{digits}g}")
+        if abs(scaled) < 1e3:
             places = max(0, digits - 1 - (math.floor(math.log10(abs(scaled))) if abs(scaled) >= 1 else -1))
             text = f"{scaled:.{places}f}"
             whole = not unit and value == int(value)
@@ -231,14 +231,20 @@ def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -
             text.append("   ")
         kind, more, style = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
         mark = marks.get(kind) or {"work": "●", "wait": "○", "silent": "✗", "done": "✓"}[kind]
-        name = row.name.replace("-", "\N{NON-BREAKING HYPHEN}") if not ascii_only else row.name
-        text.append(f"{mark} {name}".replace(" ", "\N{NO-BREAK SPACE}"), style=style)
+        text.append(_glued(f"{mark} {row.name}", ascii_only), style=style)
         if more:
             text.append(f" {more}", style=style)
         if row.restarts:
-            again = f"{row.restarts} restart{'s' if row.restarts > 1 else ''}"
-            text.append(f" ({again})".replace(" ", "\N{NO-BREAK SPACE}", 2), style="yellow")
+            again = f"({row.restarts} restart{'s' if row.restarts > 1 else ''})"
+            text.append(_glued(f" {again}", ascii_only), style="yellow")
     return text
+
+
+def _glued(text: str, ascii_only: bool) -> str:
+    """Text that no line break divides."""
+    if ascii_only:
+        return text
+    return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple[str, str, str]:
@@ -318,7 +324,7 @@ class Live:
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
         self._console, self._title, self._history = console, title, history or History()
         waiting = Text(f"{title}\nstarting", style="dim")
-        self._live = RichLive(waiting, console=console, auto_refresh=False, vertical_overflow="crop")
+        self._live = RichLive(waiting, console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start(refresh=True)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -326,6 +332,7 @@ class Live:
         self._history.add(snapshot)
         size, plain = self._console.size, self._console.options.ascii_only
         picture = frame(snapshot, self._history, self._title, size.width, size.height, plain)
+        self._live.transient = False  # what was shown once stays
         self._live.update(picture, refresh=True)
 
     def say(self, line: str) -> None:
@@ -348,13 +355,14 @@ class Lines:
 
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
         self._console, self._history = console, history or History()
-        self._due = 0.0
-        if title:
-            self._write(title)
+        self._due, self._title = 0.0, title
 
     def show(self, snapshot: Snapshot) -> None:
         """How things are now."""
         self._history.add(snapshot)
+        if self._title:
+            self._write(self._title)
+            self._title = ""
         if snapshot.seconds >= self._due or snapshot.state != "running":
             self._write(line(snapshot, self._history))
             self._due = snapshot.seconds + min(max(2.0, snapshot.seconds / 10), 60.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def summarise(
 def _table(result: Result, history: Sequence[Snapshot]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("agent", style="cyan", no_wrap=True)
-    for name in ("first return", "last return", "best", "episodes", "updates", "version", "broken off"):
+    for name in ("first return", "last return", "best", "episodes", "updates", "version", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
     newest = history[-1].agents if history else []
     for row in newest:
@@ -76,9 +77,10 @@ def _table(result: Result, history: Sequence[Snapshot]) -> Table:
 
 
 def _line(result: Result, history: Sequence[Snapshot]) -> Text:
-    rate = result.steps / result.seconds if result.seconds > 0 else 0.0
-    began = history[0].steps if history else 0
-    rate = (result.steps - began) / result.seconds if 0 < began < result.steps and result.seconds > 0 else rate
+    began = 0  # steps of what this run was resumed from, the last time
+    for before, after in itertools.pairwise(history):
+        began = before.steps if after.seconds < before.seconds else began
+    rate = (result.steps - began) / max(result.seconds, 1e-9)
     restarts = f"{result.restarts} restart{'' if result.restarts == 1 else 's'}"
     return Text(
         f"{result.state} after {result.steps:,} steps in {clock(result.seconds)} ({short(rate)} steps/s), {restarts}",

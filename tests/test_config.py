@@ -1,0 +1,107 @@
+"""What a run was asked for, as plain values and back; and that a stranger's run directory runs no code."""
+
+import functools
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from motet._config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
+from motet.algorithm import Exponential, Linear
+from motet.algorithms import DQNConfig, IQNConfig
+from motet.errors import SettingError
+from motet.supervisor import Limits
+from motet.train import Settings
+from motet.worlds import MatrixGame, TreasureHunt
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A user's own config."""
+
+    rate: float = 0.1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Settings(),
+        Settings(steps=7, updates_per_step=0.5, slack=0, limits=Limits(hang_s=3)),
+        DQNConfig(hidden=(8, 4), learning_rate=Exponential(1e-3, 1e-5, 100.0)),
+        IQNConfig(epsilon=Linear(0.5, 0.1, 10)),
+    ],
+)
+def test_there_and_back_through_json(config):
+    plain = json.loads(json.dumps(describe(config)))
+    assert rebuild(plain) == config
+    assert plain["class"] == f"{type(config).__module__}:{type(config).__name__}"
+
+
+def test_worlds_there_and_back():
+    plain = describe_world(functools.partial(functools.partial(TreasureHunt, agents=4), size=9))
+    assert plain["settings"] == {"agents": 4, "size": 9}
+    world = rebuild_world(json.loads(json.dumps(plain)))()
+    assert isinstance(world, TreasureHunt) and (world.size, len(world.possible_agents)) == (9, 4)
+    assert isinstance(rebuild_world(describe_world(MatrixGame))(), MatrixGame)
+
+
+@pytest.mark.parametrize("world", [lambda: None, functools.partial(MatrixGame, "chicken"), TreasureHunt().reset])
+def test_a_world_that_cannot_be_written_down_is_said_so(world):
+    plain = describe_world(world)
+    assert plain["path"] is None
+    with pytest.raises(SettingError, match=r"cannot be imported .*resume\(run, world=…\)"):
+        rebuild_world(plain)
+
+
+def test_nothing_outside_of_motet_is_imported_without_trust(tmp_path, monkeypatch):
+    marker = tmp_path / "ran"
+    (tmp_path / "evil_module.py").write_text(
+        f"import pathlib\npathlib.Path({str(marker)!r}).touch()\ndef make(**given): return given\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for attempt in (
+        lambda: rebuild({"class": "evil_module:make"}),
+        lambda: rebuild({"class": "motet.train:Settings", "limits": {"class": "evil_module:make"}}),
+        lambda: rebuild_world({"path": "evil_module:make", "settings": {}}),
+        lambda: rebuild_world({"path": "motetevil.worlds:make", "settings": {}}),
+    ):
+        with pytest.raises(SettingError, match="not part of motet"):
+            attempt()
+    assert not marker.exists() and "evil_module" not in sys.modules
+    assert rebuild_world({"path": "evil_module:make", "settings": {"a": 1}}, trust=True)() == {"a": 1}
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "path", ["motet.cli:os", "motet.cli:main", "motet._process:os.system", "motet.train:train", "motet.worlds:nothing"]
+)
+def test_nothing_but_dataclasses_and_worlds_of_motet_is_taken(path):
+    with pytest.raises(SettingError):
+        rebuild({"class": path})
+    with pytest.raises(SettingError):
+        rebuild_world({"path": path})
+
+
+def test_errors_name_what_was_given():
+    with pytest.raises(SettingError, match="given colour, expected none but hang_s"):
+        rebuild({"class": "motet.supervisor:Limits", "colour": 1})
+    with pytest.raises(SettingError, match="given a set"):
+        describe({"a": {1, 2}})
+    with pytest.raises(SettingError, match="'class'"):
+        describe({"class": 1})
+    with pytest.raises(SettingError, match="slack"):
+        rebuild({"class": "motet.train:Settings", "slack": 3.0})
+    with pytest.raises(SettingError, match="agent a: .* cannot be rebuilt"):
+        rebuild_agents({"a": {"class": None, "given": "Odd()", "why": "it is odd"}})
+
+
+def test_a_users_own_config_needs_trust():
+    plain = describe(Mine(0.3))
+    with pytest.raises(SettingError, match="--trust"):
+        rebuild(plain)
+    assert rebuild(plain, trust=True) == Mine(0.3)
+
+
+def test_fields_that_an_older_run_lacks_take_their_defaults():
+    assert rebuild({"class": "motet.supervisor:Limits", "hang_s": 3.0}) == Limits(hang_s=3.0)

@@ -1,0 +1,224 @@
+"""What the display shows, at the sizes that people have."""
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from motet._display import History, Lines, Live, clock, display, frame, line, short, sparkline
+from motet._sinks import Feed, TensorBoard, Wandb, scalars
+from motet.metrics import AgentRow, ProcessRow, Snapshot
+
+
+def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, state="running", reward=50.0):
+    steps = int(t * 1000) if steps is None else steps
+    rows = [
+        AgentRow(
+            name=f"agent_{i}",
+            steps=steps,
+            updates=int(t * 100),
+            episodes=int(t * 10),
+            mean_return=reward + i,
+            mean_length=100.0,
+            steps_per_s=1234.5,
+            updates_per_s=98.7,
+            replay_fill=0.42,
+            replay_ratio=8.0,
+            version=int(t * 10),
+            lag_steps=120.0,
+            broken=0,
+            metrics={"loss": 0.0123},
+        )
+        for i in range(agents)
+    ]
+    processes = [
+        ProcessRow("actor-0", 11, "", 0.1, 0, False),
+        ProcessRow("learner-0", 12, waits, beat_s, restarts, False),
+    ]
+    return Snapshot(t, steps, 100_000, 1234.5, 72.0, rows, processes, state)
+
+
+def text_of(renderable, width=80, **more):
+    console = Console(file=io.StringIO(), width=width, highlight=False, **more)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("agents", [1, 2, 4, 10])
+def test_frame_fits_and_names_everything(width, agents):
+    history = History()
+    for t in range(1, 30):
+        history.add(snapshot(float(t), agents, reward=float(t * t)))
+    text = text_of(frame(snapshot(30.0, agents, restarts=2), history, "title", width), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 1 + 1 + agents + (agents > 1) + 1 + 1
+    for word in ("return", "loss", "steps/s", "upd/s", "replay", "version", "lag"):
+        assert word in lines[1]
+    assert all(f"agent_{i}" in text for i in range(agents))
+    for value in ("0.012", "1.23k", "98.7", "42%", "120", "30,000 of 100,000 steps", "30%", "left", "(2 restarts)"):
+        assert value in text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "▁" in text and "█" in text
+
+
+def test_frame_of_many_agents_is_cut_to_the_terminal():
+    history = History()
+    text = text_of(frame(snapshot(5.0, 40), history, "title", 80, 24))
+    assert len(text.splitlines()) <= 24 and "more agents" in text and "steps" in text
+
+
+def test_frame_in_ascii_has_nothing_else():
+    history = History()
+    for t in range(10):
+        history.add(snapshot(float(t), reward=float(t)))
+    part = frame(snapshot(10.0), history, width=80, ascii_only=True)
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), "ascii", errors="strict"), width=80)
+    console.print(part)  # would raise
+
+
+def test_a_long_wait_is_told_a_short_one_and_the_pace_are_not():
+    history = History()
+    for t in range(10):
+        history.add(snapshot(float(t), waits="rows to learn from"))
+    assert "waits for rows to learn from, 9 s" in line(snapshot(9.0, waits="rows to learn from"), history)
+    history = History()
+    history.add(snapshot(0.0, waits="rows to learn from"))
+    assert "waits" not in line(snapshot(1.0, waits="rows to learn from"), history)
+    for steps, told in ((None, False), (500, True)):  # the run goes on; the run stands still
+        history = History()
+        for t in range(10):
+            paced = snapshot(float(t), steps=steps, waits="the actors (pace)")
+            for row in paced.agents:
+                row.updates = 5 if steps else row.updates
+            history.add(paced)
+        assert ("waits for the actors (pace)" in line(paced, history)) is told
+
+
+def test_a_silent_process_is_told():
+    assert "learner-0 no beat for 12 s" in line(snapshot(beat_s=12.0), History())
+    assert "no beat" not in line(snapshot(beat_s=12.0, state="done"), History())
+
+
+def test_time_left_is_of_the_last_looks_and_survives_a_resumption():
+    history = History()
+    for t in range(5):
+        history.add(snapshot(float(t), steps=t * 2000))
+    assert history.left_s(snapshot(4.0, steps=8000)) == pytest.approx(46.0)
+    history.add(snapshot(1.0, steps=9000))
+    history.add(snapshot(2.0, steps=10_000))
+    assert history.left_s(snapshot(2.0, steps=10_000)) == pytest.approx(90.0)
+
+
+def test_lines_are_written_more_rarely_in_long_runs_and_always_at_the_end():
+    console = Console(file=io.StringIO(), width=80)
+    lines = Lines(console, "title")
+    for t in range(2000):
+        lines.show(snapshot(float(t)))
+    lines.say("learner-0 was killed")
+    lines.show(snapshot(2000.0, state="done"))
+    lines.close()
+    written = console.file.getvalue().splitlines()
+    assert written[0] == "title" and written[-2] == "learner-0 was killed" and written[-1].endswith("done")
+    times = [int(text.split("|")[0].strip().split(":")[0]) for text in written[1:-2]]
+    assert 20 < len(times) < 120 and times[-1] >= 32
+    assert all(len(text.splitlines()) == 1 for text in written)
+
+
+def test_live_leaves_the_last_picture_with_events_above():
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    live = Live(console, "title")
+    live.show(snapshot(1.0))
+    live.say("learner-0 was killed")
+    live.show(snapshot(2.0, state="done"))
+    live.close()
+    text = console.file.getvalue()
+    assert text.rindex("learner-0 was killed") < text.rindex("agent_0") and "done in 0:02" in text
+
+
+def test_the_display_fits_where_it_goes():
+    assert isinstance(display(console=Console(file=io.StringIO())), Lines)
+    shown = display(console=Console(file=io.StringIO(), force_terminal=True))
+    shown.close()
+    assert isinstance(shown, Live)
+
+
+def test_small_parts():
+    assert [short(value) for value in (0.0, 999.6, 1e6, float("nan"), 7.0, 1234567.0)] == [
+        *("0", "1.00k", "1.00M", "nan", "7", "1.23M")
+    ]
+    assert [clock(value) for value in (59.6, 3600, float("inf"))] == ["1:00", "1:00:00", "-"]
+    assert len(sparkline(range(1000), 8)) == 8 and sparkline([float("nan"), 1.0], 8) == "▁"
+
+
+# ---- sinks
+
+
+def test_a_sink_that_fails_is_said_once_and_stalls_nobody():
+    said = []
+    feed = Feed("a sink", said.append)
+
+    def job():
+        raise OSError("disk full")
+
+    for _ in range(3):
+        feed.put(job)
+    feed.close()
+    assert said == ["a sink failed, and is off from here on: OSError: disk full"]
+
+
+def test_a_sink_that_hangs_is_left_behind():
+    said, gate = [], threading.Event()
+    feed = Feed("a sink", said.append)
+    feed.put(lambda: gate.wait(30) and None)
+    for _ in range(2000):
+        feed.put(lambda: None)  # never waits
+    feed.close(timeout_s=0.01)
+    gate.set()
+    assert said == ["a sink did not finish within 0.01 s; what it had not written is lost"]
+
+
+def test_tensorboard_gets_every_number(tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    sink = TensorBoard(tmp_path)
+    sink.write(snapshot(3.0))
+    sink.close()
+    (path,) = tmp_path.iterdir()
+    found = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            found[value.tag] = (event.step, value.tensor.float_val[0])
+    expected = dict(scalars(snapshot(3.0)))
+    assert set(found) == set(expected) and "return/agent_1" in found and "loss/agent_0" in found
+    assert found["return/agent_1"] == (3000, pytest.approx(51.0))
+
+
+def test_wandb_works_offline_without_a_login(tmp_path, monkeypatch):
+    import sys
+    import types
+
+    logged, asked, said = [], {}, []
+
+    class Run:
+        def log(self, values, step):
+            logged.append((step, values))
+
+        def finish(self):
+            logged.append("finished")
+
+    def init(**given):
+        asked.update(given)
+        return Run()
+
+    module = types.ModuleType("wandb")
+    module.api = types.SimpleNamespace(api_key=None)
+    module.init, module.Settings = init, dict
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    sink = Wandb(tmp_path / "my-run", {"seed": 1}, said.append)
+    sink.write(snapshot(1.0))
+    sink.close()
+    assert asked["mode"] == "offline" and asked["name"] == "my-run" and asked["config"] == {"seed": 1}
+    assert "offline" in said[0] and logged[0][0] == 1000 and logged[-1] == "finished"
