@@ -4,12 +4,13 @@ import gc
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
 
+FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
 
 
@@ -38,13 +39,22 @@ def _context(method: str) -> multiprocessing.context.BaseContext:
     return context
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
+    return report
+
+
 @pytest.fixture
-def no_leaks() -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """After the test: no new process, no new descriptor, nothing new in /dev/shm."""
     _context("forkserver")
     gc.collect()
     before = _descendants(), _descriptors(), _shared_names()
     yield
+    if request.node.stash.get(FAILED, False):
+        return  # its traceback holds on to everything
     gc.collect()
     _becomes(lambda: _descendants() - before[0], "processes left behind")
     _becomes(lambda: _descriptors() - before[1], "descriptors left open")

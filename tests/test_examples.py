@@ -1,0 +1,24 @@
+"""The examples run as they are written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("replay_two_processes", "transitions sampled"),
+        ("publication_two_processes", "versions taken whole"),
+    ],
+)
+def test_examples_of_the_two_edges(name, last):
+    path = EXAMPLES / f"{name}.py"
+    assert len(path.read_text().splitlines()) <= 62
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert last in done.stdout.splitlines()[-1]

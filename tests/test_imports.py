@@ -1,0 +1,134 @@
+"""Who may import whom. The rule keeps every part usable on its own, and the loop's two halves apart."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "motet"
+MODULES = sorted(
+    path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+)
+CONTRACTS = {"motet.world", "motet.policy", "motet.algorithm", "motet.pace"}
+LOOP = {"motet.actor", "motet.learner", "motet.supervisor", "motet.train", "motet.replay", "motet.publication"}
+
+
+def _tree(module: str) -> ast.Module:
+    path = SOURCE.parent / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text())
+
+
+def _imports(module: str, at_top: bool = False) -> set[str]:
+    """What a module imports by name; only where it is loaded, or anywhere."""
+    tree = _tree(module)
+    nodes = list(_top_level(tree)) if at_top else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{module}: a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & set(MODULES)) or {node.module}
+    return found
+
+
+def _top_level(tree: ast.Module):
+    """Statements that run when the module is imported, and not only for a type checker."""
+    todo: list[ast.stmt] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo += node.orelse
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            for part in ("body", "orelse", "finalbody"):
+                todo += getattr(node, part, [])
+
+
+def _ours(module: str) -> set[str]:
+    return {name for name in _imports(module) if name == "motet" or name.startswith("motet.")}
+
+
+def _exists(module: str) -> None:
+    if module not in MODULES:
+        pytest.skip(f"{module} does not exist")
+
+
+def test_errors_import_nothing_of_ours():
+    assert _ours("motet.errors") == set()
+
+
+@pytest.mark.parametrize("module", sorted(CONTRACTS))
+def test_contracts_import_errors_and_contracts_alone(module):
+    _exists(module)
+    assert _ours(module) <= {"motet.errors", *CONTRACTS}
+
+
+def test_replay_and_publication_do_not_know_each_other_nor_the_loop():
+    allowed = {"motet", "motet._native", "motet._memory", "motet.errors", *CONTRACTS}
+    for module in ("motet.replay", "motet.publication"):
+        assert _ours(module) <= allowed
+
+
+def test_memory_knows_errors_alone():
+    assert _ours("motet._memory") <= {"motet.errors"}
+
+
+def test_actor_and_learner_do_not_know_each_other():
+    for module, other in (("motet.actor", "motet.learner"), ("motet.learner", "motet.actor")):
+        _exists(module)
+        assert other not in _ours(module)
+
+
+def test_the_supervisor_does_not_know_what_a_learner_is():
+    _exists("motet.supervisor")
+    assert _ours("motet.supervisor").isdisjoint({"motet.learner", "motet.actor", "motet.algorithm", "motet.replay"})
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("motet.plan")])
+def test_planning_never_imports_the_loop(module):
+    assert _ours(module).isdisjoint(LOOP)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("motet.worlds")])
+def test_worlds_import_contracts_alone(module):
+    own = {name for name in _ours(module) if name.startswith("motet.worlds")}
+    assert _ours(module) - own <= {"motet.errors", *CONTRACTS}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("motet.algorithms")])
+def test_algorithms_import_contracts_and_the_native_forward_alone(module):
+    own = {name for name in _ours(module) if name.startswith("motet.algorithms")}
+    assert _ours(module) - own <= {"motet", "motet._native", "motet.errors", *CONTRACTS}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_torch_is_loaded_by_algorithms_alone_and_nothing_imports_the_command(module):
+    top = {name.partition(".")[0] for name in _imports(module, at_top=True)}
+    if not module.startswith("motet.algorithms"):
+        assert "torch" not in top
+    assert "ray" not in top
+    if not module.startswith(("motet.cli", "motet._commands", "motet.__main__")):
+        assert "motet.cli" not in _ours(module)
+
+
+def test_importing_motet_is_light():
+    """Counted in modules, not in seconds: beyond the standard library nothing but motet and what its public names need."""
+    code = "import sys; before = set(sys.modules); import motet; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    heavy = {"torch", "ray", "gymnasium", "pettingzoo", "matplotlib", "tensorboard", "wandb", "rich", "tyro", "imageio"}
+    assert "motet" in loaded
+    assert loaded.isdisjoint(heavy), f"import motet also imports {sorted(loaded & heavy)}"
+
+
+def test_replay_and_publication_need_numpy_alone():
+    code = "import sys; import motet.replay, motet.publication; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded.isdisjoint({"torch", "ray", "gymnasium", "pettingzoo"})
