@@ -101,7 +101,7 @@ def _value_of(given: Sequence[str], flag: str) -> str | None:
 def _options(experiment: Experiment, world: Any) -> type:
     """A dataclass of all flags, with what the experiment says as defaults."""
     arg = tyro.conf.arg
-    config = experiment.config(experiment.algorithm)
+    config = _unchecked(experiment.config(experiment.algorithm))
     about = "A shipped world ({}), package.module:make_env, or an experiment.toml.".format(", ".join(WORLDS))
     known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
     rows: list[tuple[Any, ...]] = [
@@ -117,6 +117,18 @@ def _options(experiment: Experiment, world: Any) -> type:
     return dataclasses.make_dataclass("Train", rows, frozen=True)
 
 
+def _unchecked(config: Any) -> Any:
+    """The same settings in a class that checks nothing: tyro would wrap up what a check says."""
+    kind = type(config)
+    about = (inspect.getdoc(kind) or "").partition("\n")[0]
+    loose: Any = type(kind.__name__, (kind,), {"__post_init__": lambda self: None, "__doc__": about})
+    return dataclasses.dataclass(frozen=True)(loose)(**_values(config))
+
+
+def _values(config: Any) -> dict[str, Any]:
+    return {item.name: getattr(config, item.name) for item in dataclasses.fields(config) if item.init}
+
+
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
     settings = dict(experiment.world_settings)
     for name, parameter in inspect.signature(maker).parameters.items():
@@ -124,14 +136,16 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
         if value != parameter.default:
             settings[name] = value
     factory = world_factory(maker, settings)
-    configs: Any = chosen.config_
+    checked: Any = type(chosen.config_).__mro__[1]
+    default = checked(**_values(chosen.config_))
+    configs: Any = default
     if experiment.agents:
         from motet.world import as_world
 
         probe = as_world(factory())
         if strangers := sorted(set(experiment.agents) - set(probe.agents)):
             raise SettingError(f"agents: given {', '.join(strangers)}, expected some of {', '.join(probe.agents)}")
-        configs = {name: experiment.of_agent(name, chosen.config_) for name in probe.agents}
+        configs = {name: experiment.of_agent(name, default) for name in probe.agents}
         probe.close()
     mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
         own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in experiment.agents.values()
