@@ -1,0 +1,94 @@
+"""The end of a run: the table, the curves, the episode, the way on."""
+
+import functools
+import io
+
+import imageio.v3
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+from rich.console import Console
+
+from motet._runs import load_policies
+from motet._summary import episode_gif, learning_curve, summarise
+from motet.algorithms import DQNConfig
+from motet.errors import SettingError
+from motet.train import Settings, train
+from motet.worlds import TreasureHunt
+
+DQN = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "hunt"
+    world = functools.partial(TreasureHunt, agents=2, size=7, turns=10)
+    return run, train(world, {"agent_0": DQN, "agent_1": DQN}, Settings(steps=200, engine="serial"), run=run)
+
+
+def test_the_summary_says_what_and_how_to_go_on(finished):
+    run, result = finished
+    console = Console(file=io.StringIO(), width=80)
+    summarise(run, result, console=console)
+    text = console.file.getvalue()
+    for word in ("agent_0", "agent_1", "first return", "last return", "done after 200 steps", "0 restarts"):
+        assert word in text
+    assert f"motet resume {run} --steps 200" in text and "learning_curve.png" in text and "episode.gif" in text
+    assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
+
+
+def test_the_curve_is_a_picture(finished):
+    path = learning_curve(finished[0])
+    picture = imageio.v3.imread(path)
+    assert picture.shape[0] > 400 and picture.shape[1] > 800
+    assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 20
+    assert not [path for path in finished[0].iterdir() if "part" in path.name]
+
+
+def turns(path):
+    """Of a GIF, in which pictures that are equal become one that lasts longer."""
+    with Image.open(path) as picture:
+        lasts = [frame.info["duration"] for frame in ImageSequence.Iterator(picture)]
+    return sum(lasts) / (1000 / TreasureHunt.metadata["render_fps"])
+
+
+def test_the_episode_shows_every_turn(finished):
+    path = episode_gif(finished[0])
+    frames = imageio.v3.imread(path)
+    assert frames.ndim == 4 and frames.shape[3] == 3
+    assert turns(path) == 11
+    assert not np.array_equal(frames[0], frames[-1])
+
+
+def test_the_policies_of_a_run_are_its_learners_weights(finished):
+    run, result = finished
+    policies = load_policies(run)
+    assert list(policies) == ["agent_0", "agent_1"]
+    world = TreasureHunt(agents=2, size=7)
+    world.reset(seed=1)
+    for name, policy in policies.items():
+        space = world.observation_space(name), world.action_space(name)
+        behaviour = DQN.behaviour(*space)
+        weights = result.agents[name]["state"][: DQN.sizes(*space).weights]
+        behaviour.begin(0)
+        behaviour.load(weights, {"epsilon": 1.0, "learner_step": 0})
+        policy.reset(0)
+        for _ in range(20):
+            seen = np.random.default_rng(_).integers(0, 2, space[0].shape, dtype=np.uint8)
+            assert policy.act(seen) == behaviour.act(seen[None], explore=False)[0][0]
+
+
+def test_stacked_frames_reach_the_policy_as_in_training(tmp_path):
+    config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16, n_frames=3)
+    world = functools.partial(TreasureHunt, agents=1, size=7, turns=10)
+    train(world, config, Settings(steps=60, engine="serial"), run=tmp_path / "run")
+    assert turns(episode_gif(tmp_path / "run")) == 11
+
+
+def test_a_world_that_is_not_written_down_gets_no_episode_but_a_reason(tmp_path):
+    result = train(lambda: TreasureHunt(size=7), DQN, Settings(steps=30, engine="serial"), run=tmp_path / "run")
+    console = Console(file=io.StringIO(), width=80)
+    summarise(tmp_path / "run", result, console=console)
+    assert "an episode:     none: the run's world was" in console.file.getvalue()
+    with pytest.raises(SettingError, match="cannot be imported"):
+        load_policies(tmp_path / "run")
