@@ -118,7 +118,7 @@ def test_torch_is_loaded_by_algorithms_alone_and_nothing_imports_the_command(mod
 
 
 def test_importing_motet_is_light():
-    """Counted in modules, not in seconds: beyond the standard library nothing but motet and what its public names need."""
+    """Counted in modules, not in seconds."""
     code = "import sys; before = set(sys.modules); import motet; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
