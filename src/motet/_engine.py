@@ -1,7 +1,7 @@
 """The engines: the same roles driven in processes, or in turns in this one.
 
 :class:`Roster` says who takes part, :class:`Handles` holds what they share. ``play_actor`` and ``play_learner`` are
-what the child processes run: each drives its role, shows a beat, and waits where the pace asks for it. ``play_serial``
+what the child processes run: each drives its role, shows a beat, and waits where the pace asks for it. ``_serial``
 drives the same roles one after the other. In lockstep both orders are one: every actor plays a round, then every
 learner does what is due.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from motet._board import FINISHED, Board, Pulse
 from motet._memory import Array, Segment
-from motet._process import Portable, one_thread
+from motet._process import Portable
 from motet.actor import Memory, Seat, act
 from motet.algorithm import Algorithm, AlgorithmConfig, ReaderSettings, Sizes, StackedBatch
 from motet.errors import WaitTimeoutError
@@ -30,7 +30,7 @@ from motet.publication import HeaderField, Publication
 from motet.replay import Field, Replay, ReplaySpec
 from motet.world import World, as_world
 
-__all__ = ["Handles", "Part", "Roster", "play_actor", "play_learner", "play_serial", "seed_for"]
+__all__ = ["Handles", "Part", "Roster", "play_actor", "play_learner", "seed_for"]
 
 _EPISODES = 100  # over how many episodes returns are averaged
 _METRICS_EVERY = 10  # updates between two looks at what they measured
@@ -183,9 +183,9 @@ _WORLD, _BEHAVIOUR, _LEARNER, _READER = range(4)  # what a seed is for
 class Acting:
     """One actor: its worlds, seats and memory, ready to be driven round by round."""
 
-    def __init__(self, handles: Handles, index: int, start: int) -> None:
+    def __init__(self, handles: Handles, index: int, start: int, goes_on: bool = False) -> None:
         roster = handles.roster
-        self.index = index
+        self.index, self._seed = index, roster.seed
         lanes = range(index * roster.worlds_per_actor, (index + 1) * roster.worlds_per_actor)
         self.worlds: list[World] = [as_world(roster.world.value()) for _ in lanes]
         self.seats = []
@@ -196,7 +196,7 @@ class Acting:
                 Seat(
                     behaviour=behaviour,
                     subscriber=handles.publications[i].subscriber(),
-                    writers=[handles.replays[i].writer(lane) for lane in lanes],
+                    writers=[handles.replays[i].writer(lane, goes_on=goes_on) for lane in lanes],
                     header=tuple(part.config.header),
                     n_frames=part.settings.n_frames,
                     masked=part.masked,
@@ -220,6 +220,11 @@ class Acting:
     def steps(self) -> int:
         """Steps of the agent that has done most, in this actor's worlds."""
         return max(map(add, self._before, self.memory.closed))
+
+    def renew(self) -> None:
+        """Give every behaviour a new random stream, by the round: what goes on and what is copied here stay equal."""
+        for i, seat in enumerate(self.seats):
+            seat.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.memory.rounds))
 
     @property
     def finished(self) -> bool:
@@ -258,6 +263,7 @@ class Learning:
         )
         batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, len(agents))
         desks = [self._desk(handles, a, i, batch) for i, a in enumerate(agents)]
+        self.readers = dict(zip(agents, [desk.reader for desk in desks], strict=True))
         kept = handles.vaults[index].subscriber()
         if kept.published:
             _refresh_surely(kept, f"the vault of stack {index}")
@@ -314,8 +320,12 @@ class Learning:
         for i, agent in enumerate(self._agents):
             self._board.write_metrics(agent, {name: float(values[i]) for name, values in update.metrics.items()})
 
+    def keep(self) -> None:
+        """Keep and publish the present state, whatever is due."""
+        self.updates.send(True)
+
     def end(self) -> None:
-        """Publish what has not been published yet."""
+        """Keep and publish the last state."""
         self.updates.close()
 
 
@@ -346,33 +356,6 @@ def _arrays(batch: StackedBatch) -> dict[str, Any]:
 def warm_up(settings: ReaderSettings) -> int:
     """Steps before the first update: rows enough for a batch, whatever its steps reach behind."""
     return max(settings.min_rows, settings.batch_size) + settings.n_step + settings.n_frames
-
-
-def play_serial(handles: Handles, each_round: Callable[[], bool]) -> None:
-    """Drive all roles in this process: every actor plays a round, then every learner does what is due.
-
-    ``each_round`` is called after each of these; True ends it.
-    """
-    one_thread()
-    roster, board = handles.roster, handles.board
-    learners = [Learning(handles, k) for k in range(len(roster.stacks))]
-    for learner in learners:
-        learner.begin()
-    actors = [Acting(handles, i, 0) for i in range(roster.actors)]
-    pulse = board.pulse(0)
-    pulse.start(os.getpid())
-    while playing := [actor for actor in actors if not actor.finished]:
-        for actor in playing:
-            next(actor.rounds)
-            actor.report(board)
-            board.rounds[actor.index, 0] = actor.memory.rounds
-        for learner in learners:
-            learner.catch_up()
-        pulse.beat()
-        if each_round():
-            break
-    for learner in learners:
-        learner.end()
 
 
 def play_actor(handles: Handles, index: int, start: int, timeout_s: float) -> None:

@@ -89,7 +89,7 @@ class _Question(NamedTuple):
     mask: npt.NDArray[np.bool_] | None
 
 
-class _Pending(NamedTuple):
+class Pending(NamedTuple):
     """A row whose reward is not known yet."""
 
     observation: Any
@@ -102,7 +102,7 @@ class _Pending(NamedTuple):
 class Memory:
     """What an actor remembers between rounds; with the worlds' own states it is all that a copy needs to go on."""
 
-    pending: list[list[_Pending | None]]  # [world][agent]
+    pending: list[list[Pending | None]]  # [world][agent]
     frames: list[list[FrameStack | None]]
     total: npt.NDArray[np.float64]  # [world, agent]
     steps: npt.NDArray[np.int64]
@@ -227,7 +227,7 @@ def _ask(seat: Seat, rows: list[_Question], memory: Memory) -> dict[int, Any]:
         extra = {name: values[i] for name, values in extras.items()}
         if seat.masked:
             extra["mask"] = row.mask
-        memory.pending[row.world][row.agent] = _Pending(row.observation, actions[i], version, extra)
+        memory.pending[row.world][row.agent] = Pending(row.observation, actions[i], version, extra)
         memory.steps[row.world, row.agent] += 1
     return {row.world: actions[i] for i, row in enumerate(rows)}
 

@@ -36,6 +36,14 @@ class RowReader(Protocol):
         """New priorities."""
         ...
 
+    def save_priorities(self, values: npt.NDArray[np.float32], /) -> None:
+        """The priorities of all places."""
+        ...
+
+    def load_priorities(self, values: npt.NDArray[np.float32], /) -> None:
+        """Go on from them."""
+        ...
+
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None:
         """What a successor needs."""
         ...
@@ -106,8 +114,10 @@ def learn(
     settings: ReaderSettings,
     batch: StackedBatch,
     publish_every: int = 1,
-) -> Generator[Update | None, None, None]:
-    """Publish what there is and yield None; then update for ever, once for each ``next``. Closing publishes the rest.
+) -> Generator[Update | None, bool | None, None]:
+    """Publish what there is and yield None; then update for ever, once for each ``next``.
+
+    ``send(True)`` keeps and publishes the present state instead, and so does closing.
 
     Args:
         algorithm: runs the stack; fresh, or restored from the vault.
@@ -120,20 +130,20 @@ def learn(
     if vault.newest == 0:
         _keep(algorithm, desks, vault)
     _publish(algorithm, desks, vault.newest)
-    kept = int(algorithm.counters[0, 0])
+    update: Update | None = None
     try:
-        yield None
         while True:
-            update = _update(algorithm, desks, settings, batch)
-            if (done := int(algorithm.counters[0, 0])) % publish_every == 0:
-                _keep(algorithm, desks, vault)
-                _publish(algorithm, desks, vault.newest)
-                kept = done
-            yield update
-    finally:
-        if int(algorithm.counters[0, 0]) != kept:
+            if (yield update):
+                update = None
+            else:
+                update = _update(algorithm, desks, settings, batch)
+                if algorithm.counters[0, 0] % publish_every:
+                    continue
             _keep(algorithm, desks, vault)
             _publish(algorithm, desks, vault.newest)
+    finally:
+        _keep(algorithm, desks, vault)
+        _publish(algorithm, desks, vault.newest)
 
 
 def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch) -> Update:

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import Array, Segment
+from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer"]
@@ -38,6 +38,7 @@ __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "Repl
 Nest = Any
 """A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
 
+_RESERVE, _HEAD = 8, 9  # where these words are in a lane's memory
 _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
 
 
@@ -401,13 +402,14 @@ class Replay:
             first += n
         raise SettingError(f"partition: given {partition!r}, expected one of {list(self.spec._partitions)}")
 
-    def writer(self, lane: int = 0, *, timeout_s: float = 60.0) -> Writer:
+    def writer(self, lane: int = 0, *, timeout_s: float = 60.0, goes_on: bool = False) -> Writer:
         """Take over a lane. A predecessor, if there was one, must be dead; its unfinished episode is marked as broken.
 
-        ``timeout_s`` bounds how long an append waits for room (only where rows are read once).
+        ``timeout_s`` bounds how long an append waits for room (only where rows are read once). ``goes_on``: the next
+        row belongs to the unfinished episode, since the world goes on exactly where it was.
         """
         row = self._row
-        return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s)
+        return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s, goes_on)
 
     def reader(
         self,
@@ -489,8 +491,15 @@ class Replay:
         return sum(self.words(i).steps for i in range(self.spec.n_lanes))
 
     def dump(self, lane: int) -> npt.NDArray[np.uint8]:
-        """A copy of a lane's memory. Its writer should be at rest."""
-        return self._lane(lane).copy()
+        """A copy of a lane's memory, also while its writer is at work.
+
+        Rows complete before the copy count as written, rows overwritten until its end as gone: what is left is whole.
+        """
+        head = self.words(lane).head
+        copy = self._lane(lane).copy()
+        words = copy[: 2 * LINE].view(np.uint64)
+        words[_RESERVE], words[_HEAD] = self.words(lane).reserve, head
+        return copy
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
         """Put a copy back, before anybody reads or writes; it must come from a replay of the same spec."""
@@ -514,19 +523,20 @@ class FrameStack:
         if n_frames < 1:
             raise SettingError(f"n_frames: given {n_frames}, expected 1 or more")
         self._n = n_frames
-        self._stack: Nest = None
+        self.stack: Nest = None
+        """The newest stack."""
 
     def begin(self, observation: Nest) -> Nest:
         """The first observation of an episode."""
         if self._n == 1:
-            self._stack = _map(np.array, observation)
+            self.stack = _map(np.array, observation)
         else:
-            self._stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
-        return self._stack
+            self.stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
+        return self.stack
 
     def push(self, observation: Nest) -> Nest:
         """The next one. Returns the stack ``[n_frames, ...]`` (one frame: ``[...]``), whose arrays are reused."""
-        if self._stack is None:
+        if self.stack is None:
             raise NotReadyError("push: no episode has begun: give its first observation to begin()")
 
         def shift(stack: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -537,7 +547,7 @@ class FrameStack:
                 stack[-1] = new
             return stack
 
-        return _map(shift, self._stack, observation)
+        return _map(shift, self.stack, observation)
 
 
 class _Leaf(NamedTuple):

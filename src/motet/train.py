@@ -23,10 +23,11 @@ from typing import Any, Literal
 import numpy as np
 
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
-from motet._engine import Handles, Part, Roster, play_actor, play_learner, play_serial
+from motet._engine import Handles, Part, Roster, play_actor, play_learner
 from motet._evaluator import play_evaluator
 from motet._process import Child, Portable, check_main_guard
 from motet._runs import hold
+from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import ChildError, MotetError, SettingError, WorldError
@@ -77,7 +78,7 @@ class Settings:
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
-    """Steps between evaluations: greedy episodes of the published policies, in a process of their own. Default: none."""
+    """Steps between evaluations: greedy episodes of the published policies, in a process of their own."""
     evaluate_episodes: int = 20
     """Episodes of an evaluation."""
     until_return: float | None = None
@@ -259,8 +260,9 @@ def _play(
     handles = Handles(roster)
     if go_on is not None:
         _fill(handles, go_on)
-    play = _play_serial if settings.engine == "serial" else _play_processes
-    return play(handles, settings, directory, watch or (lambda _: None), say)
+    if settings.engine == "serial":
+        return _play_serial(handles, settings, directory, go_on, watch or (lambda _: None), say)
+    return _play_processes(handles, settings, directory, watch or (lambda _: None), say)
 
 
 def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
@@ -334,11 +336,18 @@ def _play_serial(
     handles: Handles,
     settings: Settings,
     directory: RunDirectory | None,
+    go_on: Checkpoint | None,
     watch: Callable[[Snapshot], None],
     say: Callable[[str], None],
 ) -> Result:
     role = Role("serial", start=lambda n: _never(), beat=time.monotonic)
-    book = _Book(handles, settings, directory, Watch(handles, [role]), watch)
+    kept = go_on.notes.get("serial") if go_on is not None else None
+    if go_on is not None and kept is None:
+        say(
+            "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
+        )
+    serial = Serial(handles, kept)
+    book = _Book(handles, settings, directory, Watch(handles, [role]), watch, serial)
 
     with _interrupts() as interrupted:
 
@@ -346,7 +355,7 @@ def _play_serial(
             book.tick()
             return interrupted.is_set() or book.out_of_time()
 
-        play_serial(handles, each_round)
+        serial.play(each_round)
         _say_interrupted(interrupted, directory, say)
         return book.close("stopped" if book.unfinished() else "done", [role], interrupted.is_set())
 
@@ -448,22 +457,26 @@ class _Book:
         directory: RunDirectory | None,
         looks: Watch,
         watch: Callable[[Snapshot], None],
+        serial: Serial | None = None,
     ) -> None:
         self._handles, self._settings, self._directory = handles, settings, directory
-        self._looks, self._watch = looks, watch
+        self._looks, self._watch, self._serial = looks, watch, serial
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
-        self._every, self._next = every, every
+        self._every, self._next = every, self._steps() // every * every + every
         self._vaults = [vault.subscriber() for vault in handles.vaults]
 
     def tick(self) -> None:
-        if time.monotonic() - self._looked < 1.0:
-            return
-        self._looked = time.monotonic()
-        snapshot = self._tell("running")
-        if self._directory is not None and snapshot.steps >= self._next:
-            self._directory.save(self.checkpoint(snapshot.steps))
-            self._next = snapshot.steps - snapshot.steps % self._every + self._every
+        if self._directory is not None and (steps := self._steps()) >= self._next:
+            self._next = steps // self._every * self._every + self._every
+            if not self._handles.roster.steps <= steps:  # the last one is written at the end
+                self._directory.save(self.checkpoint(steps))
+        if time.monotonic() - self._looked >= 1.0:
+            self._looked = time.monotonic()
+            self._tell("running")
+
+    def _steps(self) -> int:
+        return max(map(self._handles.steps, range(len(self._handles.replays))))
 
     def _tell(self, state: str) -> Snapshot:
         snapshot = self._looks.look(state)
@@ -483,11 +496,13 @@ class _Book:
         return wanted is not None and count > 0 and best >= wanted
 
     def unfinished(self) -> bool:
-        return max(map(self._handles.steps, range(len(self._handles.replays)))) < self._handles.roster.steps
+        return self._steps() < self._handles.roster.steps
 
     def checkpoint(self, step: int) -> Checkpoint:
         """From the vaults: no learner is asked, and what is read is one version of each stack."""
         roster, handles = self._handles.roster, self._handles
+        if self._serial is not None:
+            self._serial.keep()
         agents: dict[str, dict[str, Any]] = {}
         for stack, vault in zip(roster.stacks, self._vaults, strict=True):
             vault.refresh()
@@ -509,7 +524,10 @@ class _Book:
                 part.name: {f"lane{k}": handles.replays[i].dump(k) for k in range(roster.lanes)}
                 for i, part in enumerate(roster.parts)
             }
-        return Checkpoint(step, agents, {"seconds": time.monotonic() - self._started}, replay)
+        notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
+        if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
+            notes["serial"] = self._serial.write_down()
+        return Checkpoint(step, agents, notes, replay)
 
     def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
         snapshot = self._tell(state)

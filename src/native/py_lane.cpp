@@ -170,9 +170,10 @@ struct LaneWriter {
     PyObject *buffer, *specs, *roots;
     ull row_bytes, hash;
     double timeout;
-    static const char* keys[] = {"memory", "leaves", "roots", "row_bytes", "spec_hash", "timeout_s", nullptr};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOKKd", const_cast<char**>(keys), &buffer, &specs, &roots, &row_bytes,
-                                     &hash, &timeout))
+    int goes_on = 0;
+    static const char* keys[] = {"memory", "leaves", "roots", "row_bytes", "spec_hash", "timeout_s", "goes_on", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOKKd|p", const_cast<char**>(keys), &buffer, &specs, &roots, &row_bytes,
+                                     &hash, &timeout, &goes_on))
       return nullptr;
     auto w = std::make_unique<LaneWriter>();
     if (!(w->lane = open_lane(w->memory, buffer, row_bytes, hash))) return nullptr;
@@ -217,7 +218,9 @@ struct LaneWriter {
       if (leaf.next) w->has_final[leaf.root] = true;
     w->timeout_s = timeout;
     w->incarnation = w->lane->incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
-    w->lane->count_broken();
+    u64 head = w->lane->head.load(std::memory_order_acquire);
+    if (goes_on) w->begin = head == 0 || w->lane->meta(w->lane->place(head - 1)) & kFinal;
+    else w->lane->count_broken();
     return w.release();
   }
 

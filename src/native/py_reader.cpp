@@ -291,6 +291,22 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
   Py_RETURN_NONE;
 }
 
+template <bool Save>
+PyObject* reader_priorities(PyObject* o, PyObject* array) {
+  Reader& r = unbox<LaneReader>(o).reader;
+  if (!r.rules.prioritised) return raise("SettingError", "this reader draws uniformly: it has no priorities");
+  u64 places = 0;
+  for (auto& s : r.lanes) places += s.lane->capacity;
+  View values;
+  if (!values.take_array(array, "priorities", {'f', 4}, places, Save)) return nullptr;
+  for (u64 i = 0; !Save && i < places; ++i)
+    if (!(std::isfinite(values.as<float>()[i]) && values.as<float>()[i] >= 0))
+      return raise("SpecError", "priorities[%llu]: expected a finite number from 0 on", ull(i));
+  if (Save) r.save_priorities(values.as<float>());
+  else r.load_priorities(values.as<float>());
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"_bind", reader_bind, METH_VARARGS, "Bind arrays that batches are gathered into; returns the target's number."},
     {"_sample", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_sample)), METH_FASTCALL,
@@ -304,6 +320,10 @@ PyMethodDef methods[] = {
     {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nHow many fragments of this length can be taken now."},
     {"_counters", reader_counters, METH_NOARGS, "(sampled, redrawn, overwritten_unread, late_priorities, consumed)"},
     {"save_state", reader_state<true>, METH_O, "save_state(words)\n--\n\nWrite what a successor needs into a uint64 array."},
+    {"save_priorities", reader_priorities<true>, METH_O,
+     "save_priorities(values)\n--\n\nWrite the priorities of all places into a float32 array."},
+    {"load_priorities", reader_priorities<false>, METH_O,
+     "load_priorities(values)\n--\n\nGo on from what save_priorities wrote, after load_state and with the same lanes."},
     {"load_state", reader_state<false>, METH_O, "load_state(words)\n--\n\nGo on from what save_state wrote."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef getset[] = {{"state_words", reader_state_words, nullptr, "How many words save_state writes.", nullptr},

@@ -107,6 +107,23 @@ class Reader {
     }
   }
 
+  // The priorities of all places, partition after partition: what adopt() cannot rebuild. Both sides look at the lanes
+  // first, so that both have given new rows their first priority.
+  void save_priorities(float* out) {
+    ready();
+    for (auto& p : partitions)
+      for (u64 i = 0; i < p.tree->capacity(); ++i) *out++ = p.tree->get(i);
+  }
+  void load_priorities(const float* in) {
+    ready();
+    for (auto& p : partitions) {
+      index_.resize(p.tree->capacity());
+      for (u64 i = 0; i < index_.size(); ++i) index_[i] = i;
+      p.tree->set(index_.data(), in, index_.size());
+      in += index_.size();
+    }
+  }
+
   u64 ready() {  // rows from which a transition may be drawn
     u64 n = 0;
     for (auto& p : partitions)
