@@ -35,7 +35,7 @@ READS_OF_OTHERS = 20_000
 TAKEN_BESIDE_GAPS = 20_000
 """Versions taken from motet's publication while the writer pauses now and then."""
 WAIT_S = 60.0
-RACE_S = 250.0
+RACE_S = 600.0
 GAP_S = 60e-6
 """The longest pause of the writer that pauses."""
 
@@ -250,8 +250,8 @@ def _torn(result: Result, stage: Stage, settings: Settings) -> None:
 def _race(learner: Party, actor: Party, stop: Segment, wanted: int, gap_s: float) -> dict[str, int]:
     stop["stop"][0] = 0
     learner.begin("run", gap_s, RACE_S)
-    found: dict[str, int] = actor.call("run", wanted, gap_s == 0, RACE_S)
-    found["published"] = learner.result()
+    found: dict[str, int] = actor.call("run", wanted, gap_s == 0, RACE_S, timeout_s=RACE_S + 60)
+    found["published"] = learner.result(RACE_S + 60)
     reads = found["taken"] + (found["met_write"] if gap_s == 0 else 0)
     if reads < wanted:
         raise WaitTimeoutError(f"{reads} of {wanted} reads were done within {RACE_S:.0f} s: the machine is too busy")
