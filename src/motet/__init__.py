@@ -1,6 +1,28 @@
-"""motet: many learners, one world, nobody waits."""
+"""motet: many learners, one world, nobody waits.
+
+The verbs are here; their settings and results are in the modules of the same names. Importing motet imports neither
+torch nor ray.
+"""
 
 from motet._version import __version__
 from motet.errors import MotetError
+from motet.pace import Pace
+from motet.publication import Publication
+from motet.replay import Field, Replay, ReplaySpec
+from motet.train import Settings, resume, train
+from motet.world import World, as_world
 
-__all__ = ["MotetError", "__version__"]
+__all__ = [
+    "Field",
+    "MotetError",
+    "Pace",
+    "Publication",
+    "Replay",
+    "ReplaySpec",
+    "Settings",
+    "World",
+    "__version__",
+    "as_world",
+    "resume",
+    "train",
+]

@@ -212,15 +212,21 @@ def _look(
         if row is not None:
             seat.writers[w].append(row.observation, row.action, reward, version=row.version, **row.extra)
             memory.closed[agent] += 1
-        questions.append(_Question(w, agent, observation, world.mask(agent) if seat.masked else None))
+        questions.append(_Question(w, agent, observation, _mask(world, agent) if seat.masked else None))
     return questions
+
+
+def _mask(world: World, agent: int) -> npt.NDArray[np.bool_]:
+    """Which actions are allowed; all of them where the world says nothing."""
+    mask = world.mask(agent)
+    return np.ones(world.action_spaces[agent].n, np.bool_) if mask is None else mask  # type: ignore[attr-defined]
 
 
 def _ask(seat: Seat, rows: list[_Question], memory: Memory) -> dict[int, Any]:
     """The actions of one agent in all worlds where it acts now, by world; begins a row for each."""
     seen = [_stacked(memory, row) for row in rows]
     batch = map_nest(lambda first: first[None], seen[0]) if len(seen) == 1 else _stack(seen)
-    masks = np.stack([row.mask for row in rows]) if seat.masked else None
+    masks = np.stack([row.mask for row in rows if row.mask is not None]) if seat.masked else None
     actions, extras = seat.behaviour.act(batch, masks)
     version = seat.subscriber.version
     for i, row in enumerate(rows):

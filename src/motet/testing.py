@@ -1,7 +1,8 @@
 """Checks of users' own classes against motet's contracts, for their test suites.
 
-``check_world`` drives a world by random actions and raises a WorldError that names the clause that is broken and how to
-mend it. It is silent if all is well.
+``check_world`` drives a world by random actions, ``check_policy`` asks a policy, ``check_algorithm`` builds, updates,
+saves and restores an algorithm. Each raises an error that names the clause that is broken and how to mend it, and is
+silent if all is well.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from motet._testing_algorithm import check_algorithm, check_policy
 from motet.errors import SettingError, WorldError
 from motet.world import End, World, as_world
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["check_world"]
+__all__ = ["check_algorithm", "check_policy", "check_world"]
 
 Choice = Callable[[int, "NDArray[np.bool_] | None"], Any]
 """The action of an agent, given its mask."""

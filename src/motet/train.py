@@ -34,7 +34,7 @@ from motet.errors import ChildError, MotetError, SettingError, WorldError
 from motet.metrics import Snapshot, Watch
 from motet.pace import Pace
 from motet.supervisor import Limits, Role, Supervisor
-from motet.world import as_world
+from motet.world import World, as_world
 
 __all__ = ["Result", "Settings", "resume", "train", "world_factory"]
 
@@ -272,11 +272,12 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
     given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(probe.agents, algorithm)
     if set(given) != set(probe.agents):
         raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(probe.agents)}")
+    having_masks = _masked(probe)
     parts = []
     for i, name in enumerate(probe.agents):
         chosen = algorithm_config(given[name])
         spaces = probe.observation_spaces[i], probe.action_spaces[i]
-        masked = i in probe.group() and probe.mask(i) is not None
+        masked = i in having_masks
         replay = chosen.replay(*spaces, masked=masked)
         parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
     probe.close()
@@ -306,6 +307,29 @@ def _made(factory: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
+
+
+def _masked(world: World) -> set[int]:
+    """The agents that have action masks: seen by playing until everybody had a turn, or for a while."""
+    seen: set[int] = set()
+    found: set[int] = set()
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        if len(seen) == len(world.agents) or not (group := world.group()):
+            break
+        actions = []
+        for agent in group:
+            seen.add(agent)
+            mask, space = world.mask(agent), world.action_spaces[agent]
+            if mask is not None:
+                found.add(agent)
+                actions.append(
+                    np.asarray(getattr(space, "start", 0) + rng.choice(np.flatnonzero(mask)), space.dtype)[()]
+                )
+            else:
+                actions.append(space.sample())
+        world.act(actions)
+    return found
 
 
 def _share_out(
