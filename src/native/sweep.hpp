@@ -456,15 +456,17 @@ struct DecisionSweep {
   double gamma = 1;
 
   double q(u64 row, const double* from) const {
-    double even = 0.0, odd = 0.0;  // two chains, so that one addition need not wait for the other
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;  // four chains, so that additions need not wait for each other
     i64 k = rows[row];
     const i64 end = rows[row + 1];
-    for (; k + 1 < end; k += 2) {
-      even += weight[k] * from[successor[k]];
-      odd += weight[k + 1] * from[successor[k + 1]];
+    for (; k + 3 < end; k += 4) {
+      a += weight[k] * from[successor[k]];
+      b += weight[k + 1] * from[successor[k + 1]];
+      c += weight[k + 2] * from[successor[k + 2]];
+      d += weight[k + 3] * from[successor[k + 3]];
     }
-    if (k < end) even += weight[k] * from[successor[k]];
-    return earned[row] + gamma * (even + odd);
+    for (; k < end; ++k) a += weight[k] * from[successor[k]];
+    return earned[row] + gamma * ((a + b) + (c + d));
   }
   void best(u64 first, u64 last, const double* from, double* to, std::int32_t* choice) const {
     for (u64 s = first; s < last; ++s) {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import Layered
 
 from motet.plan import Humans, Robot, enumerate_states, solve
 from motet.worlds.rooms import Rooms
-from small_models import Layered
 
 TIE = 1e-12
 

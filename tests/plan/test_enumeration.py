@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import Layered, Line
 
 from motet.errors import CorruptionError, MemoryShortError, ModelError, SettingError
 from motet.plan import Graph, enumerate_states
 from motet.plan import enumeration as enumeration_module
 from motet.worlds.rooms import MAPS, Rooms
-from small_models import Layered, Line
 
 
 class Dag:

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from small_models import Among, Layered, Parity
 
 from motet.errors import ModelError, NotReadyError, SettingError
 from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, induction, solve
 from motet.worlds.rooms import Rooms
-from small_models import Among, Layered, Parity
 
 
 @pytest.fixture(scope="module")

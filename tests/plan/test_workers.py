@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from small_models import Layered, Line
 
 from motet.errors import ModelError, WorkerLostError
 from motet.plan import _workers, enumerate_states, solve
 from motet.plan._workers import WorkerTraceback, work_through
 from motet.worlds.rooms import Rooms
-from small_models import Layered, Line
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-from motet._process import Child, context
+from motet._process import Child, check_main_guard, context
 from motet.errors import ModelError, WorkerLostError
 
 __all__ = ["WorkerTraceback", "work_through"]
@@ -81,6 +81,8 @@ def work_through(
         grows: whether items may be appended, so that how much is left is not known.
         tick: is told now and then how many items are done.
     """
+    if workers > 1:
+        check_main_guard()
     job = _Job(items, work, take, workers, grows)
     with contextlib.closing(job):
         told = time.monotonic()
@@ -219,17 +221,16 @@ class _Crew:
         if self.failure is not None:
             raise self.failure
         for worker in self.workers:
-            if not worker.up and self._ready(worker):
-                worker.line.recv_bytes()
-                worker.up = True
+            if not worker.up:
+                worker.up = self._came_up(worker)
         return any(worker.up and worker.busy_with is None for worker in self.workers)
 
-    def _ready(self, worker: _Worker) -> bool:
-        if worker.line.poll(0):
-            return True
-        if worker.child.exit is not None:
-            raise _lost(worker)
-        return False
+    def _came_up(self, worker: _Worker) -> bool:
+        try:
+            return worker.line.poll(0) and bool(worker.line.recv_bytes())
+        except (EOFError, OSError) as error:
+            worker.child.join(5.0)
+            raise _lost(worker) from error
 
     def send(self, first: int, part: list[Any]) -> None:
         """Give a part to an idle worker. It is reading, so this does not wait."""
@@ -273,14 +274,17 @@ class _Crew:
 
 
 def _lost(worker: _Worker) -> WorkerLostError:
-    at = "before it had begun"
-    if worker.busy_with is not None:
+    if worker.busy_with is None:
+        at = "before it had begun"
+        hint = "If your script has no `if __name__ == '__main__':`, put the call behind one"
+    else:
         first, count = worker.busy_with
         at = f"while it was working on states {first} to {first + count - 1}"
+        hint = "If it was killed for want of memory, take fewer workers or a smaller model"
     text = worker.child.traceback()
     return WorkerLostError(
-        f"{worker.child.describe_end()} {at}, so the job ends here. If it was killed for want of memory, take fewer "
-        f"workers or a smaller model; workers=1 works in the caller alone{': ' + text if text else ''}"
+        f"{worker.child.describe_end()} {at}, so the job ends here. {hint}; workers=1 works in the caller alone"
+        f"{chr(10) + text if text else ''}"
     )
 
 

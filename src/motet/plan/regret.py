@@ -55,7 +55,8 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
 
     Args:
         policy: probabilities [states, actions]; or a policy with ``act(observation)`` (and perhaps
-            ``probabilities(observation)``), which is asked in every state that is not terminal.
+            ``probabilities(observation)``), which is asked in every state in which the agent acts. It is taken to
+            depend on the observation alone.
         response: the best that the same agent can do, from ``best_response``.
         model: the world the policy acts in, with ``set_state`` and ``observe(agent)``; not needed for a table.
         workers: threads at most.
@@ -85,6 +86,8 @@ def tabulated(policy: Any, graph: Graph, agent: int, model: Any) -> NDArray[np.f
     if model is None:
         raise SettingError("model: not given, but the policy has to be shown observations: give the world it acts in")
     name, terminal = graph.agents[agent], graph.terminal.tolist()
+    if hasattr(policy, "reset"):
+        policy.reset(0)
     table = np.full((len(graph), graph.actions[agent]), 1.0 / graph.actions[agent])
     acts = getattr(model, "acts", None)
     for number, state in enumerate(graph.states):

@@ -198,7 +198,18 @@ class Solution:
 
 
 class PlannedPolicy:
-    """A policy that draws its actions from a solution."""
+    """A policy that draws its actions from a solution: what ``evaluate`` takes.
+
+    >>> from motet.plan import enumerate_states, solve
+    >>> from motet.worlds.rooms import Rooms
+    >>> rooms = Rooms("closet")
+    >>> solution = solve(enumerate_states(rooms), {0: rooms.goals(0)})
+    >>> policy = solution.acting("human_0", goal="1,2", state_of=lambda seen: rooms.state_of(seen, "human_0"))
+    >>> observations, _ = rooms.reset(seed=0)
+    >>> policy.reset(seed=1)
+    >>> policy.act(observations["human_0"])
+    3
+    """
 
     def __init__(
         self, solution: Solution, agent: int, goal: Any = None, state_of: Callable[[Any], Any] | None = None
@@ -206,13 +217,33 @@ class PlannedPolicy:
         self.solution, self.agent, self.goal, self.state_of = solution, agent, goal, state_of
         self._rng = np.random.default_rng(0)
 
-    def reset(self, seed: int | None = None) -> None:
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], agent: int | str, world: Any, goal: Any = None) -> PlannedPolicy:
+        """From a saved solution, for another process to make.
+
+        Args:
+            path: where the solution was saved.
+            agent: for whom it acts.
+            world: the world it acts in, or what makes one: it says what state an observation shows (``state_of``).
+            goal: for a human, the name of what it wants; None: its prior.
+        """
+        made = world() if callable(world) and not hasattr(world, "transition_probabilities") else world
+        solution = Solution.load(path, made)
+        name = solution.graph.agents[solution._agent(agent)]
+        return solution.acting(name, goal, lambda observation: made.state_of(observation, name))
+
+    def reset(self, seed: int) -> None:
         """Begin an episode."""
         self._rng = np.random.default_rng(seed)
 
-    def act(self, observation: Any) -> int:
-        """Draw an action for what is seen now."""
-        return int(self._rng.choice(len(p := self.probabilities(observation)), p=p / p.sum()))
+    def act(self, observation: Any, mask: NDArray[np.bool_] | None = None) -> int:
+        """Draw an action for what is seen now; ``mask``: those that are allowed."""
+        shares = self.probabilities(observation)
+        if mask is not None:
+            shares = shares * mask
+        if not shares.sum() > 0:
+            raise SettingError(f"the mask {mask!r} allows nothing that the plan would do")
+        return int(self._rng.choice(len(shares), p=shares / shares.sum()))
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
         """How likely each action is."""

@@ -1,9 +1,9 @@
 """Worlds that come with motet, each a PettingZoo environment on arrays.
 
-``TreasureHunt`` and ``SmallHunt`` are played in turn (AEC); ``Cleanup``, ``MatrixGame`` and ``Rooms`` are played all at once (Parallel).
-Each is a function of its seed and the actions alone, and each can be written down in mid-episode (``get_state``, plain
-tuples) and taken up again (``set_state``) in a fresh instance with the same settings, bit for bit; the states of
-``Rooms`` and ``SmallHunt``, which are also models to plan with, hold no random stream.
+``TreasureHunt`` and ``SmallHunt`` are played in turn (AEC); ``Cleanup``, ``MatrixGame`` and ``Rooms`` are played all at
+once (Parallel). Each is a function of its seed and the actions alone, and each can be written down in mid-episode
+(``get_state``, plain tuples) and taken up again (``set_state``) in a fresh instance with the same settings, bit for
+bit; the states of ``Rooms`` and ``SmallHunt``, which are also models to plan with, hold no random stream.
 """
 
 from motet.worlds.cleanup import Cleanup

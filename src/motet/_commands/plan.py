@@ -1,0 +1,152 @@
+"""The command ``motet plan``: enumerates a model, solves it, and says and shows what was found."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from motet._memory import format_bytes
+from motet.errors import SettingError
+from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
+
+__all__ = ["plan"]
+
+WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small_hunt:SmallHunt"}
+
+
+def plan(
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
+    map: str | None = None,
+    horizon: int | None = None,
+    humans: Humans = Humans(),  # noqa: B008 - frozen
+    robot: Robot = Robot(),  # noqa: B008 - frozen
+    workers: int | None = None,
+    max_states: int = 10_000_000,
+    dtype: Literal["float64", "float32", "float16"] = "float64",
+    out: Path | None = None,
+) -> int:
+    """Solve a small world exactly: find all its states, and plan backwards for humans and robot, or for rewards.
+
+    Args:
+        model: What to plan with.
+        map: A map of that world, by name, or a file that holds one.
+        horizon: Steps in an episode; by default what the map says.
+        humans: How humans choose.
+        robot: How the robot chooses.
+        workers: Processes and threads at most; by default one a core. The result is the same for any number.
+        max_states: Stop with an error beyond this.
+        dtype: What values are kept as.
+        out: A folder for the solution and its picture.
+    """
+    report = _Reporter()
+    made = _made(model, map, horizon)
+    began = time.perf_counter()
+    goals = hasattr(made, "goals") and hasattr(made, "human_agent_indices")
+    graph = enumerate_states(made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress)
+    enumerated = time.perf_counter()
+    if not goals:
+        report.end()
+        _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
+        _show_responses(graph, workers)
+        if out is not None:
+            graph.save(out)
+        return 0
+    wanted = {human: made.goals(human) for human in graph.humans}
+    solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress)
+    solved = time.perf_counter()
+    report.end()
+    _summary(graph, {"enumerate": enumerated - began, "solve": solved - enumerated}, graph.nbytes + solution.nbytes)
+    start = graph.states[0]
+    for human in graph.humans:
+        sys.stdout.write(f"power of {graph.agents[human]} at the start: {solution.power(start, human):.4g}\n")
+    for agent in graph.robots:
+        shares = ", ".join(f"{share:.3f}" for share in solution.policy(start, agent))
+        sys.stdout.write(f"{graph.agents[agent]} at the start: {shares}\n")
+    if out is not None:
+        solution.save(out)
+        sys.stdout.write(f"saved in {out}\n")
+        if hasattr(made, "picture"):
+            from motet.plan._picture import solution_picture
+
+            solution_picture(solution, made, out / "plan.png")
+            sys.stdout.write(f"drawn in {out / 'plan.png'}\n")
+    return 0
+
+
+def _made(model: str, map: str | None, horizon: int | None) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+    path = WORLDS.get(model, model)
+    module, _, name = path.partition(":")
+    if not name:
+        raise SettingError(f"model: given {model!r}, expected one of {', '.join(WORLDS)}, or 'module:factory'")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"model: given {model!r}, which cannot be imported: {error}") from error
+    settings: dict[str, Any] = {}
+    if map is not None:
+        settings["map"] = Path(map).read_text() if Path(map).is_file() else map
+    if horizon is not None:
+        settings["turns" if model == "small_hunt" else "horizon"] = horizon
+    try:
+        return factory(**settings)
+    except TypeError as error:
+        if not settings:
+            raise
+        raise SettingError(f"model: {model!r} does not take {', '.join(settings)}: {error}") from error
+
+
+def _summary(graph: Graph, seconds: dict[str, float], nbytes: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_row("states", f"{len(graph):,}")
+    table.add_row("transitions", f"{len(graph.successor):,}")
+    table.add_row("joint actions", f"{graph.joints:,}")
+    table.add_row("levels", "-" if graph.levels is None else f"{len(graph.levels) - 1:,}")
+    table.add_row("bytes", format_bytes(nbytes))
+    for phase, took in seconds.items():
+        table.add_row(f"{phase} s", f"{took:.2f}")
+    Console(file=sys.stdout).print(table)
+
+
+def _show_responses(graph: Graph, workers: int | None) -> None:
+    for agent in graph.agents:
+        value = best_response(graph, agent, workers=workers).value[0]
+        sys.stdout.write(f"best response of {agent} to uniform others, at the start: {value:.6g}\n")
+
+
+class _Reporter:
+    """Progress on standard error: one line that is written over on a terminal, now and then a line elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._every_s = 0.1 if self._terminal else 5.0
+        self._told, self._phase = time.monotonic(), ""
+
+    def progress(self, at: Progress) -> None:
+        now = time.monotonic()
+        if at.phase == self._phase and now - self._told < self._every_s:
+            return
+        self._told, self._phase = now, at.phase
+        found = f"{at.done:,} of {at.total:,} states"
+        if at.phase == "enumerate":
+            found = f"{at.total:,} states found, {at.total - at.done:,} in the frontier"
+        line = f"{at.phase}: {found}, {at.rate:,.0f} states/s"
+        sys.stderr.write(f"\r\033[K{line}" if self._terminal else line + "\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._terminal:
+            sys.stderr.write("\r\033[K")

@@ -1,0 +1,83 @@
+"""motet plan, as a user calls it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from motet.cli import main
+from motet.plan import Solution
+
+
+def test_rooms_are_planned_saved_and_drawn(tmp_path, capsys):
+    out = tmp_path / "plans" / "x"
+    assert main(["plan", "rooms", "--map", "freeing", "--horizon", "4", "--workers", "2", "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert "states" in shown.out
+    assert re.search(r"levels +5\n", shown.out)
+    assert "power of human_0 at the start" in shown.out
+    assert "enumerate" in shown.err or "humans:" in shown.err
+    assert (out / "plan.png").stat().st_size > 1000
+    loaded = Solution.load(out)
+    assert loaded.policy(loaded.graph.states[0], "robot_0").sum() == pytest.approx(1)
+    assert json.loads((out / "header.json").read_text())["kind"] == "solution"
+
+
+def test_settings_are_those_of_the_api(tmp_path):
+    for beta in ("0", "inf"):
+        out = tmp_path / beta
+        flags = ["--humans.beta", beta, "--humans.robot", "best", "--robot.zeta", "2", "--dtype", "float32"]
+        assert main(["plan", "rooms", "--map", "closet", "--horizon", "3", *flags, "--out", str(out)]) == 0
+    flat = Solution.load(tmp_path / "0")
+    assert flat.arrays["human_policy"].dtype == np.float32
+    np.testing.assert_allclose(flat.policy(flat.graph.states[0], 0), 0.25)
+
+
+def test_a_map_may_be_a_file(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("#####\n#H.R#\n#..##\n#####\n")
+    assert main(["plan", "rooms", "--map", str(tmp_path / "mine.txt"), "--horizon", "3"]) == 0
+    assert "robot_0 at the start" in capsys.readouterr().out
+
+
+def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):
+    (tmp_path / "corridor.py").write_text(
+        "from types import SimpleNamespace\n"
+        "class Corridor:\n"
+        "    agents = ['walker']\n"
+        "    action_space = SimpleNamespace(n=2)\n"
+        "    def reset(self): self.at = 0\n"
+        "    def get_state(self): return self.at\n"
+        "    def set_state(self, state): self.at = state\n"
+        "    def transition_probabilities(self, state, actions):\n"
+        "        return None if state == 3 else [(1.0, state + 1)]\n"
+        "    def transition_rewards(self, state, actions, transitions):\n"
+        "        return [[float(actions[0])] for _ in transitions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "corridor:Corridor", "--out", "graph"]) == 0
+    assert "best response of walker to uniform others, at the start: 3\n" in capsys.readouterr().out
+    assert main(["plan", "corridor:Corridor", "--horizon", "3"]) == 2
+    assert "does not take horizon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "expected one of rooms, small_hunt, or 'module:factory'"),
+        (["no_such_module:Model"], "cannot be imported"),
+        (["rooms", "--map", "nowhere"], "map is 'nowhere'"),
+        (["rooms", "--map", "blocked", "--max-states", "100"], "more than 100 states (max_states)"),
+        (["rooms", "--map", "closet", "--horizon", "0"], "the model comes back to where it was"),
+        (["rooms", "--map", "closet", "--humans.beta", "-1"], "beta of the humans is -1"),
+    ],
+)
+def test_errors_are_one_line_with_what_to_do(arguments, says, capsys):
+    try:
+        code = main(["plan", *arguments])
+    except SystemExit as ended:  # tyro's own
+        code = ended.code
+    assert code == 2
+    shown = capsys.readouterr()
+    assert says in shown.err + shown.out
+    assert "Traceback" not in shown.err
