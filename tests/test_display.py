@@ -213,10 +213,11 @@ def test_wandb_works_offline_without_a_login(tmp_path, monkeypatch):
         return Run()
 
     module = types.ModuleType("wandb")
-    module.api = types.SimpleNamespace(api_key=None)
     module.init, module.Settings = init, dict
     monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     sink = Wandb(tmp_path / "my-run", {"seed": 1}, said.append)
     sink.write(snapshot(1.0))
     sink.close()

@@ -7,10 +7,12 @@ gone neither stalls nor ends a run. A sink that raises is said once and gets not
 from __future__ import annotations
 
 import importlib.util
+import netrc
 import os
 import queue
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class Feed:
         else:
             self._jobs.put(job)
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 30.0) -> None:
         """Wait for the jobs to be done, but no longer than this."""
         self._jobs.put(None)
         self._thread.join(timeout_s)
@@ -128,7 +130,7 @@ class Wandb:
         import wandb
 
         mode = os.environ.get("WANDB_MODE")
-        if mode is None and wandb.api.api_key is None:
+        if mode is None and not _has_login():
             mode = "offline"  # it would ask for a login and wait
             say(f"wandb: no login found, so it writes offline; later: wandb sync {run / 'wandb' / 'offline-run-*'}")
         self._run = wandb.init(
@@ -153,3 +155,14 @@ class Wandb:
     def close(self) -> None:
         """Write out what is left."""
         self._run.finish()
+
+
+def _has_login() -> bool:
+    """Whether Weights & Biases would find a key where it looks for one."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urllib.parse.urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host or "") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -46,8 +46,8 @@ class Asked:
 def parse(arguments: Sequence[str]) -> Asked:
     """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
     given = list(arguments)
-    place = _place_of_world(given)
-    if place is None and not {"-h", "--help"} & set(given):
+    place, helps = _place_of_world(given), bool({"-h", "--help"} & set(given))
+    if place is None and not helps:
         raise SettingError(
             f"world: none given, expected one of {', '.join(WORLDS)}, 'module:attribute' or a .toml file"
         )
@@ -67,15 +67,16 @@ def parse(arguments: Sequence[str]) -> Asked:
             options,
             prog="motet train",
             description=_DESCRIPTION,
-            args=[name, *given] if name else given,
+            args=["--help"] if helps else [name, *given],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     return _asked(chosen, experiment, maker)
 
 
 _DESCRIPTION = (
-    "Train every agent of a world, each with a learner of its own. The flags are those of the world and the algorithm "
-    "that are named: motet train cleanup --algorithm iqn --help"
+    "Train every agent of a world, each with a learner of its own.\n"
+    "The flags are those of the world and the algorithm that are named:\n"
+    "motet train cleanup --algorithm iqn --help"
 )
 
 
