@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("MOTET_DEBUG") == "1":
             raise
         return _error(str(error), 2 if isinstance(error, (ValueError, MemoryError)) else 1)
+    except BrokenPipeError:  # whoever reads has seen enough: motet … | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
