@@ -251,6 +251,8 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
     """Of a process: which kind, in words if there is something to say, and a style."""
     if row.done or state != "running":
         return "done", "", "dim"
+    if not row.pid:
+        return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
         return "silent", f"no beat for {row.beat_s:.0f} s", "red"
     if row.waits_for and waits_s >= _LONG_WAIT_S:
