@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from motet._bench import BENCHES, Comparison, Measure, Result, Settings, interleave
+from motet._bench import Comparison, Measure, Result, Settings, interleave
 from motet._bench._limits import copy_rows
 from motet._bench._party import Missing, Stage
 from motet._bench._table import _number
@@ -39,7 +39,7 @@ def quick(name: str) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", NAMES)
 def test_json_has_the_promised_names(name: str) -> None:
     report = quick(name)
     assert set(report) == {"bench", "values", "raw", "machine"}

@@ -19,12 +19,23 @@ from typing import Any
 
 from motet.errors import SettingError
 
-__all__ = ["BENCHES", "Comparison", "Measure", "Result", "Settings", "interleave", "interleave_pairs", "machine"]
+__all__ = [
+    "BENCHES",
+    "Amount",
+    "Comparison",
+    "Measure",
+    "Result",
+    "Settings",
+    "interleave",
+    "interleave_pairs",
+    "machine",
+]
 
 BENCHES = {
     "replay": "motet._bench.replay",
     "publication": "motet._bench.publication",
     "bell": "motet._bench.bell",
+    "train": "motet._bench.train",
 }
 """Name and module. A module has ``run(settings) -> Result``."""
 
@@ -69,6 +80,15 @@ class Comparison:
     at_least: float | None = None
 
 
+@dataclass(frozen=True)
+class Amount:
+    """A value that is no ratio: what one contestant came to in one measure."""
+
+    measure: str
+    whose: str
+    at_most: float | None = None
+
+
 @dataclass
 class Result:
     """What a bench found."""
@@ -86,6 +106,8 @@ class Result:
     """What each count must be; None: anything above zero."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What else a reader of the raw numbers should know."""
+    amounts: Mapping[str, Amount] = field(default_factory=dict)
+    """Values that are medians as they are."""
 
     def median(self, measure: str, contestant: str) -> float | None:
         """The median of a contestant's repeats; None if it did not take part."""
@@ -101,9 +123,10 @@ class Result:
 
     @property
     def values(self) -> dict[str, float]:
-        """All comparisons that could be made, and all counts."""
-        ratios = {name: self.ratio(c.measure, c.ours, c.theirs) for name, c in self.comparisons.items()}
-        return {name: round(value, 4) for name, value in ratios.items() if value is not None} | self.counts
+        """All comparisons that could be made, all amounts, and all counts."""
+        found = {name: self.ratio(c.measure, c.ours, c.theirs) for name, c in self.comparisons.items()}
+        found |= {name: self.median(a.measure, a.whose) for name, a in self.amounts.items()}
+        return {name: round(value, 4) for name, value in found.items() if value is not None} | self.counts
 
     def as_json(self) -> str:
         """One object on one line."""
@@ -132,9 +155,10 @@ def interleave_pairs(
     measures: tuple[str, str],
     contestants: Mapping[str, Callable[[], tuple[float, float]]],
     repeats: int,
+    warm: bool = True,
 ) -> None:
     """The same for contestants that are asked for two measures at once."""
-    for i in range(-1, repeats):
+    for i in range(-1 if warm else 0, repeats):
         for name, ask in contestants.items():
             for measure, value in zip(measures, ask(), strict=True):
                 if i >= 0:

@@ -1,0 +1,164 @@
+"""Whole runs in an interpreter of their own: ``python -m motet._bench._run hunt|soak RUN SEED``.
+
+The run is the public :func:`motet.train.train`, nothing else; the bench watches its directory and its processes from
+outside. It ends when the bench does: by SIGINT as a user would end it, or because the pipe that it reads from breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from motet._evaluator import play_greedily
+from motet.algorithms.dqn import DQNConfig
+from motet.errors import MotetError
+from motet.train import Settings as RunSettings
+from motet.train import train
+from motet.world import as_world
+from motet.worlds import TreasureHunt
+
+__all__ = ["Crossing", "begun", "confirm", "hunt_settings", "private_bytes", "wait_for_crossing"]
+
+WORLD = functools.partial(TreasureHunt, agents=2)
+MOST_S = 180.0
+"""A run that has not crossed by then has failed."""
+
+
+def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
+    """How the treasure hunt is learnt when the clock runs."""
+    settings = RunSettings(steps=10**7, seed=seed, seconds=MOST_S, evaluate_every=1000, evaluate_episodes=20)
+    return DQNConfig(), settings
+
+
+def soak_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
+    """A run of everything there is, with a replay that is full soon: what grows after that should not."""
+    settings = RunSettings(steps=10**9, seed=seed, learner_processes=2, evaluate_every=20_000, checkpoint_every=100_000)
+    return DQNConfig(capacity=5_000), settings
+
+
+PLANS = {"hunt": hunt_settings, "soak": soak_settings}
+
+
+def main(plan: str, run: str, seed: str) -> None:
+    """Be the run."""
+    threading.Thread(target=_end_with_pipe, daemon=True).start()
+    config, settings = PLANS[plan](int(seed))
+    train(WORLD, config, settings, run=run)
+
+
+def _end_with_pipe() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def begun(plan: str, run: Path, seed: int) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
+    """A run in its own interpreter, and when it was started. It ends with the block."""
+    log = run.with_suffix(".log")
+    with log.open("wb") as output:
+        at = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, plan, str(run), str(seed)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process, at
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def check_alive(process: subprocess.Popen[bytes], run: Path) -> None:
+    """Raise with the end of its output if the run has ended by itself."""
+    if process.poll() is not None:
+        text = run.with_suffix(".log").read_text(errors="replace")[-2000:]
+        raise MotetError(f"a run of the bench ended by itself, with exit code {process.returncode}:\n{text}")
+
+
+# ---- how well its policies play
+
+
+class Crossing:
+    """Policies whose evaluation reached the wanted return."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        from motet.checkpoint import decode
+
+        kept = json.loads((folder / "checkpoint.json").read_text())
+        self.step, notes = int(kept["step"]), decode(kept["notes"])
+        self.team, self.agents = float(notes["team"]), list(kept["agents"])
+        self.weights = [load_file(folder / f"{name}.safetensors")["weights"] for name in self.agents]
+
+
+def wait_for_crossing(
+    process: subprocess.Popen[bytes], run: Path, wanted: float, after: int, deadline: float
+) -> Crossing | None:
+    """The next best policies with at least that return, later than step ``after``; None if there are none in time."""
+    while time.monotonic() < deadline:
+        check_alive(process, run)
+        # While a better one takes its place there may be no folder, or the old one's files may vanish under us.
+        with contextlib.suppress(FileNotFoundError):
+            found = Crossing(run / "best")
+            if found.step > after and found.team >= wanted:
+                return found
+        time.sleep(0.02)
+    return None
+
+
+def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> float:
+    """The team's mean return over episodes that nobody has seen."""
+    worlds = [as_world(WORLD()) for _ in range(episodes)]
+    behaviours = []
+    for weights, observation, action in zip(
+        crossing.weights, worlds[0].observation_spaces, worlds[0].action_spaces, strict=True
+    ):
+        behaviour = config.behaviour(observation, action)
+        behaviour.begin(seed)
+        behaviour.load(weights, {"epsilon": 0.0})
+        behaviours.append(behaviour)
+    fresh = np.random.SeedSequence([seed, 350]).generate_state(episodes).tolist()
+    return float(play_greedily(worlds, behaviours, fresh).sum(1).mean())
+
+
+# ---- what it costs
+
+
+def private_bytes(pid: int) -> dict[int, int]:
+    """Private memory (RssAnon) of a process and of all that descend from it, by pid. Linux alone."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    found = {}
+    for member in family:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for line in Path(f"/proc/{member}/status").read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    found[member] = int(line.split()[1]) * 1024
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

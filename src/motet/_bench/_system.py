@@ -1,0 +1,190 @@
+"""A running system that is watched from outside: its processes under a supervisor, its counters in shared memory.
+
+The bench's process starts the roles that a measurement asks for (all of them, learners alone, a stand-in for one of
+them), supervises them while it waits, and reads steps and updates where the processes write them. Nobody is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from motet._engine import Handles, play_actor, play_learner
+from motet._process import Child
+from motet._serial import Serial
+from motet.algorithm import AlgorithmConfig, StackedBatch
+from motet.errors import WaitTimeoutError
+from motet.supervisor import Limits, Role, Supervisor
+from motet.train import Settings as RunSettings
+from motet.train import _roster
+from motet.worlds import TreasureHunt
+
+__all__ = ["System", "actor_roles", "bare_role", "hunt_handles", "learner_roles", "prefill", "serial_role"]
+
+START_S = 60.0
+"""How long processes may take until they are at work."""
+
+LIMITS = Limits(window_s=1.0, stop_s=10.0)
+"""A short window: every restart that a bench causes counts as the first one, so none waits for those before it."""
+
+
+def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> Handles:
+    """What the processes of a treasure hunt share."""
+    return Handles(_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
+
+
+# ---- who takes part
+
+
+def actor_roles(handles: Handles) -> list[Role]:
+    """The actors, as in a run."""
+
+    def actor(i: int) -> Role:
+        return _role(handles, f"actor-{i}", i, lambda n: (play_actor, (handles, i, n, START_S)))
+
+    return [actor(i) for i in range(handles.roster.actors)]
+
+
+def learner_roles(handles: Handles) -> list[Role]:
+    """The learners, as in a run."""
+    first = handles.roster.actors
+
+    def learner(i: int) -> Role:
+        return _role(handles, f"learner-{i}", first + i, lambda n: (play_learner, (handles, i)))
+
+    return [learner(i) for i in range(len(handles.roster.processes))]
+
+
+def serial_role(handles: Handles) -> Role:
+    """The serial engine, in a process of its own."""
+    return _role(handles, "serial", 0, lambda n: (_play_serial, (handles,)))
+
+
+def bare_role(handles: Handles) -> Role:
+    """In the first learner's place: the same updates in a bare loop, on a batch that is ready."""
+    return _role(handles, "bare", handles.roster.actors, lambda n: (_play_bare, (handles,)))
+
+
+def _role(handles: Handles, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
+    def start(n: int) -> Child:
+        target, arguments = what(n)
+        return Child(name, target, arguments)
+
+    return Role(name, start, lambda: float(handles.board.alive[row, 0]))
+
+
+def _play_serial(handles: Handles) -> None:
+    Serial(handles).play(lambda: handles.board.stopping)
+
+
+def _play_bare(handles: Handles) -> None:
+    board, roster = handles.board, handles.roster
+    part = roster.parts[0]
+    pulse = board.pulse(roster.actors)
+    pulse.start(os.getpid())
+    algorithm = part.config.build(part.observation_space, part.action_space, 1, [0])
+    batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, 1)
+    rng = np.random.default_rng(0)
+    for seen in (batch.observation, batch.next_observation):
+        seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as the world shows
+    batch.action[...] = rng.integers(0, part.action_space.n, batch.action.shape)
+    batch.reward[...] = rng.integers(-1, 2, batch.reward.shape)
+    batch.discount[...] = 0.99
+    algorithm.save()
+    handles.publications[0].publisher().publish(algorithm.weights()[0], version=1, **algorithm.header(0, 0))
+    steps, done = [10**6], 0
+    while not board.stopping:
+        algorithm.update(batch, steps)
+        done += 1
+        board.learned[0, 0] = done
+        pulse.beat()
+
+
+def prefill(handles: Handles, rows: int) -> None:
+    """Give every agent something to learn from, so that learners run without an actor."""
+    rng = np.random.default_rng(0)
+    for part, replay in zip(handles.roster.parts, handles.replays, strict=True):
+        space = part.observation_space
+        writer = replay.writer()
+        writer.append_many(
+            (rng.random((rows, *space.shape)) < 0.1).astype(space.dtype),
+            rng.integers(0, part.action_space.n, rows),
+            rng.integers(-1, 2, rows).astype(np.float32),
+        )
+        del writer
+
+
+# ---- watching them
+
+
+class System:
+    """Processes at work, from ``with`` to the end of its block; all of them end with it.
+
+    Args:
+        handles: what they share.
+        roles: who takes part.
+    """
+
+    def __init__(self, handles: Handles, roles: Sequence[Role]) -> None:
+        self.handles = handles
+        self._supervisor = Supervisor(roles, LIMITS, lambda line: None)
+
+    def __enter__(self) -> System:
+        try:
+            self._supervisor.start()
+        except BaseException:
+            self._supervisor.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.handles.board.stop[0] = 1
+        try:
+            if kind is None:
+                self._supervisor.stop()
+        finally:
+            self._supervisor.kill()
+
+    @property
+    def steps(self) -> int:
+        """Steps of the agent that has done the fewest; in treasure_hunt these are the world's turns."""
+        return min(replay.steps for replay in self.handles.replays)
+
+    @property
+    def updates(self) -> int:
+        """Updates of all agents together."""
+        return sum(
+            int(self.handles.board.learned[k, 0]) * len(stack) for k, stack in enumerate(self.handles.roster.stacks)
+        )
+
+    def until(
+        self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S
+    ) -> float:
+        """Supervise until something is so; returns when that was, by ``time.monotonic``."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise WaitTimeoutError(f"the bench waited {timeout_s:g} s for {what}")
+            self._supervisor.watch(poll_s)
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Supervise for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._supervisor.watch(left)
+
+    def rates(self, seconds: float) -> tuple[float, float]:
+        """Steps and updates per second, over so many seconds from now on."""
+        steps, updates, begun = self.steps, self.updates, time.monotonic()
+        self.pause(seconds)
+        passed = time.monotonic() - begun
+        return (self.steps - steps) / passed, (self.updates - updates) / passed

@@ -1,0 +1,185 @@
+"""The common design of an asynchronous trainer, which motet is measured against: locks, and torch everywhere.
+
+One actor process plays the world; each agent has a learner process. Between them, for each agent: numpy arrays in
+shared memory under one ``mp.Lock``, written by the actor and sampled by the learner, and a model in ``share_memory()``,
+written by the learner and read by the actor with ``load_state_dict``. The actor asks torch for one observation at a
+time, the learner is the usual DQN with autograd.
+
+It is given what helps it: one torch thread per process, the world's fast path, no forward pass for random actions, the
+fused optimiser, batches gathered into arrays that are reused, one synchronisation in a hundred turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from motet._bench._party import rate
+from motet._memory import Array, Segment
+from motet.worlds import TreasureHunt
+
+__all__ = ["LockedActor", "LockedLearner", "LockedRing", "locked_network"]
+
+INPUTS, ACTIONS = 125, 4
+SYNC_EVERY = 100
+"""Turns between two looks of the actor at the shared models."""
+PUBLISH_EVERY = 10
+TARGET_EVERY = 500
+EPSILON, GAMMA, RATE, MAX_NORM = 0.05, 0.99, 5e-4, 10.0
+
+
+def locked_network(hidden: Sequence[int]) -> nn.Sequential:
+    """The same layers as motet's."""
+    sizes = [INPUTS, *hidden]
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], ACTIONS))
+
+
+class LockedRing:
+    """The replay of one agent: both observations of a transition, and a lock around everything."""
+
+    def __init__(self, context: Any, capacity: int, filled: int) -> None:
+        self.lock, self.capacity = context.Lock(), capacity
+        self.segment = Segment(
+            {
+                "observation": Array((capacity, INPUTS), "float32"),
+                "next": Array((capacity, INPUTS), "float32"),
+                "action": Array((capacity,), "int64"),
+                "reward": Array((capacity,), "float32"),
+                "done": Array((capacity,), "float32"),
+                "head": Array((2,), "int64"),  # where the next row goes, how many there are
+            }
+        )
+        rng = np.random.default_rng(0)
+        for name in ("action", "reward", "done"):
+            self.segment[name][:] = 0
+        for name in ("observation", "next"):
+            self.segment[name][:filled] = rng.random((filled, INPUTS)) < 0.1
+        self.segment["head"][:] = filled % capacity, filled
+
+
+class LockedActor:
+    """Plays treasure_hunt, two agents; epsilon-greedy by torch."""
+
+    def __init__(self, rings: Sequence[LockedRing], shared: Sequence[nn.Module], hidden: Sequence[int]) -> None:
+        self._rings, self._shared = rings, shared
+        self._arrays = [
+            [ring.segment[name] for name in ("observation", "next", "action", "reward", "done", "head")]
+            for ring in rings
+        ]
+        self._networks = [locked_network(hidden) for _ in rings]
+        self._world, self._rng = TreasureHunt(agents=len(rings)), np.random.default_rng(1)
+        self._world.reset(seed=1)
+        self._pending: list[tuple[npt.NDArray[np.float32], int, float] | None] = [None] * len(rings)
+        self._turns = 0
+        self._sync()
+
+    def run(self, begin_at: float, seconds: float) -> float:
+        """Turns per second: in a turn every agent moves once."""
+        return rate(self._play, 10, begin_at, seconds)
+
+    def _play(self, turns: int) -> None:
+        for _ in range(turns):
+            for agent in range(len(self._rings)):
+                self._move(agent)
+            self._turns += 1
+            if self._turns % SYNC_EVERY == 0:
+                self._sync()
+            if self._world.over:
+                self._end_episode()
+
+    def _sync(self) -> None:
+        for network, shared in zip(self._networks, self._shared, strict=True):
+            network.load_state_dict(shared.state_dict())
+
+    def _move(self, agent: int) -> None:
+        seen = self._world.look(agent).reshape(-1).astype(np.float32)
+        if (row := self._pending[agent]) is not None:
+            self._add(agent, *row, seen, 0.0)
+        if self._rng.random() < EPSILON:
+            action = int(self._rng.integers(ACTIONS))
+        else:
+            with torch.inference_mode():
+                action = int(self._networks[agent](torch.from_numpy(seen).unsqueeze(0)).argmax(1))
+        self._pending[agent] = (seen, action, self._world.play(action))
+
+    def _end_episode(self) -> None:
+        """Truncated: the value behind the last row counts, so it is not done."""
+        for agent in range(len(self._rings)):
+            if (row := self._pending[agent]) is not None:
+                self._add(agent, *row, self._world.look(agent).reshape(-1).astype(np.float32), 0.0)
+            self._pending[agent] = None
+        self._world.reset()
+
+    def _add(
+        self,
+        agent: int,
+        seen: npt.NDArray[np.float32],
+        action: int,
+        reward: float,
+        after: npt.NDArray[np.float32],
+        done: float,
+    ) -> None:
+        observation, following, actions, rewards, dones, head = self._arrays[agent]
+        with self._rings[agent].lock:
+            i, capacity = int(head[0]), self._rings[agent].capacity
+            observation[i], following[i], actions[i], rewards[i], dones[i] = seen, after, action, reward, done
+            head[0] = (i + 1) % capacity
+            head[1] = min(int(head[1]) + 1, capacity)
+
+
+class LockedLearner:
+    """DQN as it is usually written: double, Huber's loss, gradient clipping, Adam, a target network."""
+
+    def __init__(self, ring: LockedRing, shared: nn.Module, hidden: Sequence[int], batch_size: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        self._ring, self._shared, self._rng = ring, shared, np.random.default_rng(seed)
+        self._online = locked_network(hidden)
+        self._target = copy.deepcopy(self._online).requires_grad_(False)
+        self._optimiser = torch.optim.Adam(self._online.parameters(), lr=RATE, fused=True)
+        names = ("observation", "next", "action", "reward", "done")
+        self._fields = [
+            (ring.segment[name], np.empty((batch_size, *ring.segment[name].shape[1:]), ring.segment[name].dtype))
+            for name in names
+        ]
+        self._batch: list[Tensor] = [torch.from_numpy(out) for _, out in self._fields]
+        self._head, self._batch_size, self._updates = ring.segment["head"], batch_size, 0
+
+    def run(self, begin_at: float, seconds: float) -> float:
+        """Updates per second."""
+        return rate(self._learn, 2, begin_at, seconds)
+
+    def _learn(self, updates: int) -> None:
+        for _ in range(updates):
+            index = self._rng.integers(0, int(self._head[1]), self._batch_size)
+            with self._ring.lock:
+                for source, out in self._fields:
+                    np.take(source, index, axis=0, out=out, mode="clip")
+            self._update()
+
+    def _update(self) -> None:
+        observation, following, action, reward, done = self._batch
+        with torch.no_grad():
+            best = self._online(following).argmax(1, keepdim=True)
+            value = self._target(following).gather(1, best).squeeze(1)
+            goal = reward + GAMMA * (1.0 - done) * value
+        chosen = self._online(observation).gather(1, action.unsqueeze(1)).squeeze(1)
+        loss = nn.functional.smooth_l1_loss(chosen, goal)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._online.parameters(), MAX_NORM)
+        self._optimiser.step()
+        self._updates += 1
+        if self._updates % PUBLISH_EVERY == 0:
+            self._shared.load_state_dict(self._online.state_dict())
+        if self._updates % TARGET_EVERY == 0:
+            self._target.load_state_dict(self._online.state_dict())

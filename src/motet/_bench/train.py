@@ -1,0 +1,313 @@
+"""``motet bench train``: how fast a whole run is, how well it shares its cores, and what a killed learner costs.
+
+The world is treasure_hunt, the algorithm DQN with batches of 64. Systems are started anew for each repeat and watched
+from outside; what counts begins when all of their processes are at work, except for ``seconds_to_350``, whose clock
+begins with the interpreter of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from motet._bench import _run as runs
+from motet._bench import _train_designs as designs
+from motet._bench._party import Party, Stage
+from motet._bench._system import (
+    System,
+    actor_roles,
+    bare_role,
+    hunt_handles,
+    learner_roles,
+    prefill,
+    serial_role,
+)
+from motet._engine import Handles, warm_up
+from motet.algorithms.dqn import DQNConfig
+from motet.supervisor import Role
+from motet.train import Settings as RunSettings
+
+__all__ = ["run"]
+
+FOR_EVER = 10**12
+WIDE = DQNConfig(hidden=(256, 256), batch_size=64, epsilon=0.05, capacity=50_000)
+NARROW = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=20_000)
+ROWS = 2_000
+"""Rows in a replay that is filled before learners begin."""
+SLACK = 64.0
+SEEDS = (1, 2, 3)
+WANTED_RETURN = 350.0
+CONFIRMED_BY = 100
+"""Episodes that nobody has seen, played by the policies whose evaluation reached the return."""
+SOAK_S, SOAK_WARM_S = 300.0, 20.0
+
+LOCKED = "locks and torch inference"
+
+MEASURES = {
+    "turns": Measure("Actor beside two learners of 256-256: turns of the world", "turns/s"),
+    "updates": Measure("The two learners beside that actor: updates, summed", "updates/s"),
+    "learner": Measure("One learner of 256-256 beside one actor", "updates/s"),
+    "work": Measure("The same steps and updates, two agents, acting and learning costing the same", "s"),
+    "packed": Measure("Learners of eight agents, 64-64, on all cores: updates, summed", "updates/s"),
+    "hunt": Measure("Two agents from nothing to a greedy team return of 350 (at most 30)", "s"),
+    "restart": Measure("From the kill of a learner to its successor's first update (at most 0.5)", "s"),
+    "kill": Measure("Actor: steps, from 1 s before the kill of a learner to 2 s after it", "steps/s"),
+    "memory": Measure("Growth of all private memory in five minutes, as a share (at most 0.05)", "1"),
+}
+
+COMPARISONS = {
+    "actor_vs_plan_design": Comparison("turns", "motet", LOCKED, 5),
+    "learner_updates_vs_plan_design": Comparison("updates", "motet", LOCKED, 1),
+    "learner_vs_bare": Comparison("learner", "motet", "bare loop, ready batch", 0.9),
+    "processes_vs_serial": Comparison("work", "motet, processes", "motet, serial", 1.7),
+    "packed_vs_separate": Comparison("packed", "motet, packed", "motet, one process each", 2.5),
+    "actor_through_kill": Comparison("kill", "motet, around the kill", "motet, before", 0.8),
+}
+
+AMOUNTS = {
+    "seconds_to_350": Amount("hunt", "motet", 30),
+    "restart_s": Amount("restart", "motet", 0.5),
+    "rss_growth": Amount("memory", "motet", 0.05),
+}
+
+
+def run(settings: Settings) -> Result:
+    """Measure everything."""
+    result = Result("train", MEASURES, COMPARISONS, amounts=AMOUNTS)
+    for part in (_against_locks, _against_bare, _against_serial, _packed, _kills, _hunts, _soak):
+        part(result, settings)
+    return result
+
+
+def _window(settings: Settings) -> float:
+    """A system is more than a part: it is given five times as long, 2 s by default."""
+    return 5 * settings.seconds
+
+
+def _free(**more: Any) -> RunSettings:
+    """Nobody waits for anybody, and nobody is ever done."""
+    return RunSettings(steps=FOR_EVER, **more)
+
+
+def _at_work(system: System, updates: int = 20) -> None:
+    """Wait until everybody does what it will go on doing."""
+    learned = system.handles.board.learned
+    system.until(lambda: bool((learned[:, 0] >= updates).all()), "all learners to be at work")
+
+
+# ---- against the common design
+
+
+def _against_locks(result: Result, settings: Settings) -> None:
+    seconds = _window(settings)
+
+    def motet() -> tuple[float, float]:
+        handles = hunt_handles(2, WIDE, _free(learner_processes=2))
+        with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+            _at_work(system)
+            return system.rates(seconds)
+
+    with Stage(preload=("torch", "motet._bench._train_designs")) as stage:
+        rings = [designs.LockedRing(stage.context, WIDE.capacity, ROWS) for _ in range(2)]
+        shared = [designs.locked_network(WIDE.hidden).share_memory() for _ in rings]
+        actor = stage.party(designs.LockedActor, rings, shared, WIDE.hidden)
+        learners = [
+            stage.party(designs.LockedLearner, ring, model, WIDE.hidden, WIDE.batch_size, seed)
+            for seed, (ring, model) in enumerate(zip(rings, shared, strict=True))
+        ]
+        locked = partial(_together, actor, learners, seconds)
+        interleave_pairs(
+            result, ("turns", "updates"), {"motet": motet, LOCKED: locked}, settings.repeats, warm=not settings.quick
+        )
+
+
+def _together(actor: Party, learners: Sequence[Party], seconds: float) -> tuple[float, float]:
+    begin_at = time.monotonic() + 0.3  # longer than the first chunk takes
+    for party in (actor, *learners):
+        party.begin("run", begin_at, seconds)
+    return float(actor.result()), sum(float(learner.result()) for learner in learners)
+
+
+# ---- against a bare loop
+
+
+def _against_bare(result: Result, settings: Settings) -> None:
+    def measured(roles: Callable[[Handles], list[Role]]) -> float:
+        handles = hunt_handles(1, WIDE, _free())
+        with System(handles, [*roles(handles), *actor_roles(handles)]) as system:
+            _at_work(system)
+            system.until(lambda: system.steps > ROWS, "the actor to be at work")
+            steps, updates = system.rates(_window(settings))
+        result.facts.setdefault("actor_beside_learner_steps_s", []).append(steps)
+        return updates
+
+    asks = {
+        "motet": partial(measured, learner_roles),
+        "bare loop, ready batch": partial(measured, lambda handles: [bare_role(handles)]),
+    }
+    interleave(result, "learner", asks, settings.repeats, warm=not settings.quick)
+
+
+# ---- against the serial engine
+
+
+def _against_serial(result: Result, settings: Settings) -> None:
+    seconds = _window(settings)
+    pace, rate = (0.1, 1000.0) if settings.quick else _balance(seconds, result)
+    span = max(200.0, rate * 2 * seconds)
+    serial = RunSettings(steps=FOR_EVER, engine="serial", updates_per_step=pace, learner_processes=1)
+    processes = RunSettings(
+        steps=FOR_EVER, updates_per_step=pace, slack=max(SLACK, pace), learner_processes=1, actors=1
+    )
+    asks = {
+        "motet, processes": partial(_work, processes, lambda h: [*learner_roles(h), *actor_roles(h)], pace, span),
+        "motet, serial": partial(_work, serial, lambda h: [serial_role(h)], pace, span),
+    }
+    interleave(result, "work", asks, settings.repeats, warm=False)
+    result.facts.update(work_updates_per_step=pace, work_steps=span)
+
+
+def _balance(seconds: float, result: Result) -> tuple[float, float]:
+    """Updates per step for which the serial engine learns as long as it acts, and its steps per second then.
+
+    A step with r updates takes ``acting + r * learning``: two paces tell both.
+    """
+    times = {}
+    for pace in (0.02, 0.5):
+        found = []
+        for _ in range(3):
+            given = RunSettings(steps=FOR_EVER, engine="serial", updates_per_step=pace, learner_processes=1)
+            handles = hunt_handles(2, NARROW, given)
+            with System(handles, [serial_role(handles)]) as system:
+                _at_work(system, 5)
+                found.append(1 / system.rates(seconds)[0])
+        times[pace] = statistics.median(found)
+    learning = (times[0.5] - times[0.02]) / 0.48
+    acting = times[0.02] - 0.02 * learning
+    result.facts.update(serial_turn_us=acting * 1e6, serial_update_us=learning * 1e6)
+    return acting / learning, 1 / (2 * acting)
+
+
+def _work(given: RunSettings, roles: Callable[[Handles], list[Role]], pace: float, span: float) -> float:
+    """Seconds for so many steps and their updates, from the time when all processes are at work."""
+    handles = hunt_handles(2, NARROW, given)
+    before = warm_up(handles.roster.parts[0].settings)
+    with System(handles, roles(handles)) as system:
+
+        def done() -> float:
+            return min(system.steps - before, int(handles.board.learned[0, 0]) / pace)
+
+        begun = system.until(lambda: done() >= 20 / pace, "all processes to be at work", 0.005)
+        first = done()
+        ended = system.until(lambda: done() >= first + span, "the work to be done", 0.01, 300.0)
+        return (ended - begun) * span / (done() - first)
+
+
+# ---- several agents in one process
+
+
+def _packed(result: Result, settings: Settings) -> None:
+    def measured(processes: int) -> float:
+        handles = hunt_handles(8, NARROW, _free(learner_processes=processes))
+        prefill(handles, ROWS)
+        with System(handles, learner_roles(handles)) as system:
+            _at_work(system)
+            return system.rates(_window(settings))[1]
+
+    asks = {"motet, packed": partial(measured, 2), "motet, one process each": partial(measured, 8)}
+    interleave(result, "packed", asks, settings.repeats, warm=not settings.quick)
+
+
+# ---- a learner is killed
+
+
+def _kills(result: Result, settings: Settings) -> None:
+    unit = 2.5 * settings.seconds  # 1 s by default
+    handles = hunt_handles(2, WIDE, _free(learner_processes=2))
+    samples: dict[str, list[float]] = {"restart": [], "before": [], "around": []}
+    with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+        _at_work(system)
+        for i in range(settings.repeats):
+            before, _ = system.rates(3 * unit)
+            steps, begun = system.steps, time.monotonic()
+            system.pause(unit)
+            seconds = _kill(system, learner=i % 2)
+            system.pause(max(0.0, begun + 3 * unit - time.monotonic()))
+            around = (system.steps - steps) / (time.monotonic() - begun)
+            for name, value in (("restart", seconds), ("before", before), ("around", around)):
+                samples[name].append(value)
+    result.samples["restart"] = {"motet": samples["restart"]}
+    result.samples["kill"] = {"motet, around the kill": samples["around"], "motet, before": samples["before"]}
+
+
+def _kill(system: System, learner: int) -> float:
+    """Kill a learner; seconds until its successor has done an update."""
+    board, row = system.handles.board, system.handles.roster.actors + learner
+    pid = int(board.alive[row, 2])
+    least = int(board.learned[learner, 0])
+    killed = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    system.until(lambda: int(board.alive[row, 2]) != pid, "the successor of a killed learner", 0.001)
+
+    def updated() -> bool:
+        # The successor first goes back to the last version that was kept.
+        nonlocal least
+        now = int(board.learned[learner, 0])
+        least = min(least, now)
+        return now > least
+
+    return system.until(updated, "the first update of a killed learner's successor", 0.001) - killed
+
+
+# ---- whole runs
+
+
+def _hunts(result: Result, settings: Settings) -> None:
+    seeds, wanted, episodes = (SEEDS[:1], -1e9, 2) if settings.quick else (SEEDS, WANTED_RETURN, CONFIRMED_BY)
+    config, _ = runs.hunt_settings()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in seeds:
+            path, tries, after = Path(folder) / f"hunt-{seed}", list[dict[str, float]](), -1
+            with runs.begun("hunt", path, seed) as (process, at):
+                while True:
+                    found = runs.wait_for_crossing(process, path, wanted, after, at + runs.MOST_S - 5)
+                    seconds = time.monotonic() - at
+                    if found is None:
+                        break
+                    mean = runs.confirm(found, config, episodes, seed)
+                    tries.append({"seconds": seconds, "step": found.step, "team": found.team, "confirmed": mean})
+                    after = found.step
+                    if mean >= wanted:
+                        break
+            result.samples.setdefault("hunt", {}).setdefault("motet", []).append(seconds)
+            result.facts[f"hunt_seed_{seed}"] = {"reached": found is not None, "crossings": tries}
+
+
+def _soak(result: Result, settings: Settings) -> None:
+    if not Path("/proc/self/status").exists():
+        result.skipped["rss_growth"] = "this system does not tell how much memory is private"
+        return
+    warm, length = (1.0, 1.0) if settings.quick else (SOAK_WARM_S, min(SOAK_S, SOAK_S * settings.seconds / 0.4))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "soak"
+        with runs.begun("soak", path, 1) as (process, at):
+            runs.wait_for_crossing(process, path, -1e9, -1, at + 60)  # its first evaluation: everybody has started
+            time.sleep(warm)
+            totals, end = list[int](), time.monotonic() + length
+            while time.monotonic() < end:
+                runs.check_alive(process, path)
+                totals.append(sum(runs.private_bytes(process.pid).values()))
+                time.sleep(min(1.0, length / 20))
+            members = len(runs.private_bytes(process.pid))
+    some = max(1, len(totals) // 20)
+    first, last = statistics.median(totals[:some]), statistics.median(totals[-some:])
+    result.samples["memory"] = {"motet": [(last - first) / first]}
+    result.facts.update(soak_seconds=length, soak_first_mb=first / 1e6, soak_last_mb=last / 1e6, soak_processes=members)
