@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from motet.errors import SettingError
-from motet.plan import best_response, enumerate_states, regret, solve
+from motet.plan import best_response, enumerate_states, induction, regret, solve
 from motet.plan._picture import solution_picture
 from motet.worlds.rooms import Rooms
 from motet.worlds.small_hunt import SmallHunt
@@ -91,11 +91,20 @@ def test_a_rate_counts_durations():
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_any_number_of_workers_gives_the_same_bits(workers):
+def test_any_number_of_workers_gives_the_same_bits(workers, monkeypatch):
     graph = enumerate_states(Rooms("passage", horizon=4), rewards=True)
+    monkeypatch.setattr(induction, "_FEW_ENTRIES", 1)
+    parts = []
+    submit = induction.ThreadPoolExecutor.submit
+    monkeypatch.setattr(
+        induction.ThreadPoolExecutor,
+        "submit",
+        lambda self, run, first, last: parts.append(last) or submit(self, run, first, last),
+    )
     one, more = best_response(graph, 1, gamma=0.9, workers=1), best_response(graph, 1, gamma=0.9, workers=workers)
     assert one.value.tobytes() == more.value.tobytes()
     assert one.choice.tobytes() == more.choice.tobytes()
+    assert len(parts) > 2 * (workers - 1)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ BENCHES = {
     "replay": "motet._bench.replay",
     "publication": "motet._bench.publication",
     "bell": "motet._bench.bell",
+    "plan": "motet._bench.plan",
     "train": "motet._bench.train",
 }
 """Name and module. A module has ``run(settings) -> Result``."""

@@ -29,22 +29,26 @@ from motet.plan.graph import Graph
 
 __all__ = ["Response", "best_response", "others_first", "sweeping"]
 
-_FEW = 256  # states that are not worth waking a thread for
+_FEW = 256  # states with goals, at some microseconds each, that are not worth waking a thread for
+_FEW_ENTRIES = 400_000  # the same for plain problems, at about a nanosecond each
 _Found = TypeVar("_Found")
 
 Parts = Callable[[int, int, Callable[[int, int], _Found]], list[_Found]]
 
 
 @contextmanager
-def sweeping(workers: int | None) -> Iterator[Parts[Any]]:
-    """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads, in order."""
+def sweeping(workers: int | None, few: int = _FEW) -> Iterator[Parts[Any]]:
+    """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads.
+
+    Fewer than ``few`` states are done by the caller. What the parts return is given back in their order.
+    """
     count = usable_cores() if workers is None else workers
     if count < 1:
         raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
     with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
 
         def parts(first: int, last: int, run: Callable[[int, int], Any]) -> list[Any]:
-            if count == 1 or last - first < _FEW:
+            if count == 1 or last - first < few:
                 return [run(first, last)]
             cuts = [first + (last - first) * i // count for i in range(count + 1)]
             others = [threads.submit(run, a, b) for a, b in itertools.pairwise(cuts[1:])]
@@ -60,6 +64,7 @@ def backwards(
     phase: str,
     progress: Callable[[Progress], None] | None,
     check: Callable[[list[Any]], None] = lambda found: None,
+    few: int = _FEW,
 ) -> None:
     """Run over all levels, the last one first; ``check`` sees what the parts of a level returned."""
     if graph.levels is None:
@@ -67,7 +72,7 @@ def backwards(
             "the graph has cycles, so it has no levels to go back over: use best_response with a horizon"
         )
     began = time.perf_counter()
-    with sweeping(workers) as parts:
+    with sweeping(workers, few) as parts:
         levels = graph.levels.tolist()
         for first, last in zip(levels[-2::-1], levels[:0:-1], strict=True):
             check(parts(first, last, run))
@@ -117,9 +122,10 @@ class Response:
         value = np.zeros(len(self.graph))
         sweep = self._problem.sweep
         if self.horizon is None:
-            backwards(self.graph, lambda a, b: sweep.follow(a, b, value, value, table), workers, "evaluate", None)
+            run = functools.partial(_follow, sweep, value, value, table)
+            backwards(self.graph, run, workers, "evaluate", None, few=self._problem.few)
             return value
-        with sweeping(workers) as parts:
+        with sweeping(workers, self._problem.few) as parts:
             for _ in range(self.horizon):
                 next_value, value = value, np.zeros(len(self.graph))
                 parts(0, len(value), functools.partial(_follow, sweep, next_value, value, table))
@@ -141,11 +147,17 @@ def _follow(
 class _Problem:
     """One agent's decision problem: for each state and action, expected reward and weighted successors."""
 
+    states: int
     rows: NDArray[np.int64]  # [states * actions + 1]
     successor: NDArray[np.int32]
     weight: NDArray[np.float64]
     earned: NDArray[np.float64]  # [states * actions]
     sweep: _native.DecisionSweep
+
+    @property
+    def few(self) -> int:
+        """How many states the caller does alone."""
+        return _FEW_ENTRIES * self.states // max(len(self.weight), 1)
 
 
 def best_response(
@@ -185,17 +197,25 @@ def best_response(
     if horizon is None and graph.levels is None:
         raise SettingError("the graph has cycles: give horizon=…, the number of steps")
     problem = _problem(graph, index, others or {}, gamma, rho or 0.0, workers)
+    value, choice = _solved(graph, problem, horizon, workers)
+    return Response(graph, index, value, choice, horizon, gamma, problem)
+
+
+def _solved(
+    graph: Graph, problem: _Problem, horizon: int | None, workers: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Values and choices: one pass over the levels, or one sweep over all states for each step."""
     states = len(graph)
     if horizon is None:
         value, choice = np.zeros(states), np.full(states, -1, np.int32)
-        backwards(graph, lambda a, b: problem.sweep.best(a, b, value, value, choice), workers, "respond", None)
-    else:
-        value, choice = np.zeros((horizon + 1, states)), np.empty((horizon, states), np.int32)
-        with sweeping(workers) as parts:
-            for step in range(horizon - 1, -1, -1):
-                run = functools.partial(_best, problem.sweep, value[step + 1], value[step], choice[step])
-                parts(0, states, run)
-    return Response(graph, index, value, choice, horizon, gamma, problem)
+        run = functools.partial(_best, problem.sweep, value, value, choice)
+        backwards(graph, run, workers, "respond", None, few=problem.few)
+        return value, choice
+    value, choice = np.zeros((horizon + 1, states)), np.empty((horizon, states), np.int32)
+    with sweeping(workers, problem.few) as parts:
+        for step in range(horizon - 1, -1, -1):
+            parts(0, states, functools.partial(_best, problem.sweep, value[step + 1], value[step], choice[step]))
+    return value, choice
 
 
 def _best(
@@ -240,7 +260,7 @@ def _problem(
             "earned": earned,
         }
     )
-    return _Problem(rows, successor, weight, earned, sweep)
+    return _Problem(len(graph), rows, successor, weight, earned, sweep)
 
 
 def _shares(graph: Graph, agent: int, others: Mapping[int, ArrayLike]) -> NDArray[np.float64]:

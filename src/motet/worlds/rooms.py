@@ -32,6 +32,7 @@ State = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 """Step, agents, blocks, keys, doors."""
 
 _ACTIONS = 4  # up, down, left, right
+_REMEMBERED = 100_000  # outcomes of moves that touch each other: some tens of MB
 _KEYS = ((214, 158, 46), (58, 134, 190), (176, 72, 120), (96, 150, 70), (120, 96, 170))  # by colour, a to e
 
 
@@ -103,6 +104,8 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._state: State | None = None
         self._known: State | None = None  # the state that _moves belongs to
         self._moves: list[list[_Move]] = []  # [agent, action]
+        # The outcomes of moves that touch, without the step, on which they do not depend: they take long to find.
+        self._touched: dict[tuple[Any, ...], list[tuple[float, tuple[Any, ...]]]] = {}
 
     # The model
 
@@ -139,7 +142,8 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         tiles = 0
         for move in moves:
             if tiles & move.tiles:
-                return self._in_every_order(state, moves, actions)
+                step = state[0] + 1 if self.horizon else 0
+                return [(p, (step, *rest)) for p, rest in self._in_every_order(state, moves, actions)]
             tiles |= move.tiles
         return [(1.0, self._at_once(state, moves))]
 
@@ -338,8 +342,11 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     def _in_every_order(
         self, state: State, moves: Sequence[_Move], actions: Sequence[int]
-    ) -> list[tuple[float, State]]:
-        """The outcomes of moves some of which touch each other, over all orders of those that do."""
+    ) -> list[tuple[float, tuple[Any, ...]]]:
+        """The outcomes, without the step, of moves some of which touch each other, over all orders of those that do."""
+        asked = (*state[1:], *actions)
+        if (known := self._touched.get(asked)) is not None:
+            return known
         touching = [
             agent
             for agent, move in enumerate(moves)
@@ -354,8 +361,10 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
                 outcome = self._next(outcome, agent, actions[agent])
             counts[outcome] = counts.get(outcome, 0) + 1
             orders += 1
-        step = state[0] + 1 if self.horizon else 0
-        return [(count / orders, (step, *outcome[1:])) for outcome, count in counts.items()]
+        if len(self._touched) >= _REMEMBERED:
+            self._touched.clear()
+        self._touched[asked] = found = [(count / orders, outcome[1:]) for outcome, count in counts.items()]
+        return found
 
     def _next(self, state: State, agent: int, action: int) -> State:
         """One agent's move; the step is not counted."""
