@@ -1,0 +1,475 @@
+"""PettingZoo and Gymnasium environments as Worlds: in turn, all at once, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from motet._values import Misfit, brief, freeze, giver, taker, thaw
+from motet.errors import SettingError, WorldError
+from motet.world import End, World
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from numpy.typing import NDArray
+
+__all__ = ["AtOnce", "InTurn", "Solo"]
+
+
+class _Adapter(World):
+    """What both kinds of environment have in common: names, spaces, what is owed, how errors are told."""
+
+    def __init__(self, env: Any) -> None:
+        kind = type(env).__name__
+        names = getattr(env, "possible_agents", None)
+        if not names:
+            raise SettingError(
+                f"{kind} has no possible_agents; expected everyone who may ever act in an episode, since each of them "
+                "needs a learner and a replay: set possible_agents when it is made"
+            )
+        self._env = env
+        self._names = tuple(names)
+        self.agents = tuple(str(name) for name in names)
+        if len(set(self.agents)) != len(self.agents):
+            raise SettingError(f"possible_agents of {kind} are {self.agents}; expected a different name for each")
+        self._index = {name: agent for agent, name in enumerate(self._names)}
+        given = tuple(env.observation_space(name) for name in self._names)
+        self.action_spaces = tuple(env.action_space(name) for name in self._names)
+        # An action mask that comes inside the observation is taken out of it.
+        self._split = tuple("action_mask" in (getattr(space, "spaces", None) or ()) for space in given)
+        self.observation_spaces = tuple(
+            _without_mask(space) if split else space for space, split in zip(given, self._split, strict=True)
+        )
+        self._take = tuple(taker(space, "the observation") for space in given)
+        self._give = tuple(giver(space) for space in self.action_spaces)
+        # Not by hasattr on the object: a PettingZoo wrapper forwards the name, without its own state.
+        inner = type(env.env) if isinstance(env, Solo) else type(env)
+        self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
+        self._seed: int | None = None
+        self._resets = 0  # without a seed, since the last one with
+        self._begin()
+
+    def _begin(self) -> None:
+        count = len(self.agents)
+        self._step = 0
+        self._group: tuple[int, ...] = ()
+        self._owed = [0.0] * count
+        self._over = [False] * count
+        self._seen: list[Any] = [None] * count  # at once: the last observation; in turn: of those that ended
+        self._masks: list[Any] = [None] * count  # and the mask that came beside it
+        self._ends: list[End] = []
+
+    def _reset(self, seed: int | None) -> Any:
+        self._begin()
+        if seed is None:
+            self._resets += 1
+        else:
+            self._seed, self._resets = seed, 0
+        try:
+            return self._env.reset(seed=seed)
+        except Exception as error:
+            raise self._error(f"reset() raised {_named(error)}") from error
+
+    def group(self) -> tuple[int, ...]:
+        return self._group
+
+    def ended(self) -> Sequence[End]:
+        ends = self._ends
+        if ends:
+            self._ends = []
+            return ends
+        return ()
+
+    def observe(self, agent: int) -> Any:
+        try:
+            full = self._take[agent](self._raw(agent))
+        except Misfit as misfit:
+            raise self._error(f"{misfit}", agent) from None
+        if self._split[agent]:
+            del full["action_mask"]
+            if full.keys() == {"observation"}:
+                return full["observation"]
+        return full
+
+    def mask(self, agent: int) -> NDArray[np.bool_] | None:
+        given = self._take_mask(agent) if self._split[agent] else self._masks[agent]
+        if given is None:
+            return None
+        mask = np.array(given, np.bool_)
+        if mask.shape != (int(getattr(self.action_spaces[agent], "n", -1)),):
+            raise self._error(
+                f"the action mask has the shape {list(mask.shape)}; expected one entry for each action of "
+                f"{self.action_spaces[agent]}",
+                agent,
+            )
+        return mask
+
+    def _take_mask(self, agent: int) -> Any:
+        raw = self._raw(agent)
+        if isinstance(raw, Mapping) and "action_mask" in raw:
+            return raw["action_mask"]
+        raise self._error(f"the observation is {brief(raw)}; expected a dict with an action_mask", agent)
+
+    def _raw(self, agent: int) -> Any:
+        """What the environment gave an agent to see."""
+        raise NotImplementedError
+
+    def get_state(self) -> Any:
+        if not self.can_save:
+            super().get_state()
+        seen = tuple(
+            None if raw is None else freeze(take(raw)) for take, raw in zip(self._take, self._seen, strict=True)
+        )
+        masks = tuple(None if mask is None else freeze(np.array(mask, np.bool_)) for mask in self._masks)
+        ends = tuple(tuple(end) for end in self._ends)
+        counts = (self._step, self._seed, self._resets)
+        return (self._env.get_state(), counts, self._group, tuple(self._owed), tuple(self._over), ends, seen, masks)
+
+    def set_state(self, state: Any) -> None:
+        if not self.can_save:
+            super().set_state(state)
+        inner, counts, group, owed, over, ends, seen, masks = state
+        self._env.set_state(inner)
+        self._step, self._seed, self._resets = counts
+        self._group = tuple(group)
+        self._owed, self._over = list(owed), list(over)
+        self._ends = [End(*end) for end in ends]
+        self._seen, self._masks = [thaw(raw) for raw in seen], [thaw(mask) for mask in masks]
+
+    def render(self) -> NDArray[np.uint8] | None:
+        picture = self._env.render()
+        return picture if isinstance(picture, np.ndarray) else None
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _error(self, text: str, agent: int | None = None, action: Any = None) -> WorldError:
+        env = self._env.env if isinstance(self._env, Solo) else self._env
+        who = "" if agent is None else f"agent {self.agents[agent]}, "
+        seed = f"seed {self._seed}" if self._resets == 0 else f"no seed, reset {self._resets} after seed {self._seed}"
+        did = "" if action is None else f", action {brief(action)}"
+        return WorldError(f"{type(env).__name__} ({who}step {self._step}, {seed}{did}): {text}")
+
+    def _checked(self, actions: Sequence[Any]) -> list[Any]:
+        """The actions of the group, as the environment takes them."""
+        group = self._group
+        if len(actions) != len(group):
+            over = "" if group else ": no episode is running, call reset() first"
+            raise self._error(f"act() was given {len(actions)} actions; expected {len(group)}{over}")
+        chosen = []
+        for agent, action in zip(group, actions, strict=True):
+            try:
+                chosen.append(self._give[agent](action))
+            except Misfit as misfit:
+                raise self._error(f"{misfit}", agent) from None
+        return chosen
+
+    def _stranger(self, name: Any) -> NoReturn:
+        raise self._error(f"it speaks of an agent {name!r}; expected one of possible_agents, {self.agents}")
+
+    def _back(self, agent: int) -> NoReturn:
+        raise self._error(
+            "it is to act again after its episode ended; expected it to stay out until reset(): end its episode only "
+            "when it leaves for good, or give the newcomer another name",
+            agent,
+        )
+
+
+def _without_mask(space: Any) -> Space[Any]:
+    from gymnasium import spaces
+
+    rest = {key: part for key, part in space.spaces.items() if key != "action_mask"}
+    if not rest:
+        raise SettingError(f"the observation space is {space}; expected something beside the action mask")
+    return rest["observation"] if rest.keys() == {"observation"} else spaces.Dict(rest)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class InTurn(_Adapter):
+    """A PettingZoo AEC environment: a group is the one agent whose turn it is.
+
+    ``_cumulative_rewards`` of an agent is what it earned since its last action; its own step begins it anew. An agent
+    whose episode ended is met when its turn comes: what others' steps gave it until then is in, and the ``step(None)``
+    that removes it is done here.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._singles = tuple((agent,) for agent in range(len(self.agents)))
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._asked = [0.0] * len(self.agents)  # of what is in _cumulative_rewards, the part that was given out
+        self._acted = [False] * len(self.agents)
+        self._glance: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
+
+    def reset(self, seed: int | None = None) -> None:
+        self._reset(seed)
+        self._select()
+
+    def act(self, actions: Sequence[Any]) -> None:
+        env = self._env
+        try:  # the actor spends its time here: no call that is not needed
+            (agent,), (action,) = self._group, actions
+            chosen = self._give[agent](action)
+        except (ValueError, Misfit):
+            self._checked(actions)  # says what is wrong
+            return  # there was nobody to act, and no action
+        rest = env._cumulative_rewards[self._names[agent]] - self._asked[agent]
+        if rest:  # nobody asked for it before this action
+            self._owed[agent] += float(rest)
+        self._asked[agent] = 0.0
+        self._acted[agent] = True
+        try:
+            env.step(chosen)
+        except Exception as error:
+            raise self._error(f"step() raised {_named(error)}", agent, chosen) from error
+        self._step += 1
+        self._select()
+
+    def reward(self, agent: int) -> float:
+        value = self._owed[agent]
+        self._owed[agent] = 0.0
+        if not self._over[agent]:
+            total = float(self._env._cumulative_rewards.get(self._names[agent], 0.0))
+            value += total - self._asked[agent]
+            self._asked[agent] = total
+        if not isfinite(value):
+            raise self._error(f"the reward is {value}; expected a finite number", agent)
+        return value
+
+    def mask(self, agent: int) -> NDArray[np.bool_] | None:
+        if not self._over[agent]:
+            info = self._env.infos.get(self._names[agent])
+            self._masks[agent] = info.get("action_mask") if info else None
+            if self._masks[agent] is None and not self._split[agent]:
+                return None
+        return super().mask(agent)
+
+    def set_state(self, state: Any) -> None:
+        own, (asked, acted) = state
+        super().set_state(own)
+        self._asked, self._acted, self._glance = list(asked), list(acted), (-1, -1, None)
+
+    def get_state(self) -> Any:
+        return (super().get_state(), (tuple(self._asked), tuple(self._acted)))
+
+    def _raw(self, agent: int) -> Any:
+        if self._over[agent]:
+            return self._seen[agent]
+        if not self._split[agent]:
+            return self._look(agent)
+        if self._glance[:2] != (agent, self._step):  # observation and mask come together: one look for both
+            self._glance = (agent, self._step, self._look(agent))
+        return self._glance[2]
+
+    def _look(self, agent: int) -> Any:
+        try:
+            return self._env.observe(self._names[agent])
+        except Exception as error:
+            raise self._error(f"observe() raised {_named(error)}", agent) from error
+
+    def _select(self) -> None:
+        """Find whose turn it is; see off the dead on the way."""
+        env = self._env
+        try:
+            while env.agents:
+                name = env.agent_selection
+                agent = self._index[name]
+                if env.terminations[name] or env.truncations[name] or self._over[agent]:
+                    self._see_off(agent, name)
+                    continue
+                self._group = self._singles[agent]
+                return
+        except (AttributeError, KeyError) as error:
+            if isinstance(error, KeyError) and env.agent_selection not in self._index:
+                self._stranger(env.agent_selection)
+            raise self._error(
+                f"reading agents, agent_selection, terminations and truncations raised {_named(error)}; expected all "
+                "four to know whose turn it is after reset() and step()"
+            ) from error
+        self._group = ()
+        for agent, acted in enumerate(self._acted):
+            if acted and not self._over[agent]:
+                raise self._error(
+                    "it is gone from agents without an end; expected terminations or truncations to say so, and it to "
+                    "stay until its step(None)",
+                    agent,
+                )
+
+    def _see_off(self, agent: int, name: Any) -> None:
+        env = self._env
+        if self._over[agent]:
+            self._back(agent)
+        end = End(agent, bool(env.terminations[name]), bool(env.truncations[name]))
+        try:
+            self._seen[agent] = self._take[agent](self._look(agent))
+        except Misfit as misfit:
+            raise self._error(f"at its end {misfit}", agent) from None
+        self._masks[agent] = (env.infos.get(name) or {}).get("action_mask")
+        self._owed[agent] += float(env._cumulative_rewards[name]) - self._asked[agent]
+        self._over[agent] = True
+        self._ends.append(end)
+        try:
+            env.step(None)
+        except Exception as error:
+            raise self._error(f"step(None), after its end, raised {_named(error)}", agent) from error
+        if name in env.agents:
+            raise self._error("it is still in agents after its end and step(None); expected it to be removed", agent)
+
+
+class AtOnce(_Adapter):
+    """A PettingZoo Parallel environment: a group is everybody alive, in the order of ``agents``."""
+
+    def reset(self, seed: int | None = None) -> None:
+        result = self._reset(seed)
+        try:
+            seen, infos = result
+        except (TypeError, ValueError):
+            raise self._error(f"reset() gave {brief(result)}; expected observations and infos") from None
+        self._listed: list[Any] = []
+        self._receive(seen, infos)
+        self._regroup()
+
+    def act(self, actions: Sequence[Any]) -> None:
+        names = self._names
+        chosen = {names[agent]: action for agent, action in zip(self._group, self._checked(actions), strict=True)}
+        if not chosen:
+            return
+        try:
+            result = self._env.step(chosen)
+        except Exception as error:
+            sole = self._group[0] if len(chosen) == 1 else None
+            raise self._error(
+                f"step() raised {_named(error)}", sole, chosen if sole is None else chosen[names[sole]]
+            ) from error
+        self._step += 1
+        try:
+            seen, rewards, terminated, truncated, infos = result
+        except (TypeError, ValueError):
+            raise self._error(
+                f"step() gave {brief(result)}; expected observations, rewards, terminations, truncations and infos"
+            ) from None
+        self._receive(seen, infos)
+        owed, index = self._owed, self._index
+        for name, reward in rewards.items():
+            agent = index[name] if name in index else self._stranger(name)
+            try:
+                value = float(reward)
+            except (TypeError, ValueError):
+                value = nan
+            if not isfinite(value):
+                raise self._error(f"the reward is {reward!r}; expected a finite number", agent, chosen.get(name))
+            owed[agent] += value
+        if any(terminated.values()) or any(truncated.values()):
+            self._close(seen, terminated, truncated)
+        elif self._env.agents == self._listed:
+            return
+        self._regroup()
+
+    def reward(self, agent: int) -> float:
+        value = self._owed[agent]
+        self._owed[agent] = 0.0
+        return value
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state)
+        self._listed = list(self._env.agents)
+
+    def _raw(self, agent: int) -> Any:
+        raw = self._seen[agent]
+        if raw is None:
+            raise self._error("it has no observation; expected one from reset() or the step() it was born in", agent)
+        return raw
+
+    def _receive(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+        over, index = self._over, self._index
+        for name, raw in seen.items():
+            agent = index[name] if name in index else self._stranger(name)
+            if not over[agent]:
+                self._seen[agent] = raw
+        for name, info in infos.items():
+            agent = index.get(name, -1)  # infos may hold more than agents
+            if agent >= 0 and not over[agent]:
+                self._masks[agent] = info.get("action_mask") if info else None
+
+    def _close(self, seen: Mapping[Any, Any], terminated: Mapping[Any, Any], truncated: Mapping[Any, Any]) -> None:
+        """Keep what those see whose episode ended in this step."""
+        for agent, name in enumerate(self._names):
+            end = End(agent, bool(terminated.get(name, False)), bool(truncated.get(name, False)))
+            if self._over[agent] or not (end.terminated or end.truncated):
+                continue
+            if name not in seen:
+                raise self._error("it ended without an observation; expected the last one it saw", agent)
+            try:
+                self._seen[agent] = self._take[agent](seen[name])
+            except Misfit as misfit:
+                raise self._error(f"at its end {misfit}", agent) from None
+            self._over[agent] = True
+            self._ends.append(end)
+
+    def _regroup(self) -> None:
+        before, ended_now = self._group, {end.agent for end in self._ends}
+        self._listed = list(self._env.agents)
+        alive = []
+        for name in self._listed:
+            agent = self._index[name] if name in self._index else self._stranger(name)
+            if not self._over[agent]:
+                alive.append(agent)
+            elif agent not in before and agent not in ended_now:
+                self._back(agent)
+        self._group = tuple(sorted(alive))
+        for agent in before:
+            if not self._over[agent] and agent not in alive:
+                raise self._error(
+                    "it is gone from agents without an end; expected terminations or truncations to say so", agent
+                )
+
+
+class Solo:
+    """A Gymnasium environment, as a Parallel one with a single agent."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.possible_agents = ["agent_0"]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space
+
+    def reset(self, seed: int | None = None) -> Any:
+        result = self.env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            return result
+        self.agents = ["agent_0"]
+        return {"agent_0": result[0]}, {"agent_0": result[1]}
+
+    def step(self, actions: Mapping[str, Any]) -> Any:
+        result = self.env.step(actions["agent_0"])
+        if not isinstance(result, tuple) or len(result) != 5:
+            return result
+        if result[2] or result[3]:
+            self.agents = []
+        return tuple({"agent_0": part} for part in result)
+
+    def get_state(self) -> Any:
+        return (tuple(self.agents), self.env.get_state())
+
+    def set_state(self, state: Any) -> None:
+        self.agents = list(state[0])
+        self.env.set_state(state[1])
+
+    def render(self) -> Any:
+        return self.env.render() if self.env.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self.env.close()

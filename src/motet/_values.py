@@ -1,0 +1,137 @@
+"""Values on their way between an environment and the contract of World: cast, checked, frozen for a snapshot."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from motet.errors import SettingError
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from numpy.typing import NDArray
+
+__all__ = ["Misfit", "brief", "freeze", "giver", "taker", "thaw"]
+
+
+class Misfit(Exception):
+    """A value that does not fit its space, in words; the adapter adds agent, step and seed."""
+
+
+def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
+    """A function that gives a value of ``space`` as fresh C-contiguous arrays, or raises a Misfit."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        parts = {key: taker(part, f"{what}[{key!r}]") for key, part in space.spaces.items()}
+
+        def take_dict(given: Any) -> dict[Any, Any]:
+            if not isinstance(given, Mapping) or given.keys() != parts.keys():
+                keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+                raise Misfit(f"{what} is {keys}; expected a dict with {sorted(parts)}")
+            return {key: take(given[key]) for key, take in parts.items()}
+
+        return take_dict
+    if isinstance(space, spaces.Tuple):
+        items = tuple(taker(part, f"{what}[{index}]") for index, part in enumerate(space.spaces))
+
+        def take_tuple(given: Any) -> tuple[Any, ...]:
+            if not isinstance(given, tuple | list) or len(given) != len(items):
+                raise Misfit(f"{what} is {brief(given)}; expected a tuple of {len(items)}")
+            return tuple(take(part) for take, part in zip(items, given, strict=True))
+
+        return take_tuple
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise SettingError(
+            f"the space of {what} is {space}; expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
+            "of them: wrap the environment so that it gives arrays of a fixed shape"
+        )
+    dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
+
+    def take_array(given: Any) -> NDArray[Any]:
+        if given.__class__ is np.ndarray and given.dtype == dtype and given.shape == shape:
+            fresh: NDArray[Any] = given.copy()
+            return fresh
+        return _cast(given, dtype, shape, what)
+
+    return take_array
+
+
+def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    """``given`` in ``dtype``, if nothing but the precision of a float is lost by it."""
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise Misfit(f"{what} is {brief(given)}; expected an array {dtype} {list(shape)}")
+    if array.shape != shape:
+        raise Misfit(f"{what} has the shape {list(array.shape)}; expected {list(shape)}")
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype, order="C")
+    if array.dtype.kind == dtype.kind == "f":
+        same = np.array_equal(np.isfinite(cast), np.isfinite(array))
+    else:
+        same = np.array_equal(cast, array)
+    if not same:
+        raise Misfit(f"{what} is {array.dtype} and holds values that {dtype} cannot; expected {dtype} {list(shape)}")
+    return cast
+
+
+def giver(space: Space[Any]) -> Callable[[Any], Any]:
+    """A function that gives an action as the environment takes it, or raises a Misfit."""
+    from gymnasium import spaces
+
+    take = taker(space, "the action")
+    if isinstance(space, spaces.Discrete):
+        first, end = int(space.start), int(space.start) + int(space.n)
+
+        def give_number(action: Any) -> int:
+            try:
+                number = operator.index(action)
+            except TypeError:
+                raise Misfit(f"the action is {brief(action)}; expected a whole number") from None
+            if first <= number < end:
+                return number
+            raise Misfit(f"the action is {number}; expected {first} to {end - 1}")
+
+        return give_number
+
+    def give(action: Any) -> Any:
+        taken = take(action)
+        if not space.contains(taken):
+            raise Misfit(f"the action is {brief(action)}; expected one of {space}")
+        return taken
+
+    return give
+
+
+def brief(given: Any) -> str:
+    text = repr(given)
+    return f"{type(given).__name__} {text if len(text) <= 200 else text[:200] + '...'}"
+
+
+def freeze(nest: Any) -> Any:
+    """Arrays, or dicts and tuples of them, as nested tuples of plain values."""
+    if nest is None:
+        return None
+    if isinstance(nest, dict):
+        return ("dict", tuple((key, freeze(part)) for key, part in nest.items()))
+    if isinstance(nest, tuple):
+        return ("tuple", tuple(freeze(part) for part in nest))
+    return ("array", nest.dtype.str, nest.shape, nest.tobytes())
+
+
+def thaw(frozen: Any) -> Any:
+    if frozen is None:
+        return None
+    kind, *rest = frozen
+    if kind == "dict":
+        return {key: thaw(part) for key, part in rest[0]}
+    if kind == "tuple":
+        return tuple(thaw(part) for part in rest[0])
+    dtype, shape, raw = rest
+    return np.frombuffer(raw, dtype).reshape(shape).copy()
