@@ -306,16 +306,20 @@ def test_generalised_advantages_over_fragments_equal_those_over_episodes(length)
 
 
 def test_frames_at_the_border_of_a_fragment_are_still_there():
+    """The writer fills every row that it may, before the next fragment is taken."""
     replay = make(8, once=True)
-    writer, reader = replay.writer(timeout_s=5), replay.reader(n_frames=3)
-    for i in range(50):
-        writer.append(obs(i), i, 0.0)
-        while batch := reader.take(1, 2):
-            for k in range(3):
-                row = int(batch.row[0, 0]) + k
-                assert batch.observation[0, k, :, 0].tolist() == [max(row - 2, 0), max(row - 1, 0), row]
-            reader.release()
-    assert reader.counters().consumed == 48
+    writer, reader = replay.writer(timeout_s=0), replay.reader(n_frames=3)
+    for _ in range(20):
+        while replay.words(0).head < replay.words(0).released + 8:
+            i = writer.head
+            writer.append(obs(i), i, 0.0)
+        batch = reader.take(1, 4)
+        assert batch is not None
+        for k in range(5):
+            row = int(batch.row[0, 0]) + k
+            assert batch.observation[0, k, :, 0].tolist() == [max(row - 2, 0), max(row - 1, 0), row]
+        reader.release()
+    assert reader.counters().consumed == 80
 
 
 def test_the_writer_waits_for_room_bounded_and_counted():

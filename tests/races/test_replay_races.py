@@ -56,12 +56,13 @@ def test_no_row_is_ever_a_mix_for_long(context, load, settings):
     assert read.words[4] > 0, "no gather was ever overtaken: this run showed nothing"
 
 
-def test_gathers_are_overtaken_and_notice_it(context):
+@pytest.mark.parametrize("settings", [{"n_frames": 3}, {"prioritised": True}], ids=["frames", "prioritised"])
+def test_gathers_are_overtaken_and_notice_it(context, settings):
     """Rows as large as this are overwritten while they are copied; the test goes on until that has happened."""
     replay, write, read = Replay(roles.row_spec(20_000, 9)), Board(), Board()
     writer = roles.start(context, roles.write_rows, write, replay, 0, 1, 37)
-    reader = roles.start(context, roles.read_rows, read, replay, 2, {"n_frames": 3})
-    roles.until(lambda: read.words[4] >= 50, reader, read)
+    reader = roles.start(context, roles.read_rows, read, replay, 4, settings)
+    roles.until(lambda: read.words[4] >= 1000 and read.words[2] >= 500, reader, read)
     for process, board in ((reader, read), (writer, write)):
         board.words[0] = 1
         roles.end(process, board)
