@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +82,8 @@ class Board:
         self.evaluation = part["board/evaluation"]  # how many, step, team return of the newest, best so far
         self.alive = part["board/alive"]
         self.rounds = part["board/rounds"]
-        self.learned = part["board/learned"]  # updates, synced round
-        self.episodes = part["board/episodes"]  # count, mean of the last ones, last, mean length, worlds remade
+        self.learned = part["board/learned"]  # updates, synced round, steps at the newest version
+        self.episodes = part["board/episodes"]  # count, mean of the last, last, mean length, worlds remade, version
         self.metrics = part["board/metrics"]
         self._names = part["board/names"]
         self.acted = _native.Bell(part["board/acted"])
@@ -128,7 +128,7 @@ class Pulse:
     """The beat of one process, beaten by its role's own loop."""
 
     def __init__(self, row: npt.NDArray[np.float64]) -> None:
-        self._row = memoryview(row).cast("B").cast("d")
+        self._row = memoryview(cast(Any, row)).cast("B").cast("d")
 
     def start(self, pid: int) -> None:
         """A process has begun."""

@@ -34,6 +34,7 @@ __all__ = ["Handles", "Part", "Roster", "play_actor", "play_learner", "seed_for"
 
 _EPISODES = 100  # over how many episodes returns are averaged
 _METRICS_EVERY = 10  # updates between two looks at what they measured
+_VERSIONS_EVERY = 64  # rounds between two notes of which versions act
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,8 @@ class Acting:
     @property
     def steps(self) -> int:
         """Steps of the agent that has done most, in this actor's worlds."""
-        return max(map(add, self._before, self.memory.closed))
+        steps: int = max(map(add, self._before, self.memory.closed))
+        return steps
 
     def renew(self) -> None:
         """Give every behaviour a new random stream, by the round: what goes on and what is copied here stay equal."""
@@ -232,7 +234,9 @@ class Acting:
         return self.steps >= self._limit
 
     def report(self, board: Board) -> None:
-        """How the episodes went."""
+        """How the episodes went, and which versions act."""
+        if self.memory.rounds % _VERSIONS_EVERY == 0:
+            board.episodes[self.index, :, 5] = [seat.subscriber.version for seat in self.seats]
         while self.memory.finished:
             episode = self.memory.finished.popleft()
             totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
@@ -315,6 +319,8 @@ class Learning:
         """One update."""
         update = next(self.updates)
         self._board.learned[self.index, 0] = self.done
+        if self.done % self._handles.roster.publish_every == 0:
+            self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
         if update is None or self.done % _METRICS_EVERY:
             return
         for i, agent in enumerate(self._agents):

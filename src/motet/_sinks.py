@@ -83,7 +83,7 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             "replay_fill": row.replay_fill,
             "replay_ratio": row.replay_ratio,
             "version": float(row.version),
-            "lag_versions": getattr(row, "lag_versions", None),
+            "lag_versions": row.lag_versions,
             "lag_steps": row.lag_steps,
             **row.metrics,
         }

@@ -35,8 +35,10 @@ class AgentRow:
     replay_ratio: float
     """Transitions drawn for each step."""
     version: int
-    lag_steps: float | None
-    """Steps done since the newest version was published, as far as the learner knew."""
+    lag_versions: int
+    """How many versions the actor that is furthest behind is behind the newest."""
+    lag_steps: int
+    """Steps done since the newest version was published."""
     broken: int
     """Episodes that broke off."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -123,9 +125,8 @@ class Watch:
         replay = handles.replays[i]
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
         rows = sum(min(w.head, replay.spec.lane_capacity) for w in words)
-        subscriber = self._subscribers[i]
-        subscriber.refresh()
-        published = subscriber["step"] if subscriber._have and "step" in part.config.header else None
+        stack = next(k for k, agents in enumerate(handles.roster.stacks) if i in agents)
+        newest = self._subscribers[i].newest
         return AgentRow(
             name=part.name,
             steps=steps,
@@ -137,8 +138,9 @@ class Watch:
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
             replay_ratio=updates * part.settings.batch_size / max(steps, 1),
-            version=subscriber.newest,
-            lag_steps=None if published is None else float(steps - published),
+            version=newest,
+            lag_versions=max(0, newest - int(episodes[:, 5].min())),
+            lag_steps=max(0, steps - int(handles.board.learned[stack, 2])),
             broken=sum(w.broken for w in words),
             metrics=handles.board.read_metrics(i),
         )

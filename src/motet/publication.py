@@ -139,7 +139,9 @@ class Publisher(_native.SlotWriter):
             raise SpecError(f"header {name}: no such field, expected one of {list(self._fields)}")
         dtype, shape, low, high = self._fields[name]
         # Plain numbers are by far the most frequent, and numpy is slow with them.
-        if not shape and (type(value) is float and dtype.kind == "f" or type(value) is int and low <= value <= high):
+        if not shape and (
+            (type(value) is float and dtype.kind == "f") or (type(value) is int and low <= value <= high)
+        ):
             return
         given = np.asarray(value)
         kinds = "biuf" if dtype.kind == "f" else "biu"

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from motet._book import Book, Result, fill
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner
 from motet._evaluator import play_evaluator
@@ -122,25 +123,6 @@ class Settings:
         if self.updates_per_step is None:
             return Pace()
         return Pace(self.updates_per_step, max(32.0, self.updates_per_step) if self.slack is None else self.slack)
-
-
-@dataclass
-class Result:
-    """What a run came to."""
-
-    steps: int
-    seconds: float
-    state: str
-    """done, stopped (by the user or the clock), or failed."""
-    returns: dict[str, float | None]
-    """Mean return of each agent over its last episodes."""
-    updates: dict[str, int]
-    restarts: int
-    run: Path | None
-    agents: dict[str, dict[str, Any]]
-    """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""
-    interrupted: bool = False
-    """Whether it was Ctrl-C or SIGTERM that stopped it."""
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
@@ -259,7 +241,7 @@ def _play(
 ) -> Result:
     handles = Handles(roster)
     if go_on is not None:
-        _fill(handles, go_on)
+        fill(handles, go_on)
     if settings.engine == "serial":
         return _play_serial(handles, settings, directory, go_on, watch or (lambda _: None), say)
     return _play_processes(handles, settings, directory, watch or (lambda _: None), say)
@@ -371,7 +353,7 @@ def _play_serial(
             "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
         )
     serial = Serial(handles, kept)
-    book = _Book(handles, settings, directory, Watch(handles, [role]), watch, serial)
+    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial)
 
     with _interrupts() as interrupted:
 
@@ -420,7 +402,7 @@ def _play_processes(
     if settings.evaluate_every is not None:
         roles.append(evaluator())
     supervisor = Supervisor(roles, limits, say)
-    book = _Book(handles, settings, directory, Watch(handles, roles), watch)
+    book = Book(handles, settings, directory, Watch(handles, roles), watch)
     with _interrupts() as interrupted:
         try:
             supervisor.start()
@@ -466,147 +448,3 @@ def _interrupts() -> Iterator[threading.Event]:
 def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:
     if interrupted.is_set():
         say(f"stopping{' with a checkpoint' if directory else ''}; once more to stop at once")
-
-
-# ---- what a run leaves behind
-
-
-class _Book:
-    """Metrics once a second, checkpoints every so many steps, and the result at the end."""
-
-    def __init__(
-        self,
-        handles: Handles,
-        settings: Settings,
-        directory: RunDirectory | None,
-        looks: Watch,
-        watch: Callable[[Snapshot], None],
-        serial: Serial | None = None,
-    ) -> None:
-        self._handles, self._settings, self._directory = handles, settings, directory
-        self._looks, self._watch, self._serial = looks, watch, serial
-        self._started = self._looked = time.monotonic()
-        every = settings.checkpoint_every or max(1, settings.steps // 10)
-        self._every, self._next = every, self._steps() // every * every + every
-        self._vaults = [vault.subscriber() for vault in handles.vaults]
-
-    def tick(self) -> None:
-        if self._directory is not None and (steps := self._steps()) >= self._next:
-            self._next = steps // self._every * self._every + self._every
-            if not self._handles.roster.steps <= steps:  # the last one is written at the end
-                self._directory.save(self.checkpoint(steps))
-        if time.monotonic() - self._looked >= 1.0:
-            self._looked = time.monotonic()
-            self._tell("running")
-
-    def _steps(self) -> int:
-        return max(map(self._handles.steps, range(len(self._handles.replays))))
-
-    def _tell(self, state: str) -> Snapshot:
-        snapshot = self._looks.look(state)
-        if self._directory is not None:
-            self._directory.append_line("metrics.jsonl", snapshot.as_dict())
-            self._directory.write_json("status.json", snapshot.as_dict())
-        self._watch(snapshot)
-        return snapshot
-
-    def out_of_time(self) -> bool:
-        limit = self._settings.seconds
-        return limit is not None and time.monotonic() - self._started > limit
-
-    def good_enough(self) -> bool:
-        wanted = self._settings.until_return
-        count, _, _, best = self._handles.board.evaluation[:4]
-        return wanted is not None and count > 0 and best >= wanted
-
-    def unfinished(self) -> bool:
-        return self._steps() < self._handles.roster.steps
-
-    def checkpoint(self, step: int) -> Checkpoint:
-        """From the vaults: no learner is asked, and what is read is one version of each stack."""
-        roster, handles = self._handles.roster, self._handles
-        if self._serial is not None:
-            self._serial.keep()
-        agents: dict[str, dict[str, Any]] = {}
-        for stack, vault in zip(roster.stacks, self._vaults, strict=True):
-            vault.refresh()
-            if not vault._have:
-                continue
-            states = vault.weights.reshape(len(stack), -1)
-            for i, agent in enumerate(stack):
-                part = roster.parts[agent]
-                agents[part.name] = {
-                    "state": states[i].copy(),
-                    "counters": vault["counters"][i].copy(),
-                    "random": vault["random"][i, : part.sizes.random].copy(),
-                    "reader": vault["reader"][i].copy(),
-                    "steps": vault["steps"][i].copy(),
-                }
-        replay = {}
-        if self._settings.keep_replay:
-            replay = {
-                part.name: {f"lane{k}": handles.replays[i].dump(k) for k in range(roster.lanes)}
-                for i, part in enumerate(roster.parts)
-            }
-        notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
-        if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
-            notes["serial"] = self._serial.write_down()
-        return Checkpoint(step, agents, notes, replay)
-
-    def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
-        snapshot = self._tell(state)
-        final = self.checkpoint(snapshot.steps)
-        if self._directory is not None and final.agents:
-            self._directory.save(final)
-        return Result(
-            steps=snapshot.steps,
-            seconds=snapshot.seconds,
-            state=state,
-            returns={row.name: row.mean_return for row in snapshot.agents},
-            updates={row.name: row.updates for row in snapshot.agents},
-            restarts=sum(role.total_restarts for role in roles),
-            run=self._directory.path if self._directory else None,
-            agents=final.agents,
-            interrupted=interrupted and state == "stopped",
-        )
-
-
-def _fill(handles: Handles, checkpoint: Checkpoint) -> None:
-    """Put what a checkpoint holds into the vaults and lanes, where the learners will find it."""
-    roster = handles.roster
-    missing = {part.name for part in roster.parts} - set(checkpoint.agents)
-    if missing:
-        raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")
-    for k, stack in enumerate(roster.stacks):
-        held = [_checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
-        readers = np.stack([arrays["reader"] for arrays in held])
-        for i, a in enumerate(stack):
-            if lanes := checkpoint.replay.get(roster.parts[a].name):
-                for lane in range(roster.lanes):
-                    handles.replays[a].restore(lane, lanes[f"lane{lane}"])
-            else:
-                readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
-                handles.steps_before[a] = int(held[i]["steps"])
-                handles.updates_before[k] = int(held[i]["counters"][0])
-        random = np.stack([arrays["random"] for arrays in held])
-        handles.vaults[k].publisher().publish(
-            np.concatenate([arrays["state"] for arrays in held]),
-            counters=np.stack([arrays["counters"] for arrays in held]),
-            random=random if random.size else np.zeros((len(stack), 1), np.uint8),
-            reader=readers,
-            steps=[int(arrays["steps"]) for arrays in held],
-        )
-        handles.board.learned[k, 0] = int(held[0]["counters"][0])
-
-
-def _checked(part: Part, arrays: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint holds of an agent, if it has the sizes that its algorithm asks for."""
-    sizes = part.sizes
-    expected = {"state": sizes.state, "counters": sizes.counters, "random": sizes.random}
-    for name, size in expected.items():
-        if arrays[name].shape != (size,):
-            raise SettingError(
-                f"agent {part.name}: the checkpoint holds {name} of shape {arrays[name].shape}, expected {(size,)}: "
-                "the algorithm's settings have changed"
-            )
-    return arrays
