@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from motet._evaluator import play_greedily
+from motet.algorithm import Linear
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import MotetError
 from motet.train import Settings as RunSettings
@@ -37,8 +38,19 @@ MOST_S = 180.0
 
 def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
     """How the treasure hunt is learnt when the clock runs."""
-    settings = RunSettings(steps=10**7, seed=seed, seconds=MOST_S, evaluate_every=1000, evaluate_episodes=20)
-    return DQNConfig(), settings
+    config = DQNConfig(
+        hidden=(128, 128),
+        gamma=0.8,  # what can be seen is at most two steps away
+        n_frames=4,  # without a memory, greedy agents walk to and fro
+        target_every=100,
+        learning_rate=Linear(1e-3, 1e-4, 25_000),
+        epsilon=Linear(1.0, 0.05, 5_000),
+    )
+    settings = RunSettings(
+        steps=10**7, seed=seed, seconds=MOST_S, worlds_per_actor=4, updates_per_step=0.25,
+        evaluate_every=1000, evaluate_episodes=20,
+    )  # fmt: skip
+    return config, settings
 
 
 def soak_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
