@@ -5,8 +5,8 @@ shared memory under one ``mp.Lock``, written by the actor and sampled by the lea
 written by the learner and read by the actor with ``load_state_dict``. The actor asks torch for one observation at a
 time, the learner is the usual DQN with autograd.
 
-It is given what helps it: one torch thread per process, the world's fast path, no forward pass for random actions, the
-fused optimiser, batches gathered into arrays that are reused, one synchronisation in a hundred turns.
+It is given what helps it: one torch thread per process, no forward pass for random actions, the fused optimiser, batches
+gathered into arrays that are reused, and an actor that looks for new weights about as often as there are any.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class LockedActor:
         self._networks = [locked_network(hidden) for _ in rings]
         self._world, self._rng = TreasureHunt(agents=len(rings)), np.random.default_rng(1)
         self._world.reset(seed=1)
-        self._pending: list[tuple[npt.NDArray[np.float32], int, float] | None] = [None] * len(rings)
+        self._index = {name: i for i, name in enumerate(self._world.possible_agents)}
+        self._pending: list[tuple[npt.NDArray[np.float32], int] | None] = [None] * len(rings)
         self._turns = 0
         self._sync()
 
@@ -89,36 +90,38 @@ class LockedActor:
 
     def _play(self, turns: int) -> None:
         for _ in range(turns):
-            for agent in range(len(self._rings)):
-                self._move(agent)
+            for _ in self._rings:
+                self._move()
             self._turns += 1
             if self._turns % SYNC_EVERY == 0:
                 self._sync()
-            if self._world.over:
-                self._end_episode()
 
     def _sync(self) -> None:
         for network, shared in zip(self._networks, self._shared, strict=True):
             network.load_state_dict(shared.state_dict())
 
-    def _move(self, agent: int) -> None:
-        seen = self._world.look(agent).reshape(-1).astype(np.float32)
-        if (row := self._pending[agent]) is not None:
-            self._add(agent, *row, seen, 0.0)
+    def _move(self) -> None:
+        """The next agent's move, and what closes its last one."""
+        world = self._world
+        while True:
+            if not world.agents:
+                world.reset()
+            agent = self._index[world.agent_selection]
+            seen, reward, terminated, truncated, _ = world.last()
+            seen = seen.reshape(-1).astype(np.float32)
+            if (row := self._pending[agent]) is not None:
+                self._add(agent, *row, reward, seen, float(terminated))
+            if not (terminated or truncated):
+                break
+            self._pending[agent] = None
+            world.step(None)
         if self._rng.random() < EPSILON:
             action = int(self._rng.integers(ACTIONS))
         else:
             with torch.inference_mode():
                 action = int(self._networks[agent](torch.from_numpy(seen).unsqueeze(0)).argmax(1))
-        self._pending[agent] = (seen, action, self._world.play(action))
-
-    def _end_episode(self) -> None:
-        """Truncated: the value behind the last row counts, so it is not done."""
-        for agent in range(len(self._rings)):
-            if (row := self._pending[agent]) is not None:
-                self._add(agent, *row, self._world.look(agent).reshape(-1).astype(np.float32), 0.0)
-            self._pending[agent] = None
-        self._world.reset()
+        self._pending[agent] = (seen, action)
+        world.step(action)
 
     def _add(
         self,

@@ -109,8 +109,8 @@ def _at_work(system: System, updates: int = 20) -> None:
 def _against_locks(result: Result, settings: Settings) -> None:
     seconds = _window(settings)
 
-    def motet() -> tuple[float, float]:
-        handles = hunt_handles(2, WIDE, _free(learner_processes=2))
+    def motet(worlds: int) -> tuple[float, float]:
+        handles = hunt_handles(2, WIDE, _free(learner_processes=2, worlds_per_actor=worlds))
         with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
             _at_work(system)
             return system.rates(seconds)
@@ -123,10 +123,12 @@ def _against_locks(result: Result, settings: Settings) -> None:
             stage.party(designs.LockedLearner, ring, model, WIDE.hidden, WIDE.batch_size, seed)
             for seed, (ring, model) in enumerate(zip(rings, shared, strict=True))
         ]
-        locked = partial(_together, actor, learners, seconds)
-        interleave_pairs(
-            result, ("turns", "updates"), {"motet": motet, LOCKED: locked}, settings.repeats, warm=not settings.quick
-        )
+        asks = {
+            "motet": partial(motet, 1),
+            LOCKED: partial(_together, actor, learners, seconds),
+            "motet, 8 worlds in the actor": partial(motet, 8),
+        }
+        interleave_pairs(result, ("turns", "updates"), asks, settings.repeats, warm=not settings.quick)
 
 
 def _together(actor: Party, learners: Sequence[Party], seconds: float) -> tuple[float, float]:
