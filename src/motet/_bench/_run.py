@@ -148,7 +148,8 @@ def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> 
         behaviour.load(weights, {"epsilon": 0.0})
         behaviours.append(behaviour)
     fresh = np.random.SeedSequence([seed, 350]).generate_state(episodes).tolist()
-    return float(play_greedily(worlds, behaviours, fresh).sum(1).mean())
+    frames = [config.n_frames] * len(behaviours)
+    return float(play_greedily(worlds, behaviours, fresh, frames).sum(1).mean())
 
 
 # ---- what it costs

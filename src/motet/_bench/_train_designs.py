@@ -5,8 +5,8 @@ shared memory under one ``mp.Lock``, written by the actor and sampled by the lea
 written by the learner and read by the actor with ``load_state_dict``. The actor asks torch for one observation at a
 time, the learner is the usual DQN with autograd.
 
-It is given what helps it: one torch thread per process, no forward pass for random actions, the fused optimiser, batches
-gathered into arrays that are reused, and an actor that looks for new weights about as often as there are any.
+It is given what helps it: one torch thread per process, no forward pass for random actions, the fused optimiser,
+batches gathered into arrays that are reused, and an actor that looks for new weights about as often as there are any.
 """
 
 from __future__ import annotations
