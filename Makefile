@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt $(NATIVE)
 	@touch $@
 
 train: setup  ## Train four agents in one world and watch them learn
-	$(BIN)/motet train treasure_hunt --agents 4
+	$(BIN)/motet train examples/treasure_hunt.toml
 
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal

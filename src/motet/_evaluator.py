@@ -99,6 +99,7 @@ def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path 
                 behaviour.load(subscriber.weights, {name: subscriber[name] for name in part.config.header})
         if not all(subscriber._have for subscriber in subscribers):
             continue
+        pulse.beat()
         number = int(board.evaluation[0])
         seeds = [seed_for(roster.seed, _SEED, number, w) for w in range(episodes)]
         totals = play_greedily(worlds, behaviours, seeds, [part.settings.n_frames for part in roster.parts])
