@@ -68,6 +68,13 @@ struct alignas(kLine) Lane {
     return h;
   }
   void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
+  // The row after next is on its way into the cache while the caller is busy elsewhere: a ring is too large to be there.
+  void prefetch_for_write(u64 row) {
+    constexpr u64 kMostBytes = 4096;
+    const u8* p = at(place(row));
+    u64 bytes = row_bytes < kMostBytes ? row_bytes : kMostBytes;
+    for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b, 1);
+  }
   bool has_room(u64 n) const {
     return !once || head.load(std::memory_order_relaxed) + n <= released.load(std::memory_order_acquire) + capacity;
   }

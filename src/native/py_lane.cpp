@@ -400,6 +400,7 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
     }
     if (end) write_row(first + rows, version << kVersionShift | kFinal, finals, 0, true);
     lane->end_append(first, total);
+    lane->prefetch_for_write(first + total + 1);
     if (end) lane->finals.fetch_add(1, std::memory_order_relaxed);
     return first + total;
   };
