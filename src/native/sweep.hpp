@@ -494,25 +494,24 @@ struct DecisionSweep {
 };
 
 // The longest way from any state without predecessors to each state; -1 where a cycle stands before it.
-// Returns how many states were reached.
+// Returns how many states were reached. States become ready in the order of their depth, so of several predecessors the
+// last one to be looked at is the deepest.
 inline u64 depths(const Flat& g, std::int32_t* depth) {
-  std::vector<std::uint32_t> waiting(g.states, 0);
+  std::vector<std::uint32_t> waiting(g.states, 0), ready;
   const i64 transitions = g.rows[g.dists[g.states]];
   for (i64 k = 0; k < transitions; ++k) ++waiting[u64(g.successor[k])];
-  std::vector<std::uint32_t> ready;
   ready.reserve(g.states);
   for (u64 s = 0; s < g.states; ++s) {
     depth[s] = waiting[s] ? -1 : 0;
     if (!waiting[s]) ready.push_back(std::uint32_t(s));
   }
-  std::vector<std::int32_t> latest(g.states, 0);
   for (u64 i = 0; i < ready.size(); ++i) {
     const u64 s = ready[i];
-    depth[s] = latest[s];
     for (i64 k = g.rows[g.dists[s]]; k < g.rows[g.dists[s + 1]]; ++k) {
       const u64 to = u64(g.successor[k]);
-      latest[to] = std::max(latest[to], depth[s] + 1);
-      if (--waiting[to] == 0) ready.push_back(std::uint32_t(to));
+      if (--waiting[to]) continue;
+      depth[to] = depth[s] + 1;
+      ready.push_back(std::uint32_t(to));
     }
   }
   return ready.size();

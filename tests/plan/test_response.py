@@ -1,6 +1,6 @@
 """Best responses and regret, against value iteration in a few lines of Python."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -46,6 +46,13 @@ def test_best_response_over_levels(gamma):
         found = best_response(graph, agent, gamma=gamma)
         np.testing.assert_allclose(found.value, naive(graph, hunt, agent, uniform(graph), gamma, 4), atol=1e-12)
         np.testing.assert_allclose(found.values_of(found.table), found.value, atol=1e-12)
+
+
+def test_successors_of_an_action_are_merged():
+    problem = best_response(enumerate_states(Rooms("passage", horizon=2), rewards=True), 0)._problem
+    for begin, end in pairwise(problem.rows.tolist()):
+        assert (np.diff(problem.successor[begin:end]) > 0).all()
+        assert begin == end or problem.weight[begin:end].sum() == pytest.approx(1)
 
 
 def test_best_response_to_given_policies():

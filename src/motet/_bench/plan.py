@@ -32,13 +32,13 @@ LOOK_EVERY_S = 0.05
 
 
 class SlowRooms(Rooms):
-    """Rooms whose rules take 60 us to follow: the processor is busy, as it is with a real model."""
+    """Rooms whose rules take 60 us of the processor's time to follow, as those of a real model may."""
 
     def transition_probabilities(self, state: State, actions: Any) -> list[tuple[float, State]] | None:
         """As in rooms, later."""
-        until = time.perf_counter() + CALL_S
+        until = time.process_time() + CALL_S
         outcome: list[tuple[float, State]] | None = super().transition_probabilities(state, actions)
-        while time.perf_counter() < until:
+        while time.process_time() < until:
             pass
         return outcome
 
