@@ -55,7 +55,7 @@ def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
 
 def soak_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
     """A run of everything there is, with a replay that is full soon: what grows after that should not."""
-    settings = RunSettings(steps=10**9, seed=seed, learner_processes=2, evaluate_every=20_000, checkpoint_every=100_000)
+    settings = RunSettings(steps=10**9, seed=seed, learner_processes=2, evaluate_every=2_000, checkpoint_every=100_000)
     return DQNConfig(capacity=5_000), settings
 
 
