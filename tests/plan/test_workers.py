@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -171,6 +173,100 @@ def test_goals_and_beliefs_are_asked_by_workers_too(eager):
     assert len(eager) > 2
     for name, array in found[0].arrays.items():
         np.testing.assert_array_equal(array, found[1].arrays[name])
+
+
+SCRIPT = """
+import time
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from motet.plan import Humans, _workers, enumerate_states, solve
+
+_workers.START_S = _workers.ALONE_S = _workers.GAIN = 0.0
+
+
+class At(NamedTuple):
+    step: int
+    spot: int
+
+
+class Parity:
+    def __init__(self, odd):
+        self.odd = odd
+
+    def is_achieved(self, state):
+        return state.step % 2 == self.odd
+
+
+class Walk:
+    agents = ["a", "b"]
+    action_space = SimpleNamespace(n=2)
+    human_agent_indices = [0, 1]
+
+    def reset(self):
+        pass
+
+    def get_state(self):
+        return At(0, 0)
+
+    def set_state(self, state):
+        pass
+
+    def transition_probabilities(self, state, actions):
+        time.sleep(0.002)
+        if state.step == 60:
+            return None
+        return [(1.0, At(state.step + 1, (state.spot + sum(actions)) % 7))]
+
+
+def main():
+    sent = []
+    send = _workers._Crew.send
+    _workers._Crew.send = lambda self, first, part: (sent.append(first), send(self, first, part))
+    alone, together = (enumerate_states(Walk(), workers=workers) for workers in (1, 2))
+    assert sent and alone.states == together.states and type(together.states[-1]) is At
+    share = 0.5
+    believed = lambda state, agent, action: [(share, [0, 0]), (1 - share, [1, 1])]
+    goals = lambda state, human: [(Parity_odd if state.step % 2 == 0 else Parity_even, 1.0)]
+    solve(together, goals, Humans(believed_others_policy=believed), workers=2)
+    print("parts sent:", len(sent) > 4)
+
+
+Parity_odd, Parity_even = Parity(1), Parity(0)
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_is_defined_in_a_script_travels(tmp_path):
+    """States, models, goals and beliefs of ``__main__``, and back again as what they were."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "parts sent: True\n"
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = SCRIPT.replace('if __name__ == "__main__":\n    main()', "main()").replace("(1, 2)", "(2, 2)")
+    (tmp_path / "script.py").write_text(script.replace("0.002", "0.03"))  # slow: workers come up before it is done
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "WorkerLostError" in done.stderr
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+
+
+def test_a_model_that_cannot_be_sent_is_named(eager):
+    class Locked(Slow):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            self.lock = threading.Lock()
+
+    with pytest.raises(ModelError, match=r"cannot be sent to worker processes: .*lock.* or give workers=1"):
+        enumerate_states(Locked(3, depth=30), workers=2)
 
 
 def test_small_models_start_no_process(monkeypatch):

@@ -156,7 +156,7 @@ class _Job:
     def think(self, part: Sequence[Any], answer: Any) -> None:
         """Start workers if there is enough left for them and they would help; otherwise think again later."""
         began = time.perf_counter()
-        pickle.loads(pickle.dumps((part, answer), pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own, just made
+        pickle.loads(_portable((part, answer), "states and what follows on them"))  # noqa: S301 - our own, just made
         self.cost.transport = (time.perf_counter() - began) / len(part)
         left_s = (len(self.items) - self.done) * self.cost.work
         if self.cost.gain(self.workers) >= GAIN and (self.grows or left_s >= START_S):
@@ -195,7 +195,7 @@ class _Crew:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        function = cloudpickle.dumps(self.work)
+        function = _portable(self.work, "the model, a goal or a belief")
         threading.Thread(target=self._start, args=(function,), name="plan-starter", daemon=True).start()
 
     def _start(self, function: bytes) -> None:
@@ -209,6 +209,8 @@ class _Crew:
                         self.workers.append(_Worker(child, here))
                         continue
                 child.kill()  # the work was done before it came up
+                child.close()
+                here.close()
                 return
         except BaseException as error:  # noqa: BLE001 - raised in the caller, at its next look
             self.failure = error
@@ -237,15 +239,16 @@ class _Crew:
         worker = next(worker for worker in self.workers if worker.up and worker.busy_with is None)
         worker.busy_with = (first, len(part))
         try:
-            worker.line.send_bytes(pickle.dumps(part, pickle.HIGHEST_PROTOCOL))
+            worker.line.send_bytes(cloudpickle.dumps(part))
         except OSError as error:
             raise _lost(worker) from error
 
     def receive(self, timeout_s: float) -> list[tuple[int, int, bytes]]:
         """What has come back: first item, how many, answer; after ``timeout_s`` perhaps nothing. Death is an error."""
         busy = {worker.line: worker for worker in self.workers if worker.busy_with is not None}
-        deaths = {worker.child.sentinel: worker for worker in busy.values()}
-        ready = wait([*busy, *deaths], timeout_s)
+        deaths = [worker.child.sentinel for worker in busy.values()]
+        coming = [worker.line for worker in self.workers if not worker.up]
+        ready = wait([*busy, *deaths, *coming], timeout_s)
         came = []
         for line, worker in busy.items():
             if line not in ready and worker.child.sentinel not in ready:
@@ -271,6 +274,18 @@ class _Crew:
             worker.child.kill()
             worker.child.close()
             worker.line.close()
+
+
+def _portable(thing: Any, what: str) -> bytes:
+    """As bytes, by value where need be: classes, lambdas and closures of the user's own script travel too."""
+    try:
+        data: bytes = cloudpickle.dumps(thing)
+    except Exception as error:
+        raise ModelError(
+            f"{what} cannot be sent to worker processes: {type(error).__name__}: {error}. Keep what cannot be pickled "
+            "(locks, open files) out of it, or give workers=1"
+        ) from error
+    return data
 
 
 def _lost(worker: _Worker) -> WorkerLostError:
@@ -303,4 +318,4 @@ def _serve(function: bytes, line: Connection) -> None:
             answer = work(part)
         except ModelError as error:
             answer = _Raised(str(error), "".join(traceback.format_exception(error)))
-        line.send_bytes(pickle.dumps((time.perf_counter() - began, answer), pickle.HIGHEST_PROTOCOL))
+        line.send_bytes(cloudpickle.dumps((time.perf_counter() - began, answer)))
