@@ -14,16 +14,17 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
 from motet._bench._party import rate
 from motet._memory import Array, Segment
 from motet.worlds import TreasureHunt
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 __all__ = ["LockedActor", "LockedLearner", "LockedRing", "locked_network"]
 
@@ -37,6 +38,8 @@ EPSILON, GAMMA, RATE, MAX_NORM = 0.05, 0.99, 5e-4, 10.0
 
 def locked_network(hidden: Sequence[int]) -> nn.Sequential:
     """The same layers as motet's."""
+    from torch import nn
+
     sizes = [INPUTS, *hidden]
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
@@ -102,6 +105,8 @@ class LockedActor:
 
     def _move(self) -> None:
         """The next agent's move, and what closes its last one."""
+        import torch
+
         world = self._world
         while True:
             if not world.agents:
@@ -144,6 +149,8 @@ class LockedLearner:
     """DQN as it is usually written: double, Huber's loss, gradient clipping, Adam, a target network."""
 
     def __init__(self, ring: LockedRing, shared: nn.Module, hidden: Sequence[int], batch_size: int, seed: int) -> None:
+        import torch
+
         torch.manual_seed(seed)
         self._ring, self._shared, self._rng = ring, shared, np.random.default_rng(seed)
         self._online = locked_network(hidden)
@@ -170,6 +177,9 @@ class LockedLearner:
             self._update()
 
     def _update(self) -> None:
+        import torch
+        from torch import nn
+
         observation, following, action, reward, done = self._batch
         with torch.no_grad():
             best = self._online(following).argmax(1, keepdim=True)
