@@ -28,6 +28,7 @@ def test_all_values_are_there():
     result = bench.run(Settings(repeats=1, quick=True))
     expected = {
         "workers2_vs_1",
+        "workers2_limit",
         "worst_vs_serial",
         "induction_vs_python",
         "seconds_70k",

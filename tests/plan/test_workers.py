@@ -11,16 +11,26 @@ import numpy as np
 import pytest
 from small_models import Layered, Line
 
+from motet._process import Child
 from motet.errors import ModelError, WorkerLostError
 from motet.plan import _workers, enumerate_states, solve
 from motet.plan._workers import WorkerTraceback, work_through
 from motet.worlds.rooms import Rooms
 
 
+@pytest.fixture(scope="module")
+def server():
+    """The server that children are forked from, up before anything is timed."""
+    child = Child("warm-up", time.sleep, (0,))
+    assert child.join(60)
+    child.close()
+
+
 @pytest.fixture
-def eager(monkeypatch):
+def eager(monkeypatch, server):
     """Workers at once, for tiny parts, and proof that they were there."""
     monkeypatch.setattr(_workers, "START_S", 0.0)
+    monkeypatch.setattr(_workers, "COLD_START_S", 0.0)
     monkeypatch.setattr(_workers, "ALONE_S", 0.0)
     monkeypatch.setattr(_workers, "GAIN", 0.0)
     monkeypatch.setattr(_workers, "PART_S", 0.003)
@@ -182,7 +192,7 @@ from typing import NamedTuple
 
 from motet.plan import Humans, _workers, enumerate_states, solve
 
-_workers.START_S = _workers.ALONE_S = _workers.GAIN = 0.0
+_workers.START_S = _workers.COLD_START_S = _workers.ALONE_S = _workers.GAIN = 0.0
 
 
 class At(NamedTuple):
@@ -259,6 +269,21 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
+def test_a_program_that_ends_before_its_workers_are_up_ends_quietly(tmp_path):
+    script = (
+        "from motet.plan import _workers, enumerate_states",
+        "from motet.worlds import Rooms",
+        "_workers.COLD_START_S = 0.0",
+        "if __name__ == '__main__':",
+        "    enumerate_states(Rooms('freeing', 5), workers=2)",
+    )
+    (tmp_path / "script.py").write_text("\n".join(script))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_model_that_cannot_be_sent_is_named(eager):
     class Locked(Slow):
         def __init__(self, *given, **more):
@@ -273,6 +298,18 @@ def test_small_models_start_no_process(monkeypatch):
     monkeypatch.setattr(_workers, "_Crew", None)  # would be called
     enumerate_states(Rooms("closet", horizon=5), workers=8)
     enumerate_states(Line(100), workers=8)
+
+
+@pytest.mark.parametrize(("idle_s", "starts"), [(10.0, True), (0.0, False)])
+def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_s, starts):
+    looks = iter([0.0, idle_s])
+    monkeypatch.setattr(_workers, "_idle_s", lambda: next(looks))
+    made = []
+    monkeypatch.setattr(_workers, "_Crew", lambda work, count: made.append(count))
+    job = _workers._Job([0] * 10**6, None, None, workers=4, grows=True)
+    job.cost.work = 1.0
+    job.think([0], 0)
+    assert made == ([4] if starts else [])
 
 
 def test_the_gain_is_reckoned_from_what_was_measured():

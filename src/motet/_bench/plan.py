@@ -67,6 +67,7 @@ def run(settings: Settings) -> Result:
         "plan",
         {
             "enumerate": Measure("Enumeration, 60 us a transition call", "states/s"),
+            "limit": Measure("What two cores give: processes that only count", "counts/s"),
             **{f"map_{name}": Measure(f"Enumerate and solve {name}, {h} steps", "s") for name, h in maps.items()},
             "induction": Measure("Humans and robot, solved", "states/s"),
             "big_seconds": Measure("Humans and robot of courtyard, after enumeration", "s"),
@@ -76,6 +77,7 @@ def run(settings: Settings) -> Result:
         },
         {
             "workers2_vs_1": Comparison("enumerate", "motet, 2 workers", "motet, 1 worker", 1.7),
+            "workers2_limit": Comparison("limit", "2 at once", "1 at once"),
             **{f"map:{name}": Comparison(f"map_{name}", "motet, 2 workers", "motet, 1 worker", 0.9) for name in maps},
             "induction_vs_python": Comparison("induction", "motet", "plain Python", 200),
             "vs_quantecon": Comparison("decisions", "motet", "QuantEcon", 3),
@@ -116,7 +118,16 @@ def _enumeration(result: PlanResult, settings: Settings) -> None:
         for workers in (1, 2)
     }
     interleave(result, "enumerate", contestants, min(settings.repeats, 3), warm=False)
+    limit = {f"{count} at once": lambda count=count: _spun(count) for count in (1, 2)}
+    interleave(result, "limit", limit, min(settings.repeats, 3), warm=False)
     result.facts["enumerate_states"] = states
+
+
+def _spun(count: int) -> float:
+    """What processes that do nothing but count get done at the same time: what the machine has left for us."""
+    program = "import time\nend, n = time.perf_counter() + 0.5, 0\nwhile time.perf_counter() < end: n += 1\nprint(n)"
+    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(count)]
+    return sum(int(process.communicate()[0]) for process in running) / 0.5
 
 
 def _all_maps(result: PlanResult, settings: Settings, maps: Mapping[str, int]) -> None:

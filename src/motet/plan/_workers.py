@@ -1,22 +1,26 @@
 """Work through a list in order, alone or with persistent worker processes: the result is the same.
 
 Flows in: a list that may grow while it is worked through, a function from a part of it to an answer, and a function
-that takes the answers in. The caller begins alone and measures. If there is enough left, and what it costs to send
-answers home leaves a gain, worker processes are started beside it (it never waits for them to come up), get the
-function once, and then parts of the list. Whatever comes back first, answers are taken in in the order of the list:
-sizes of parts, number of workers and timing cannot be seen in the result, nor in which error is raised.
+that takes the answers in. The caller begins alone and measures. If there is enough left, a core that nobody uses, and a
+gain after what it costs to send answers home, worker processes are started beside it (it never waits for them to come
+up), get the function once, and then parts of the list. Whatever comes back first, answers are taken in in the order of
+the list: sizes of parts, number of workers and timing cannot be seen in the result, nor in which error is raised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import pickle
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -28,6 +32,8 @@ __all__ = ["WorkerTraceback", "work_through"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
+COLD_START_S = 1.0
+"""The same where the server that children are forked from is not up yet: it takes its time to load what they need."""
 PART_S = 0.02
 """How long a worker is busy with one part: long against the way there and back, short against the whole."""
 ALONE_S = 0.002
@@ -55,10 +61,10 @@ class _Cost:
     merge: float = 0.0
     transport: float = 0.0
 
-    def gain(self, workers: int) -> float:
+    def gain(self, cores: float) -> float:
         """How much faster it would go in parallel: workers work and send, the caller receives and takes in."""
         alone = self.work + self.merge
-        together = max((self.work + self.transport / 2) / workers, self.merge + self.transport)
+        together = max((self.work + self.transport / 2) / cores, self.merge + self.transport)
         return alone / together if together > 0 else 0.0
 
 
@@ -101,7 +107,9 @@ class _Job:
         self.cost = _Cost()
         self.crew: _Crew | None = None
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
-        self.spent_s, self.think_again_s = 0.0, START_S
+        self.start_s = START_S if _server_is_up() else COLD_START_S
+        self.spent_s, self.think_again_s = 0.0, self.start_s
+        self.looked = (time.perf_counter(), _idle_s())
 
     def go_on(self) -> None:
         """One move: hand out a part, work on one, or take in what came back."""
@@ -159,10 +167,18 @@ class _Job:
         pickle.loads(_portable((part, answer), "states and what follows on them"))  # noqa: S301 - our own, just made
         self.cost.transport = (time.perf_counter() - began) / len(part)
         left_s = (len(self.items) - self.done) * self.cost.work
-        if self.cost.gain(self.workers) >= GAIN and (self.grows or left_s >= START_S):
+        if self.cost.gain(min(self.workers, self.free_cores())) >= GAIN and (self.grows or left_s >= self.start_s):
             self.crew = _Crew(self.work, self.workers)
         else:
             self.think_again_s = 2 * self.spent_s
+
+    def free_cores(self) -> float:
+        """How many cores there were for us since the last look: our own, and those that nobody used."""
+        (then, idle_then), (now, idle_now) = self.looked, (time.perf_counter(), _idle_s())
+        self.looked = (now, idle_now)
+        if idle_then is None or idle_now is None:
+            return math.inf
+        return 1.0 + (idle_now - idle_then) / max(now - then, 1e-9)
 
     def close(self) -> None:
         if self.crew is not None:
@@ -196,7 +212,8 @@ class _Crew:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         function = _portable(self.work, "the model, a goal or a belief")
-        threading.Thread(target=self._start, args=(function,), name="plan-starter", daemon=True).start()
+        # Not a daemon: a program that ends while a child is being started waits for it, so that it can be ended too.
+        threading.Thread(target=self._start, args=(function,), name="plan-starter").start()
 
     def _start(self, function: bytes) -> None:
         try:
@@ -274,6 +291,19 @@ class _Crew:
             worker.child.kill()
             worker.child.close()
             worker.line.close()
+
+
+def _idle_s() -> float | None:
+    """How long the machine's cores have been idle, all together; None where that cannot be read."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    fields = stat.read_text().split(maxsplit=6)
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
+
+
+def _server_is_up() -> bool:
+    return getattr(forkserver._forkserver, "_forkserver_pid", None) is not None
 
 
 def _portable(thing: Any, what: str) -> bytes:
