@@ -30,6 +30,7 @@ __all__ = [
     "QueueWriter",
     "Sampler",
     "Shape",
+    "TakeSampler",
     "Writer",
     "observations",
     "replay_of",
@@ -167,17 +168,38 @@ class LockWriter(Writer):
 
 
 class LockSampler(Sampler):
-    """``sample`` draws indices with a numpy generator, then takes the lock and gathers into arrays that are reused.
+    """``sample`` draws indices with a numpy generator, then takes the lock and gathers by indexing, as is usual.
 
-    Drawing before the lock is taken is kind to the writer, which hardly ever gets the lock otherwise. ``np.take`` with
-    ``mode="clip"``: with the default mode numpy would gather into a temporary array first.
+    Drawing before the lock is taken is kind to the writer, which hardly ever gets the lock otherwise.
     """
 
     def __init__(self, ring: LockRing) -> None:
         self._lock, self._capacity, self._rng = ring.lock, ring.capacity, np.random.default_rng(1)
         self._size, self._observation = ring.segment["size"], ring.segment["observation"]
-        fields = {"observation": ring.shape, "action": (), "reward": (), "done": ()}
-        self._fields = [(ring.segment[k], np.empty((BATCH, *s), ring.segment[k].dtype)) for k, s in fields.items()]
+        self._fields = [ring.segment[name] for name in ("observation", "action", "reward", "done")]
+
+    def sample(self, batch_size: int) -> list[npt.NDArray[Any]]:
+        """Draw one batch."""
+        index = self._rng.integers(0, int(self._size[0]), batch_size)
+        after = (index + 1) % self._capacity
+        with self._lock:
+            return [*(source[index] for source in self._fields), self._observation[after]]
+
+    def steps(self, n: int) -> None:
+        """Draw n batches."""
+        for _ in range(n):
+            self.sample(BATCH)
+
+
+class TakeSampler(LockSampler):
+    """The same at numpy's best: ``np.take`` into arrays that are reused.
+
+    ``mode="clip"``: with the default mode numpy would gather into a temporary array first.
+    """
+
+    def __init__(self, ring: LockRing) -> None:
+        super().__init__(ring)
+        self._outs = [np.empty((BATCH, *source.shape[1:]), source.dtype) for source in self._fields]
         self._next = np.empty((BATCH, *ring.shape), np.float32)
 
     def sample(self, batch_size: int) -> list[npt.NDArray[Any]]:
@@ -185,15 +207,10 @@ class LockSampler(Sampler):
         index = self._rng.integers(0, int(self._size[0]), batch_size)
         after = (index + 1) % self._capacity
         with self._lock:
-            for source, out in self._fields:
+            for source, out in zip(self._fields, self._outs, strict=True):
                 np.take(source, index, axis=0, out=out, mode="clip")
             np.take(self._observation, after, axis=0, out=self._next, mode="clip")
-        return [*(out for _, out in self._fields), self._next]
-
-    def steps(self, n: int) -> None:
-        """Draw n batches."""
-        for _ in range(n):
-            self.sample(BATCH)
+        return [*self._outs, self._next]
 
 
 # ---- a queue and a thread that drains it

@@ -61,12 +61,14 @@ COMPARISONS = {
         for what in ("add", "sample")
         for short, theirs, both in (
             ("lock", "numpy + mp.Lock", ""),
+            ("take", "the same, np.take", ""),
             ("queue_both", "mp.Queue + drain thread", "_both"),
             ("cpprb", "cpprb MPReplayBuffer", ""),
             ("torchrl", "torchrl shared memmap", ""),
             ("sb3", "sb3, one process", ""),
         )
         if (what, suffix, short) not in (("add", "", "lock"), ("sample", "18", "lock"))
+        and (what, short) != ("add", "take")
     },
 }
 
@@ -143,6 +145,12 @@ def _lock(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
     return _pair(stage.party(designs.LockWriter, ring), stage.party(designs.LockSampler, ring), ring)
 
 
+def _take(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
+    ring = designs.LockRing(stage.context, shape, capacity)
+    # Its writer is the same, so that only sampling is measured.
+    return _pair(stage.party(designs.LockWriter, ring), stage.party(designs.TakeSampler, ring), ring, add_alone=False)
+
+
 def _queue(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
     queue = stage.context.Queue(1000)
     sampler = stage.party(designs.QueueSampler, queue, shape, capacity)
@@ -178,6 +186,7 @@ def _sb3(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
 _MAKERS: Mapping[str, Callable[[Stage, tuple[int, ...], int], _Contestant]] = {
     "motet": _motet,
     "numpy + mp.Lock": _lock,
+    "the same, np.take": _take,
     "mp.Queue + drain thread": _queue,
     "cpprb MPReplayBuffer": _cpprb,
     "torchrl shared memmap": _torchrl,
