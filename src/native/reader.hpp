@@ -265,10 +265,15 @@ class Reader {
         p.rows += available(s);
         continue;
       }
-      u64 head = s.lane->head.load(std::memory_order_acquire), tail = s.lane->tail();
-      // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
-      s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
-      s.high = head > rules.n_step ? head - rules.n_step : 0;
+      u64 head;
+      do {
+        head = s.lane->head.load(std::memory_order_acquire);
+        u64 tail = s.lane->tail();
+        // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
+        s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
+        s.high = head > rules.n_step ? head - rules.n_step : 0;
+        // A writer that laps the ring between the two loads leaves an empty window: look again.
+      } while (s.low > s.high && s.lane->head.load(std::memory_order_acquire) != head);
       if (s.low > s.high) s.low = s.high;
       s.low_place = s.lane->place(s.low);
       account(s, head);
@@ -323,7 +328,10 @@ class Reader {
         refresh(p);
       }
       place_.resize(pending_.size());
-      if (!(p.tree ? draw_by_priority(p, t, beta) : draw_uniform(p, t))) return Draw::kTooFew;
+      if (!(p.tree ? draw_by_priority(p, t, beta) : draw_uniform(p, t))) {
+        if (round) continue;  // everything was overwritten this very moment
+        return Draw::kTooFew;
+      }
       if (!walk(p, t)) return Draw::kNoStart;
       for (u64 f = 0; f < leaves.size(); ++f) {
         copy_leaves(leaves[f], t.leaf[f], true);
