@@ -18,7 +18,8 @@ def test_neither_side_runs_further_ahead_than_the_slack(ratio, extra, warm_up, t
         elif not act and pace.may_learn(updates, steps, warm_up):
             updates += 1
         assert updates <= pace.due(steps, warm_up) + pace.slack + 1
-        assert pace.due(steps, warm_up) - pace.slack <= updates + max(1.0, ratio)
+        # One step may make several updates due: what it made due comes on top.
+        assert pace.due(steps, warm_up) - pace.slack <= updates + math.ceil(ratio)
         assert pace.may_act(updates, steps, warm_up) or pace.may_learn(updates, steps, warm_up), "both wait"
 
 
