@@ -1,10 +1,9 @@
 """Enumeration: what is found, in which order, and what a model may not do."""
 
-from itertools import itertools
+from itertools import count, product
 from types import SimpleNamespace
 
 import numpy as np
-import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,7 +211,7 @@ def test_too_many_states_are_refused():
 def test_too_little_memory_is_said_before_it_is_gone(monkeypatch):
     monkeypatch.setattr(enumeration_module, "_LOOK_EVERY", 500)
     monkeypatch.setattr(enumeration_module, "available_bytes", lambda: 10)
-    grown = itertools.count(10**6, 10**6)  # what the interpreter has left from earlier tests would hide the growth
+    grown = count(10**6, 10**6)  # what the interpreter has left from earlier tests would hide the growth
     monkeypatch.setattr(enumeration_module, "_resident_bytes", lambda: next(grown))
     with pytest.raises(MemoryShortError, match="states found, at about"):
         enumerate_states(Rooms("blocked"))
