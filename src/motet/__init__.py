@@ -23,6 +23,15 @@ __all__ = [
     "World",
     "__version__",
     "as_world",
+    "regret",
     "resume",
     "train",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "regret":  # brings planning along, which training does without
+        from motet._regret import regret
+
+        return regret
+    raise AttributeError(f"module 'motet' has no attribute {name!r}")

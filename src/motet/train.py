@@ -43,6 +43,8 @@ WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
     "cleanup": "motet.worlds:Cleanup",
     "matrix": "motet.worlds:MatrixGame",
+    "rooms": "motet.worlds:Rooms",
+    "small_hunt": "motet.worlds:SmallHunt",
 }
 """The shipped worlds by name."""
 
