@@ -49,12 +49,14 @@ inline void word_wake(std::atomic<u32>* word) {
 }
 
 // How long to spin before sleeping, learnt by each waiter for itself. A spin that ends in sleep was wasted (the peer is
-// slow, or sits on this very core), so the next 1, 3, 7 ... 1023 waits do not spin; one that succeeds pays back.
+// slow, or sits on this very core), so the next 1, 3, 7 ... 1023 waits do not spin; one that succeeds pays back. The try
+// after such a pause is longer than it takes to wake an idle core: two peers that both sleep would never find out
+// otherwise that they could both spin.
 struct Spin {
-  static constexpr i64 kBudgetNs = 20000;
+  static constexpr i64 kBudgetNs = 20000, kRetryNs = 100000;
   u32 skip = 0, penalty = 0;
   i64 budget() {
-    if (skip == 0) return kBudgetNs;
+    if (skip == 0) return penalty ? kRetryNs : kBudgetNs;
     --skip;
     return 0;
   }
