@@ -92,8 +92,6 @@ class Settings:
     """Write the replay into checkpoints too."""
     remake_worlds: bool = False
     """Make a world anew when it raises, instead of ending the run."""
-    fall_back: bool = False
-    """Go on in this process if child processes cannot be started; said aloud, and recorded in the run."""
     checked: bool = False
     """Debugging: checksum every row and every version, and verify them on reading."""
     limits: Limits = field(default_factory=Limits)
