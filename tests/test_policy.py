@@ -43,6 +43,42 @@ def test_a_spec_makes_a_policy_and_refuses_anything_else() -> None:
         PolicySpec(dict).make()  # type: ignore[arg-type]
 
 
+class Curious(ConstantPolicy):
+    def __init__(self, agent, action_space, *, world=None, action=0):
+        super().__init__(action)
+        self.told = (agent, action_space, world)
+
+
+def everything(**told):
+    policy = ConstantPolicy(0)
+    policy.told = told
+    return policy
+
+
+def test_a_factory_is_told_what_it_has_parameters_for() -> None:
+    offered = {"observation_space": SPACE, "action_space": ACTIONS, "agent": "a", "world": {"size": 3}}
+    assert PolicySpec(Curious).make(**offered).told == ("a", ACTIONS, {"size": 3})
+    assert PolicySpec(Curious, {"agent": "mine", "action": 2}).make(**offered).told[0] == "mine"
+    assert PolicySpec(everything, {"more": 1}).make(**offered).told == {**offered, "more": 1}
+    assert PolicySpec(ConstantPolicy, {"action": 1}).make(**offered).act(None) == 1
+
+
+def test_a_path_is_imported_only_when_the_policy_is_made() -> None:
+    spec = PolicySpec("motet.policy:RandomPolicy")
+    assert spec.make(action_space=ACTIONS, agent="a").act(None) in range(2, 6)
+    assert [spec.title, PolicySpec(Curious).title, PolicySpec(Curious, name="x").title] == [
+        "RandomPolicy",
+        "Curious",
+        "x",
+    ]
+    for given, why in (("no_such_module:A", "no module"), ("motet.policy:Nobody", "has no Nobody")):
+        with pytest.raises(SettingError, match=why):
+            PolicySpec(given).make()
+    for given in ("motet.policy", "motet policy:A", ":A", 3):
+        with pytest.raises(SettingError, match="expected"):
+            PolicySpec(given)  # type: ignore[arg-type]
+
+
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     for policy in (RandomPolicy(ACTIONS), ConstantPolicy(2, first=2), trained()):
         with pytest.raises(SpecError, match="allows no action"):

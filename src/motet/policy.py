@@ -7,6 +7,8 @@ an algorithm and its trained weights; :class:`RandomPolicy` and :class:`Constant
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -136,18 +138,82 @@ class PolicySpec:
 
     >>> PolicySpec(ConstantPolicy, {"action": 3}).make().act(None)
     3
+    >>> PolicySpec("motet.policy:ConstantPolicy", {"action": 3}).title
+    'ConstantPolicy'
     """
 
-    factory: Callable[..., Policy]
-    """A class or function that makes the policy."""
+    factory: Callable[..., Any] | str
+    """A class or function that makes the policy, or ``'module:Class'``: imported only where the policy is made."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """By name."""
     name: str = ""
     """What it is called in results; by default the factory's name."""
 
-    def make(self) -> Policy:
-        """The policy."""
-        policy = self.factory(**self.arguments)
+    def __post_init__(self) -> None:
+        if isinstance(self.factory, str):
+            module, _, name = self.factory.partition(":")
+            if not (module and name and all(part.isidentifier() for part in f"{module}.{name}".split("."))):
+                raise SettingError(f"policy: given {self.factory!r}, expected 'package.module:Class'")
+        elif not callable(self.factory):
+            raise SettingError(f"policy: given {self.factory!r} as its factory, expected a class or a function")
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        if self.name:
+            return self.name
+        if isinstance(self.factory, str):
+            return self.factory.rpartition(":")[2]
+        return getattr(self.factory, "__qualname__", None) or type(self.factory).__name__
+
+    def make(self, **offered: Any) -> Policy:
+        """The policy. Of what is ``offered`` the factory gets what it has parameters for, unless it is an argument.
+
+        ``evaluate`` offers ``observation_space``, ``action_space``, ``agent`` (its name) and ``world`` (the settings of
+        the world, by name).
+
+        >>> from gymnasium.spaces import Discrete
+        >>> int(PolicySpec(RandomPolicy).make(action_space=Discrete(1), agent="agent_0").act(None))
+        0
+        """
+        policy = self.build(**offered)
         if not isinstance(policy, Policy):
             raise SettingError(f"policy: {self.factory!r} made {policy!r}, expected something with reset and act")
         return policy
+
+    def build(self, **offered: Any) -> Any:
+        """What the factory makes, whatever it is: a Policy, or something that an adapter makes one of."""
+        factory = _imported(self.factory) if isinstance(self.factory, str) else self.factory
+        return factory(**{**_accepted(factory, offered), **self.arguments})
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    """What ``'module:Class'`` names."""
+    module, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise  # the module is there, and lacks something itself
+        raise SettingError(f"policy: given {path!r}, but there is no module {error.name!r} to import") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise SettingError(f"policy: given {path!r}, but {module} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise SettingError(f"policy: given {path!r}, which is {found!r}, expected a class or a function")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _accepted(factory: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a factory takes by name: the parameters it has, or all of them if it has ``**``."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # a builtin that does not tell
+        return {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(offered)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = {parameter.name for parameter in parameters if parameter.kind in by_name}
+    return {name: value for name, value in offered.items() if name in names}
