@@ -1,7 +1,8 @@
-"""What learners of flat rows share: weights, targets and moments as parts of one row per agent, and how they move.
+"""What learners of flat rows share: everything of an agent as parts of one row, and how weights and targets move.
 
-A row of ``state`` is ``weights | targets | first moments | second moments``, each a multiple of 16 numbers long. On a
-CPU every tensor is a view into it, so publishing, saving and restoring an agent are single copies.
+On a CPU every tensor is a view into ``state``, so publishing, saving and restoring an agent are single copies. What
+DQN and IQN have in common is :class:`FlatLearner`, whose rows are ``weights | targets | first moments | second
+moments``; algorithms with other parts build on :class:`FlatRows` and :class:`Adam`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,20 @@ from torch import Tensor
 
 from motet.errors import SettingError
 
-__all__ = ["FlatLearner", "check_seeds", "padded"]
+__all__ = [
+    "STREAM_BYTES",
+    "Adam",
+    "FlatLearner",
+    "FlatRows",
+    "check_seeds",
+    "clip_rows",
+    "load_stream",
+    "padded",
+    "save_stream",
+]
+
+STREAM_BYTES = 40
+"""Of a PCG64 stream."""
 
 _LINE = 64
 _BETA1, _BETA2 = 0.9, 0.999
@@ -26,7 +40,100 @@ def padded(n: int) -> int:
     return -(-n // 16) * 16
 
 
-class FlatLearner:
+class FlatRows:
+    """Rows of A agents: flat states on a device, counters, random streams; saved and loaded as a whole.
+
+    Args:
+        n_weights: the first numbers of a row, which are published.
+        n_state: all numbers of a row.
+        seeds: one for each agent; its row and its random stream are made from it.
+        initialise: fills one row.
+        device: where the tensors are.
+        streams: whether agents have random streams.
+    """
+
+    def __init__(
+        self,
+        n_weights: int,
+        n_state: int,
+        seeds: Sequence[int],
+        initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
+        device: str,
+        streams: bool = False,
+    ) -> None:
+        agents = len(seeds)
+        self.n_weights = n_weights
+        self.state = _aligned((agents, n_state))
+        self.counters = np.zeros((agents, 1), np.int64)
+        self.random = np.zeros((agents, STREAM_BYTES if streams else 0), np.uint8)
+        self._streams = [np.random.Generator(np.random.PCG64([seed, 1])) for seed in seeds] if streams else []
+        for row, seed in zip(self.state, seeds, strict=True):
+            initialise(row, np.random.default_rng(seed))
+        self._host, self._device = torch.from_numpy(self.state), torch.device(device)
+        self._shared = self._device.type == "cpu"
+        self._rows = self._host if self._shared else self._host.to(self._device)  # [A, n_state]
+
+    def weights(self) -> npt.NDArray[np.float32]:
+        """``[A, n_weights]``, up to date."""
+        if not self._shared:
+            self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
+        return self.state[:, : self.n_weights]
+
+    def save(self) -> None:
+        """Bring ``state``, ``counters`` and ``random`` up to date."""
+        if not self._shared:
+            self._host.copy_(self._rows)
+        for row, stream in zip(self.random, self._streams, strict=False):
+            save_stream(stream, row)
+
+    def load(self) -> None:
+        """Go on from ``state``, ``counters`` and ``random``."""
+        if not self._shared:
+            self._rows.copy_(self._host)
+        for row, stream in zip(self.random, self._streams, strict=False):
+            load_stream(stream, row)
+
+
+class Adam:
+    """Adam's rule for rows of weights, each with its own moments and its own rate.
+
+    Args:
+        weights: ``[rows, n]``, views into the state, as are the moments.
+        grad: of the same shape; what :meth:`step` follows.
+        moment1: the first moments.
+        moment2: the second moments.
+    """
+
+    def __init__(self, weights: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor) -> None:
+        self._done = torch.zeros(len(weights), device=weights.device)
+        self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
+
+    def load(self, done: npt.NDArray[np.int64]) -> None:
+        """Go on after so many steps ``[rows]``."""
+        self._done.copy_(torch.from_numpy(done))
+
+    def step(self, rates: Sequence[float], eps: float) -> None:
+        """One step, with a rate for each row."""
+        self._done.add_(1)
+        # One call takes one rate: rows whose schedules stand at different values get a call each.
+        groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
+        for group in groups:
+            weights, grads, moment1, moment2, steps = (part[group] for part in self._parts)
+            torch._fused_adam_(
+                weights, grads, moment1, moment2, [], steps, lr=rates[group][0], beta1=_BETA1, beta2=_BETA2,
+                weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+
+def clip_rows(grad: Tensor, max_norm: float | None) -> Tensor:
+    """Scale each row of a gradient down to ``max_norm``; return the norms ``[rows]`` from before."""
+    norms: Tensor = torch.linalg.vector_norm(grad, dim=1)
+    if max_norm is not None:
+        grad.mul_((norms + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0).unsqueeze(1))
+    return norms
+
+
+class FlatLearner(FlatRows):
     """Rows of A agents with Adam, gradient clipping by each agent's own norm, and targets.
 
     Args:
@@ -34,7 +141,7 @@ class FlatLearner:
         seeds: one for each agent; its weights are made from it.
         initialise: fills one row of weights.
         device: where the tensors are.
-        random: bytes of an agent's random stream.
+        streams: whether agents have random streams.
     """
 
     def __init__(
@@ -43,63 +150,31 @@ class FlatLearner:
         seeds: Sequence[int],
         initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
         device: str,
-        random: int = 0,
+        streams: bool = False,
     ) -> None:
-        agents = len(seeds)
-        self.n_weights = n_weights
-        self.state = _aligned((agents, 4 * n_weights))
-        self.counters = np.zeros((agents, 1), np.int64)
-        self.random = np.zeros((agents, random), np.uint8)
-        for row, seed in zip(self.state, seeds, strict=True):
-            initialise(row[:n_weights], np.random.default_rng(seed))
+        def fill(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            initialise(row[:n_weights], rng)
             row[n_weights : 2 * n_weights] = row[:n_weights]
-        host = torch.from_numpy(self.state)
-        self._host, self._device = host, torch.device(device)
-        self._shared = self._device.type == "cpu"
-        self._rows = host if self._shared else host.to(self._device)  # [A, 4 n_weights]
-        self._grad = torch.zeros((agents, n_weights), device=self._device)
+
+        super().__init__(n_weights, 4 * n_weights, seeds, fill, device, streams)
+        self._grad = torch.zeros((len(seeds), n_weights), device=self._device)
         parts = [self._rows[:, i * n_weights : (i + 1) * n_weights] for i in range(4)]
-        self._weights, self._targets, self._moment1, self._moment2 = parts  # [A, n_weights] each
-        self._adam_steps = torch.zeros(agents, device=self._device)
-        adam = (self._weights, self._grad, self._moment1, self._moment2, self._adam_steps)
-        self._adam_rows = [list(part.unbind(0)) for part in adam]  # lists over agents
-
-    def weights(self) -> npt.NDArray[np.float32]:
-        """``[A, n_weights]``, up to date."""
-        if not self._shared:
-            self._host[:, : self.n_weights].copy_(self._weights)
-        return self.state[:, : self.n_weights]
-
-    def save(self) -> None:
-        """Bring ``state``, ``counters`` and ``random`` up to date."""
-        if not self._shared:
-            self._host.copy_(self._rows)
+        self._weights, self._targets, moment1, moment2 = parts  # [A, n_weights] each
+        self._optimiser = Adam(self._weights, self._grad, moment1, moment2)
 
     def load(self) -> None:
         """Go on from ``state``, ``counters`` and ``random``."""
-        if not self._shared:
-            self._rows.copy_(self._host)
-        self._adam_steps.copy_(torch.from_numpy(self.counters[:, 0]))
+        super().load()
+        self._optimiser.load(self.counters[:, 0])
 
     def _clip(self, max_norm: float | None) -> Tensor:
         """Scale each agent's gradient down to ``max_norm``; return the norms ``[A]`` from before."""
-        norms: Tensor = torch.linalg.vector_norm(self._grad, dim=1)
-        if max_norm is not None:
-            self._grad.mul_((norms + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0).unsqueeze(1))
-        return norms
+        return clip_rows(self._grad, max_norm)
 
     def _adam(self, rates: Sequence[float], eps: float) -> None:
         """One step of Adam for all agents; also counts the update."""
         self.counters[:, 0] += 1
-        self._adam_steps.add_(1)
-        # One call takes one rate: agents whose schedules stand at different values get a call each.
-        groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
-        for group in groups:
-            weights, grads, moment1, moment2, steps = (part[group] for part in self._adam_rows)
-            torch._fused_adam_(
-                weights, grads, moment1, moment2, [], steps, lr=rates[group][0], beta1=_BETA1, beta2=_BETA2,
-                weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
-            )  # fmt: skip
+        self._optimiser.step(rates, eps)
 
     def _move_targets(self, every: int, rate: float) -> None:
         """Every ``every`` updates of an agent move its targets by ``rate`` of the way to its weights; 1 copies."""
@@ -112,6 +187,25 @@ def check_seeds(agents: int, seeds: Sequence[int]) -> None:
     """Raise unless there is one seed for each agent."""
     if agents < 1 or len(seeds) != agents:
         raise SettingError(f"seeds: given {len(seeds)} for {agents} agents, expected one for each of 1 or more agents")
+
+
+def save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
+    """Write a PCG64 stream into ``row``."""
+    state = stream.bit_generator.state
+    words = state["state"]["state"].to_bytes(16, "little") + state["state"]["inc"].to_bytes(16, "little")
+    words += state["has_uint32"].to_bytes(4, "little") + state["uinteger"].to_bytes(4, "little")
+    row[:] = np.frombuffer(words, np.uint8)
+
+
+def load_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
+    """Go on from what :func:`save_stream` wrote."""
+    words = [int.from_bytes(row[i:j].tobytes(), "little") for i, j in ((0, 16), (16, 32), (32, 36), (36, 40))]
+    stream.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": words[0], "inc": words[1]},
+        "has_uint32": words[2],
+        "uinteger": words[3],
+    }
 
 
 def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.float32]:

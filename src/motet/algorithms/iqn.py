@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Sizes, Space, StackedBatch, Update
-from motet.algorithms._flat import FlatLearner, check_seeds, padded
+from motet.algorithms._flat import STREAM_BYTES, FlatLearner, check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, Tensors, ValueConfig, n_actions
 from motet.errors import SettingError
 
 __all__ = ["IQN", "IQNBehaviour", "IQNConfig"]
-
-_STREAM_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class IQNConfig(ValueConfig):
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """How much one agent's part holds."""
         n = padded(self._blocks(observation_space, action_space)[-1].end)
-        return Sizes(weights=n, state=4 * n, counters=1, random=_STREAM_BYTES)
+        return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -141,30 +139,17 @@ class IQN(FlatLearner):
                 block.initialise(flat, rng)
 
         sizes = config.sizes(observation_space, action_space)
-        super().__init__(sizes.weights, seeds, initialise, device, sizes.random)
+        super().__init__(sizes.weights, seeds, initialise, device, streams=True)
         mean_cosines = torch.from_numpy(config._mean_cosines()).to(self._device)
         self._online = _Quantiles(blocks, mean_cosines, self._weights, self._grad)
         self._target = _Quantiles(blocks, mean_cosines, self._targets)
         self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
-        self._streams = [np.random.Generator(np.random.PCG64([seed, 1])) for seed in seeds]
         self._batches: dict[int, Tensors] = {}
         self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """What travels with this agent's weights, when it has done ``step`` steps."""
         return self.config._header_values(step, int(self.counters[agent, 0]))
-
-    def save(self) -> None:
-        """Bring ``state``, ``counters`` and ``random`` up to date."""
-        super().save()
-        for row, stream in zip(self.random, self._streams, strict=True):
-            _save_stream(stream, row)
-
-    def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``."""
-        super().load()
-        for row, stream in zip(self.random, self._streams, strict=True):
-            _load_stream(stream, row)
 
     @torch.inference_mode()
     def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
@@ -305,20 +290,3 @@ class IQNBehaviour(EpsilonGreedy):
             head = weights[at:bias].reshape(self._n, -1) * self._embedded.mean(0)
             self._folded[end : end + size] = head.ravel()
             self._folded[end + size :] = weights[bias : bias + self._n]
-
-
-def _save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
-    state = stream.bit_generator.state
-    words = state["state"]["state"].to_bytes(16, "little") + state["state"]["inc"].to_bytes(16, "little")
-    words += state["has_uint32"].to_bytes(4, "little") + state["uinteger"].to_bytes(4, "little")
-    row[:] = np.frombuffer(words, np.uint8)
-
-
-def _load_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
-    words = [int.from_bytes(row[i:j].tobytes(), "little") for i, j in ((0, 16), (16, 32), (32, 36), (36, 40))]
-    stream.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": words[0], "inc": words[1]},
-        "has_uint32": words[2],
-        "uinteger": words[3],
-    }
