@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot
 
 __all__ = ["Display", "History", "Lines", "Live", "clock", "display", "frame", "line", "short", "sparkline"]
@@ -26,47 +27,6 @@ __all__ = ["Display", "History", "Lines", "Live", "clock", "display", "frame", "
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _LONG_WAIT_S = 4.0  # from here on it is said what a process waits for
 _KEPT = 512  # points of a trend; every second one is dropped when there are more
-
-
-def short(value: float | None, digits: int = 3) -> str:
-    """A number in few characters.
-
-    >>> short(4321.0), short(0.01234), short(-12.345), short(None), short(987654321.0), short(0.0000123)
-    ('4.32k', '0.012', '-12.3', '-', '988M', '1.2e-05')
-    """
-    if value is None:
-        return "-"
-    if not math.isfinite(value):
-        return str(value)
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size < 1e-3:
-        return f"{value:.1e}"
-    for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G")):
-        scaled = float(f"{value / limit * 1e3:.{digits}g}")
-        if abs(scaled) < 1e3:
-            places = max(0, digits - 1 - (math.floor(math.log10(abs(scaled))) if abs(scaled) >= 1 else -1))
-            text = f"{scaled:.{places}f}"
-            whole = not unit and value == int(value)
-            return (text.rstrip("0").rstrip(".") if whole and "." in text else text) + unit
-    return f"{value:.1e}"
-
-
-def clock(seconds: float | None) -> str:
-    """A span of time.
-
-    >>> clock(42), clock(3723), clock(200000), clock(None)
-    ('0:42', '1:02:03', '2d 7:33:20', '-')
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d {hours}:{minutes:02}:{rest:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:

@@ -1,0 +1,421 @@
+"""Charts for :mod:`motet._page`: lines with bands, bars with intervals, histograms, strips of single values.
+
+Arrays in, one element out. Only the shapes are SVG, stretched to whatever room there is, with strokes and dots that
+keep their width; all words are HTML around it, so they stay readable on a narrow screen. Values that are no number
+leave a gap. What is given is what is drawn: thin out long curves first (a few hundred points are plenty).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from motet._numbers import short
+from motet._page import Child, Html, plain
+from motet.errors import SettingError
+
+__all__ = ["Bar", "Line", "bars", "histogram", "lines", "strips", "ticks"]
+
+_Point = TypeVar("_Point")
+
+_COLOURS = 8  # of the style sheet
+_SPAN = 1000.0  # units across a drawing, both ways
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve. ``low`` and ``high`` draw a band around it."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    kind: Literal["line", "dots", "dashes"] = "line"
+    colour: int | None = None
+    """Curves of one number have one colour; by default each has its own."""
+
+
+def lines(
+    series: Sequence[Line],
+    *,
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    caption: Child = None,
+    from_zero: bool = False,
+    height_rem: float = 15,
+) -> Html:
+    """Curves with bands. A curve's name hides and shows it; pointing at the chart tells the values.
+
+    Args:
+        series: the curves.
+        title: above it.
+        x_label: what stands on the axis from left to right.
+        y_label: what stands on the axis from bottom to top.
+        caption: below it.
+        from_zero: let the upright axis begin at 0, also where all values are far above it.
+        height_rem: of the drawing, in units of the page's letters.
+    """
+    for line in series:
+        _check(line)
+    curves = [line for line in series if _drawn(line.x, line.y)]
+    if not curves:
+        return _empty(title, caption)
+    xs = _limits([line.x for line in curves])
+    values = [part for line in curves for part in (line.y, line.low, line.high) if part is not None]
+    ys = _padded(*_limits([*values, [0.0]] if from_zero else values), from_zero)
+    across, up = _Scale(*xs), _Scale(*ys, upright=True)
+    shapes: list[Html] = [_rule(up(tick), "grid") for tick in ticks(*ys)]
+    if ys[0] < 0 < ys[1]:
+        shapes.append(_rule(up(0.0), "zero"))
+    data, legend = [], []
+    bands: list[Html] = []
+    strokes: list[Html] = []
+    for i, line in enumerate(curves):
+        look = _look(line.colour if line.colour is not None else i)
+        if line.low is not None and line.high is not None:
+            area = _area(line, across, up)
+            bands.append(Html("path", Html("title", line.name), d=area, class_=f"{look} band", data_line=i))
+        strokes.append(
+            Html(
+                "path", Html("title", line.name), d=_curve(line, across, up), class_=f"{look} {line.kind}", data_line=i
+            )
+        )
+        dots = "dot" if line.kind == "dots" else ""
+        legend.append(
+            Html(
+                "button",
+                Html("span", class_=f"swatch {look} {line.kind}"),
+                Html("span", line.name),
+                type="button",
+                aria_pressed="true",
+                data_line=i,
+            )
+        )
+        data.append(
+            {"n": plain(line.name), "k": f"{look} {dots}".strip()}
+            | {key: _rounded(part) for key, part in zip("xylh", _parts(line), strict=True) if part is not None}
+        )
+    known = json.dumps({"x": [*map(float, xs)], "y": [*map(float, ys)], "s": data}, separators=(",", ":"))
+    label = f"{title}: {', '.join(line.name for line in curves[:12])}"
+    return Html(
+        "figure",
+        Html("figcaption", Html("strong", title)),
+        Html("div", legend, class_="legend") if len(curves) > 1 or curves[0].name else None,
+        _axes(_svg([*shapes, *bands, *strokes], label), xs, ys, x_label, y_label, height_rem, {"data_chart": known}),
+        _caption(caption),
+        class_="chart",
+    )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One value, with its interval if it has one."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    colour: int = 0
+
+
+def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child = None) -> Html:
+    """Values by name, lying, each with its interval as a whisker."""
+    known = [bar for bar in rows if math.isfinite(bar.value)]
+    if not known:
+        return _empty(title, caption)
+    ends = [end for bar in known for end in (bar.value, bar.low, bar.high) if end is not None]
+    low, high = _limits([[*ends, 0.0]])
+    marks = ticks(low, high)
+    low, high = min(low, marks[0]), max(high, marks[-1])
+    across = _Scale(low, high)
+    cells: list[Html] = []
+    for bar in rows:
+        cells.append(Html("span", bar.name, class_="name"))
+        if not math.isfinite(bar.value):
+            cells.append(Html("div", class_="lane"))
+            cells.append(Html("span", "-", class_="value"))
+            continue
+        look, text = _look(bar.colour), short(bar.value)
+        start, end = sorted((across(0.0), across(bar.value)))
+        parts = [Html("span", class_=f"bar {look}", style=_place(start, end))]
+        if bar.low is not None and bar.high is not None:
+            parts.append(Html("span", class_="whisker", style=_place(across(bar.low), across(bar.high))))
+            text = f"{text} [{short(bar.low)}, {short(bar.high)}]"
+        cells.append(Html("div", *_marks(marks, across), *parts, class_="lane", title=f"{bar.name}: {text}"))
+        cells.append(Html("span", text, class_="value"))
+    return _lanes(cells, marks, across, title, x_label, caption)
+
+
+def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = "", caption: Child = None) -> Html:
+    """How single values lie: every one as a dot, the middle half as a box, the median as a line, by name."""
+    found = {name: [float(v) for v in values if math.isfinite(v)] for name, values in rows.items()}
+    if not any(len(values) for values in found.values()):
+        return _empty(title, caption)
+    low, high = _padded(*_limits(found.values()), False)
+    marks, across = ticks(low, high), _Scale(low, high)
+    cells: list[Html] = []
+    for i, (name, values) in enumerate(found.items()):
+        cells.append(Html("span", name, class_="name"))
+        if not len(values):
+            cells += [Html("div", class_="lane"), Html("span", "-", class_="value")]
+            continue
+        lower, middle, upper = (float(v) for v in np.quantile(values, (0.25, 0.5, 0.75)))
+        look = _look(i)
+        # The golden ratio spreads neighbours apart, the same way each time.
+        heights = (150 + 700 * (np.arange(len(values)) * 0.6180339887 % 1)).tolist()
+        dots = "".join(f"M{across(v):.1f} {y:.0f}h0" for v, y in zip(values, heights, strict=True))
+        text = f"{name}: median {short(middle)}, half of {len(values)} between {short(lower)} and {short(upper)}"
+        lane = [
+            *_marks(marks, across),
+            Html("span", class_=f"box {look}", style=_place(across(lower), across(upper))),
+            _svg([Html("path", d=dots, class_=f"{look} dots small")], text),
+            Html("span", class_=f"median {look}", style=_place(across(middle), across(middle))),
+        ]
+        cells.append(Html("div", *lane, class_="lane tall", title=text))
+        cells.append(Html("span", short(middle), class_="value"))
+    return _lanes(cells, marks, across, title, x_label, caption)
+
+
+def histogram(
+    values: Sequence[float], *, title: str, x_label: str = "", y_label: str = "how many", caption: Child = None
+) -> Html:
+    """How often values fall where."""
+    found = np.asarray([v for v in values if math.isfinite(v)], np.float64)
+    if not len(found):
+        return _empty(title, caption)
+    whole = bool(np.all(found == np.round(found))) and np.ptp(found) <= 40
+    edges: Sequence[float] = (
+        (np.arange(found.min(), found.max() + 2) - 0.5).tolist()
+        if whole  # one bar for each number
+        else np.histogram_bin_edges(found, min(40, max(5, math.ceil(2 * len(found) ** (1 / 3))))).tolist()
+    )
+    counts = np.histogram(found, edges)[0].tolist()
+    xs, ys = (edges[0], edges[-1]), (0.0, max(counts) * 1.05)
+    across, up = _Scale(*xs), _Scale(*ys, upright=True)
+    shapes = [_rule(up(tick), "grid") for tick in ticks(*ys, whole=True)]
+    for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
+        x, y = across(left), up(count)
+        span = f"{short(round(left + 0.5))}" if whole else f"{short(left)} to {short(right)}"
+        box = {"x": f"{x:.1f}", "y": f"{y:.1f}", "width": f"{across(right) - x:.1f}", "height": f"{_SPAN - y:.1f}"}
+        shapes.append(Html("rect", Html("title", f"{span}: {count}"), class_="c0 column", **box))
+    drawing = _svg(shapes, f"{title}: {len(found)} values")
+    return Html(
+        "figure",
+        Html("figcaption", Html("strong", title)),
+        _axes(drawing, xs, ys, x_label, y_label, 11, {}, whole=True),
+        _caption(caption),
+        class_="chart",
+    )
+
+
+# ---- axes
+
+
+def ticks(low: float, high: float, wanted: int = 5, whole: bool = False) -> list[float]:
+    """Round numbers between two ends.
+
+    >>> ticks(0, 1), ticks(-3, 17), ticks(0, 3, whole=True)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 5.0, 10.0, 15.0], [0.0, 1.0, 2.0, 3.0])
+    """
+    if not high > low:
+        return [low]
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((m * power for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(math.log(s / rough)))
+    if whole:
+        step = max(1.0, round(step))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return [round(i * step, digits) + 0.0 for i in range(first, last + 1)] or [low]
+
+
+def _labels(values: Sequence[float]) -> list[str]:
+    """As few digits as tell the ticks apart, the same for all."""
+    size = max(map(abs, values))
+    unit, scale = next(
+        ((name, s) for name, s in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if size >= (10 * s if s == 1e3 else s)),
+        ("", 1.0),
+    )
+    if 0 < size < 1e-3:
+        return [f"{value:.1e}" if value else "0" for value in values]
+    for digits in range(7):
+        texts = [f"{value / scale:.{digits}f}" for value in values]
+        if all(abs(float(text) * scale - value) < 1e-6 * size for text, value in zip(texts, values, strict=True)):
+            break
+    return ["0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}") + unit for text in texts]
+
+
+class _Scale:
+    """From values to units of a drawing."""
+
+    def __init__(self, low: float, high: float, upright: bool = False) -> None:
+        self._low, self._span, self._upright = low, (high - low) or 1.0, upright
+
+    def __call__(self, value: float) -> float:
+        share = (value - self._low) / self._span
+        return _SPAN * ((1 - share) if self._upright else share)
+
+
+def _axes(
+    drawing: Html,
+    xs: tuple[float, float],
+    ys: tuple[float, float],
+    x_label: str,
+    y_label: str,
+    height_rem: float,
+    attributes: dict[str, str],
+    whole: bool = False,
+) -> Html:
+    left, below = ticks(*ys, whole=whole), ticks(*xs)
+    words = _labels(left)
+    across, up = _Scale(*xs), _Scale(*ys, upright=True)
+    upright = [Html("span", word, style=f"top:{up(v) / 10:.2f}%;") for v, word in zip(left, words, strict=True)]
+    return Html(
+        "div",
+        Html("div", y_label, class_="y-label") if y_label else None,
+        Html("div", Html("span", max(words, key=len), class_="widest"), upright, class_="y-ticks", aria_hidden="true"),
+        Html("div", drawing, class_="canvas", **attributes),
+        Html("div", _below(below, across), class_="x-ticks", aria_hidden="true"),
+        Html("div", x_label, class_="x-label") if x_label else None,
+        class_="axes",
+        style=f"--height:{height_rem:g}rem;",
+    )
+
+
+def _below(marks: Sequence[float], across: _Scale) -> list[Html]:
+    return [
+        Html("span", word, style=f"left:{across(mark) / 10:.2f}%;")
+        for mark, word in zip(marks, _labels(marks), strict=True)
+    ]
+
+
+def _marks(marks: Sequence[float], across: _Scale) -> list[Html]:
+    return [Html("span", class_="zero" if m == 0 else "grid", style=f"left:{across(m) / 10:.2f}%;") for m in marks]
+
+
+def _lanes(
+    cells: Sequence[Html], marks: Sequence[float], across: _Scale, title: str, x_label: str, caption: Child
+) -> Html:
+    axis = [Html("span"), Html("div", _below(marks, across), class_="x-ticks", aria_hidden="true"), Html("span")]
+    return Html(
+        "figure",
+        Html("figcaption", Html("strong", title)),
+        Html("div", *cells, *axis, class_="lanes"),
+        Html("div", x_label, class_="x-label") if x_label else None,
+        _caption(caption),
+        class_="chart",
+    )
+
+
+def _place(start: float, end: float) -> str:
+    return f"left:{start / 10:.2f}%;width:{(end - start) / 10:.2f}%;"
+
+
+# ---- shapes
+
+
+def _svg(shapes: Sequence[Html], label: str) -> Html:
+    box = f"0 0 {_SPAN:g} {_SPAN:g}"
+    return Html("svg", shapes, viewBox=box, preserveAspectRatio="none", role="img", aria_label=label)
+
+
+def _rule(y: float, kind: str) -> Html:
+    return Html("line", x1=0, x2=f"{_SPAN:g}", y1=f"{y:.1f}", y2=f"{y:.1f}", class_=kind)
+
+
+def _curve(line: Line, across: _Scale, up: _Scale) -> str:
+    points = [(across(x), up(y)) if _finite(x, y) else None for x, y in zip(line.x, line.y, strict=True)]
+    if line.kind == "dots":
+        return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in filter(None, points))
+    return "".join(
+        f"M{run[0][0]:.1f} {run[0][1]:.1f}" + ("".join(f"L{x:.1f} {y:.1f}" for x, y in run[1:]) or "h0")
+        for run in _runs(points)
+    )
+
+
+def _area(line: Line, across: _Scale, up: _Scale) -> str:
+    assert line.low is not None and line.high is not None
+    points = [
+        (across(x), up(low), up(high)) if _finite(x, low, high) else None
+        for x, low, high in zip(line.x, line.low, line.high, strict=True)
+    ]
+    found = []
+    for run in _runs(points):
+        there = "L".join(f"{x:.1f} {high:.1f}" for x, _, high in run)
+        back = "L".join(f"{x:.1f} {low:.1f}" for x, low, _ in reversed(run))
+        found.append(f"M{there}L{back}Z")
+    return "".join(found)
+
+
+def _runs(points: Iterable[_Point | None]) -> list[list[_Point]]:
+    """Stretches without a gap."""
+    found: list[list[_Point]] = [[]]
+    for point in points:
+        if point is None:
+            found.append([])
+        else:
+            found[-1].append(point)
+    return [run for run in found if run]
+
+
+# ---- values
+
+
+def _check(line: Line) -> None:
+    sizes = {len(part) for part in _parts(line) if part is not None}
+    if len(sizes) > 1 or (line.low is None) != (line.high is None):
+        raise SettingError(
+            f"line {line.name!r}: given arrays of lengths {sorted(sizes)}, expected equal ones, or no band"
+        )
+
+
+def _parts(line: Line) -> tuple[Sequence[float] | None, ...]:
+    return line.x, line.y, line.low, line.high
+
+
+def _finite(*values: float) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+def _drawn(xs: Sequence[float], ys: Sequence[float]) -> bool:
+    return any(_finite(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def _limits(parts: Iterable[Sequence[float]]) -> tuple[float, float]:
+    known = [float(value) for part in parts for value in part if math.isfinite(value)]
+    low, high = min(known), max(known)
+    return (low, high) if high > low else (low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0))
+
+
+def _padded(low: float, high: float, from_zero: bool) -> tuple[float, float]:
+    room = 0.05 * (high - low)
+    return (low if from_zero and low == 0 else low - room), high + room
+
+
+def _rounded(values: Sequence[float]) -> list[float | None]:
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+
+def _look(number: int) -> str:
+    return f"c{number % _COLOURS}" + (" again" if number >= _COLOURS else "")
+
+
+def _empty(title: str, caption: Child) -> Html:
+    return Html(
+        "figure",
+        Html("figcaption", Html("strong", title)),
+        Html("p", "There is nothing to draw.", class_="empty"),
+        _caption(caption),
+        class_="chart",
+    )
+
+
+def _caption(caption: Child) -> Html | None:
+    return Html("p", caption, class_="quiet") if caption is not None else None

@@ -1,0 +1,346 @@
+"""Pages: one HTML file with everything in it, for people to keep and to send. No network, no third-party script.
+
+Numbers, words and pictures in, one string out; equal input gives equal bytes. The pieces of a page, in use::
+
+    page("Two runs", [
+        Section("Returns", [
+            facts([("runs", "2"), ("steps", "30,000")]),
+            lines([Line("agent_0", steps, means, lows, highs)], title="Return", x_label="steps"),   # motet._charts
+            table([Column("agent"), Column("return", number=True)], [["agent_0", Shown(12.5, "12.5 ± 0.3")]]),
+            side_by_side(picture(gif, alt="an episode"), player(frames, frames_per_s=10, alt="an episode")),
+            note("one run is still going", level="warning"),
+        ]),
+    ])
+
+:class:`Html` is the only thing that becomes markup, and it is built from a tag, attributes and children: whatever else
+is given, strings above all, is text. Text is escaped and loses its control characters, scripts and handlers cannot be
+written, and addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to
+run any script but its own.
+
+Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet._charts`; the
+looks are in ``_page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``_page.js``. Everything
+can be read with scripts switched off.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from motet._numbers import short
+from motet.errors import SettingError
+
+__all__ = [
+    "Child",
+    "Column",
+    "Html",
+    "Section",
+    "Shown",
+    "details",
+    "facts",
+    "note",
+    "page",
+    "paragraph",
+    "picture",
+    "plain",
+    "player",
+    "side_by_side",
+    "table",
+]
+
+_TAG = re.compile(
+    "a|b|button|caption|code|dd|details|div|dl|dt|em|figcaption|figure|h1|h2|h3|header|img|input|li|line|main|nav|ol|"
+    "output|p|path|rect|section|small|span|strong|sub|summary|sup|svg|table|tbody|td|th|thead|title|tr|ul"
+)
+_VOID = frozenset(("img", "input"))
+_ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9]*(-[a-zA-Z0-9]+)*")
+_DATA = re.compile(r"data:image/(png|gif|jpeg);base64,[A-Za-z0-9+/]*=*")
+_STYLE = re.compile(r"(?:(?:--)?[a-z-]+:-?[0-9.]+(?:%|px|rem|ch)?;)*")
+
+# C0 and C1 without tab and newline, what turns the direction of text, what cannot be encoded, and what XML forbids.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
+_LONE = re.compile(r"[\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """Text without control characters; what cannot be encoded becomes a question mark in a diamond.
+
+    >>> plain("a\\x1b[31mb\\u202ec"), plain("\\udcff")
+    ('a[31mbc', '\ufffd')
+    """
+    return _LONE.sub("\ufffd", _CONTROL.sub("", text))
+
+
+class Html:
+    """One element. ``Html("p", "1 < 2", class_="quiet")`` is ``<p class="quiet">1 &lt; 2</p>``.
+
+    Args:
+        tag: its name; scripts, styles, frames and forms are not among those that can be made.
+        children: elements, and text to be escaped. None and empty lists leave no trace.
+        attributes: underscores become hyphens, one at the end is dropped; None and False leave the attribute out.
+
+    >>> str(Html("p", "1 < 2", Html("b", "!"), title='"'))
+    '<p title="&quot;">1 &lt; 2<b>!</b></p>'
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, tag: str, *children: Child, **attributes: str | int | float | bool | None) -> None:
+        if not _TAG.fullmatch(tag):
+            raise SettingError(f"tag: given {tag!r}, expected one of {_TAG.pattern.replace('|', ', ')}")
+        opening = [f"<{tag}"]
+        for name, value in attributes.items():
+            if value is None or value is False:
+                continue
+            name = name.removesuffix("_").replace("_", "-")
+            _check(name, value)
+            opening.append(f" {name}" if value is True else f' {name}="{html.escape(plain(str(value)))}"')
+        self._parts: tuple[str | Html, ...] = ("".join(opening) + ">",)
+        if tag not in _VOID:
+            self._parts += (*_flat(children), f"</{tag}>")
+
+    def __str__(self) -> str:
+        found: list[str] = []
+        todo: list[str | Html] = [self]
+        while todo:
+            part = todo.pop()
+            if isinstance(part, Html):
+                todo.extend(reversed(part._parts))
+            else:
+                found.append(part)
+        return "".join(found)
+
+
+Child = Html | str | int | float | None | Sequence["Html | str"]
+"""What an element may hold."""
+
+
+def _flat(children: Iterable[Child]) -> list[str | Html]:
+    found: list[str | Html] = []
+    for child in children:
+        if child is None:
+            continue
+        if isinstance(child, Html):
+            found.append(child)
+        elif isinstance(child, (str, int, float)):
+            found.append(html.escape(plain(str(child)), quote=False))
+        else:
+            found += _flat(child)
+    return found
+
+
+def _check(name: str, value: object) -> None:
+    """Attributes that run or fetch something are none."""
+    if not _ATTRIBUTE.fullmatch(name) or name.lower().startswith("on"):
+        raise SettingError(f"attribute: given {name!r}, expected a plain one")
+    text = str(value)
+    if name == "src" and not _DATA.fullmatch(text):
+        raise SettingError(f"src: given {text[:40]!r}, expected an image as data")
+    if name == "href" and not text.startswith("#"):
+        raise SettingError(f"href: given {text[:40]!r}, expected an anchor of this page")
+    if name == "style" and not _STYLE.fullmatch(text):
+        raise SettingError(f"style: given {text[:80]!r}, expected numbers only")
+
+
+# ---- the page
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page, under a heading that the page's own list of contents leads to."""
+
+    title: str
+    parts: Sequence[Child]
+    lead: str = ""
+    """One sentence under the heading."""
+
+
+def page(title: str, sections: Sequence[Section], *, lead: str = "", generator: str = "motet") -> str:
+    """The whole file."""
+    style, script = (_resource(f"_page.{kind}") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    contents = Html(
+        "nav",
+        Html("ul", [Html("li", Html("a", part.title, href=f"#s{i}")) for i, part in enumerate(sections, 1)]),
+        aria_label="contents",
+    )
+    body = [
+        Html("header", Html("h1", title), Html("p", lead, class_="lead") if lead else None),
+        contents if len(sections) > 1 else None,
+        Html("main", [_section(part, f"s{i}") for i, part in enumerate(sections, 1)]),
+    ]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f'<meta name="generator" content="{html.escape(plain(generator))}">',
+            f"<title>{html.escape(plain(title))}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            *(str(part) for part in body if part is not None),
+            f"<script>{script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _section(part: Section, anchor: str) -> Html:
+    lead = Html("p", part.lead, class_="lead") if part.lead else None
+    return Html("section", Html("h2", part.title), lead, *part.parts, id=anchor)
+
+
+def _resource(name: str) -> str:
+    return "\n" + files("motet").joinpath(name).read_text(encoding="utf-8")
+
+
+# ---- words
+
+
+def paragraph(*children: Child, quiet: bool = False) -> Html:
+    """A paragraph."""
+    return Html("p", *children, class_="quiet" if quiet else None)
+
+
+def note(*children: Child, level: Literal["info", "warning", "error"] = "info") -> Html:
+    """A box that is not overlooked."""
+    return Html("div", *children, class_=f"note {level}", role="note")
+
+
+def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
+    """A few figures in large type, each with its name."""
+    return Html("dl", [Html("div", Html("dt", name), Html("dd", value)) for name, value in pairs], class_="facts")
+
+
+def details(summary: Child, *children: Child, open_: bool = False) -> Html:
+    """What is shown when it is asked for."""
+    return Html("details", Html("summary", summary), *children, open=open_)
+
+
+def side_by_side(*parts: Child, least_rem: float = 22) -> Html:
+    """Parts next to each other, as many in a row as there is room for at this width."""
+    return Html("div", *parts, class_="beside", style=f"--least:{least_rem:g}rem;")
+
+
+# ---- tables
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    number: bool = False
+    """Numbers stand to the right."""
+    hint: str = ""
+    """Told when the pointer rests on its name."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A value that is sorted by its number and shown as something else."""
+
+    value: float | None
+    text: Child
+    hint: str = ""
+
+
+Cell = Html | Shown | str | int | float | None
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption: str = "") -> Html:
+    """A table that is sorted by a click on a column's name. None is shown as a dash."""
+    head = Html("tr", [_heading(column) for column in columns])
+    body = []
+    for row in rows:
+        if len(row) != len(columns):
+            raise SettingError(f"row: given {len(row)} cells, expected {len(columns)}: {row!r}")
+        body.append(Html("tr", [_cell(cell, column) for cell, column in zip(row, columns, strict=True)]))
+    inner = Html(
+        "table",
+        Html("caption", caption) if caption else None,
+        Html("thead", head),
+        Html("tbody", body),
+        class_="sortable" if len(body) > 1 else None,
+    )
+    return Html("div", inner, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
+
+
+def _heading(column: Column) -> Html:
+    kind = "number" if column.number else None
+    return Html("th", column.name, class_=kind, title=column.hint or None, scope="col")
+
+
+def _cell(cell: Cell, column: Column) -> Html:
+    hint, key = None, None
+    shown: Child
+    if isinstance(cell, Shown):
+        shown, hint, number = cell.text, cell.hint or None, cell.value
+    else:
+        number = cell if isinstance(cell, (int, float)) else None
+        shown = cell if isinstance(cell, (Html, str)) else _number(number)
+    if number is not None and math.isfinite(number):
+        key = repr(float(number))
+    return Html("td", shown, class_="number" if column.number else None, title=hint, data_key=key)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else short(value, 4)
+
+
+# ---- pictures
+
+
+def picture(data: bytes, *, alt: str, caption: Child = None) -> Html:
+    """A PNG, GIF or JPEG, moving or not."""
+    return _figure(Html("img", src=_data(data), alt=alt, class_="pixels"), caption)
+
+
+def player(frames: Sequence[bytes], *, frames_per_s: float, alt: str, caption: Child = None) -> Html:
+    """Pictures one after the other, with a button to play and a slider to look closely."""
+    if not frames:
+        raise SettingError("frames: given none, expected one or more")
+    if not frames_per_s > 0:
+        raise SettingError(f"frames_per_s: given {frames_per_s}, expected more than 0")
+    images = [
+        Html("img", src=_data(data), alt=f"{alt}, {i + 1} of {len(frames)}", class_="pixels", hidden=i > 0)
+        for i, data in enumerate(frames)
+    ]
+    last = len(frames) - 1
+    controls = Html(
+        "div",
+        Html("button", "Play", type="button"),
+        Html("input", type="range", min=0, max=last, value=0, step=1, aria_label="frame"),
+        Html("output", f"1 / {last + 1}"),
+        class_="controls",
+        hidden=True,  # until the script is there
+    )
+    return _figure(Html("div", images, controls, class_="player", data_rate=f"{frames_per_s:g}"), caption)
+
+
+def _figure(content: Html, caption: Child) -> Html:
+    return Html("figure", content, Html("figcaption", caption) if caption is not None else None, class_="picture")
+
+
+def _data(data: bytes) -> str:
+    for start, kind in ((b"\x89PNG\r\n\x1a\n", "png"), (b"GIF8", "gif"), (b"\xff\xd8\xff", "jpeg")):
+        if data.startswith(start):
+            return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    raise SettingError(f"picture: given {len(data)} bytes that begin with {data[:8]!r}, expected a PNG, GIF or JPEG")
