@@ -33,6 +33,8 @@ __all__ = [
     "Schedule",
     "Sizes",
     "StackedBatch",
+    "Staged",
+    "Stages",
     "Update",
     "value_at",
 ]
@@ -97,21 +99,109 @@ class Exponential:
         return self.end + left * (self.start - self.end)
 
 
-Schedule = float | Linear | Exponential
+@dataclass(frozen=True)
+class Stages:
+    """Named stages of a run, one after the other, by the agent's steps; the last one never ends.
+
+    The learner derives the stage from the steps and publishes it, also without an update; actors know it from there.
+
+    >>> stages = Stages({"warm_up": 5_000, "ramp": 20_000, "full": None}, clear_replay_on_stage=("full",))
+    >>> stages.at(4_999), stages.at(6_000), stages.at(10**6)
+    (('warm_up', 4999), ('ramp', 1000), ('full', 975000))
+    >>> stages.index(6_000), stages.begin("full")
+    (1, 25000)
+    """
+
+    lengths: tuple[tuple[str, int | None], ...] = (("full", None),)
+    """The name of each stage and its steps; None for the last one. A mapping will do, too."""
+    clear_replay_on_stage: tuple[str, ...] = ()
+    """At the beginning of these, all rows so far are forgotten; updates go on when there are ``min_rows`` new ones."""
+
+    def __post_init__(self) -> None:
+        pairs = self.lengths.items() if isinstance(self.lengths, Mapping) else self.lengths
+        lengths = tuple((str(name), steps[0] if steps else None) for name, *steps in pairs)
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "clear_replay_on_stage", tuple(self.clear_replay_on_stage))
+        if not lengths or len(set(self.names)) < len(lengths):
+            raise SettingError(f"stages: given {list(self.names)}, expected one or more, each with a name of its own")
+        if lengths[-1][1] is not None or any(not steps or steps < 1 for _, steps in lengths[:-1]):
+            raise SettingError(
+                f"stages: given {dict(lengths)}, expected 1 or more steps for each, and None for the last one"
+            )
+        for name in self.clear_replay_on_stage:
+            if self.begin(name) == 0:
+                raise SettingError(f"clear_replay_on_stage: given {name!r}, before which there is nothing to clear")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In their order."""
+        return tuple(name for name, _ in self.lengths)
+
+    def begin(self, name: str) -> int:
+        """The step at which a stage begins."""
+        if name not in self.names:
+            raise SettingError(f"stage: given {name!r}, expected one of {', '.join(self.names)}")
+        return sum(steps or 0 for _, steps in self.lengths[: self.names.index(name)])
+
+    def index(self, step: int) -> int:
+        """The number of the stage in which ``step`` lies."""
+        return sum(step >= self.begin(name) for name in self.names[1:])
+
+    def at(self, step: int) -> tuple[str, int]:
+        """The stage in which ``step`` lies, and the steps since its beginning."""
+        name = self.names[self.index(step)]
+        return name, step - self.begin(name)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A setting with a value of its own in each stage; schedules count their steps from the stage's beginning.
+
+    >>> stages = Stages({"warm_up": 100, "ramp": 1000, "full": None})
+    >>> noise = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.5, steps=1000), "full": 0.1})
+    >>> [value_at(noise, step, stages) for step in (0, 100, 600, 1100)]
+    [1.0, 1.0, 0.75, 0.1]
+    """
+
+    values: tuple[tuple[str, float | Linear | Exponential], ...]
+    """The name of each stage and the value in it. A mapping will do, too."""
+
+    def __post_init__(self) -> None:
+        pairs = self.values.items() if isinstance(self.values, Mapping) else self.values
+        object.__setattr__(self, "values", tuple((str(name), value) for name, value in pairs))
+
+    def of(self, name: str) -> float | Linear | Exponential:
+        """The value in a stage."""
+        return dict(self.values)[name]
+
+
+Schedule = float | Linear | Exponential | Staged
 """A constant, or a value by the agent's steps."""
 
+_ALWAYS = Stages()
 
-def value_at(schedule: Schedule | Callable[[int], float], step: int) -> float:
+
+def value_at(schedule: Schedule | Callable[[int], float], step: int, stages: Stages = _ALWAYS) -> float:
     """The value of a schedule or constant after ``step`` steps of the agent.
 
     >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, steps=20), 10)
     (0.5, 0.5)
     """
+    if isinstance(schedule, Staged):
+        name, within = stages.at(step)
+        return value_at(schedule.of(name), within)
     return float(schedule(step)) if callable(schedule) else float(schedule)
 
 
-def check_schedule(name: str, schedule: Schedule, low: float, high: float) -> None:
-    """Raise unless all values of the schedule are within ``[low, high]``."""
+def check_schedule(name: str, schedule: Schedule, low: float, high: float, stages: Stages = _ALWAYS) -> None:
+    """Raise unless all values of the schedule are within ``[low, high]``, and its stages are the given ones."""
+    if isinstance(schedule, Staged):
+        given = [stage for stage, _ in schedule.values]
+        if sorted(given) != sorted(stages.names):
+            raise SettingError(f"{name}: given values for {given}, expected one for each stage of {list(stages.names)}")
+        for stage, value in schedule.values:
+            check_schedule(f"{name} in {stage}", value, low, high)
+        return
     ends = (schedule.start, schedule.end) if isinstance(schedule, (Linear, Exponential)) else (schedule,)
     if not all(math.isfinite(value) and low <= value <= high for value in ends):
         raise SettingError(f"{name}: given {schedule}, expected values from {low:g} to {high:g}")
@@ -157,6 +247,8 @@ class ReaderSettings:
     """Read every row once and in order, in fragments of ``length`` rows, instead of drawing."""
     length: int = 0
     """Rows in a fragment; with ``once`` only."""
+    stages: Stages = _ALWAYS
+    """Of the agent's run: a new one is published as soon as it begins, and may clear the replay."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "capacity", "min_rows", "n_step", "n_frames"):
@@ -166,11 +258,13 @@ class ReaderSettings:
             raise SettingError(f"gamma: given {self.gamma}, expected 0 to 1")
         if not 0 <= self.alpha <= 1:
             raise SettingError(f"alpha: given {self.alpha}, expected 0 to 1")
-        check_schedule("beta", self.beta, 0, 1)
+        check_schedule("beta", self.beta, 0, 1, self.stages)
         if self.once != (self.length > 0):
             raise SettingError(f"length: given {self.length} with once={self.once}, expected 1 or more with once alone")
         if self.once and (self.n_step > 1 or self.prioritised):
             raise SettingError("once: rows that are read once have no n_step above 1 and no priorities")
+        if self.once and self.stages.clear_replay_on_stage:
+            raise SettingError("clear_replay_on_stage: rows that are read once are never cleared")
         if self.min_rows > self.capacity:
             raise SettingError(f"min_rows: given {self.min_rows}, expected at most the capacity {self.capacity}")
 
