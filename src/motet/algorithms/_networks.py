@@ -107,18 +107,21 @@ class Network:
             self._buffers[key] = [layer[:, first:last] for layer in layers]
         return self._buffers[key]
 
-    def backward(self, x: Tensor, layers: Sequence[Tensor], grad: Tensor, inputs: bool = False) -> Tensor:
+    def backward(
+        self, x: Tensor, layers: Sequence[Tensor], grad: Tensor, inputs: bool = False, weights: bool = True
+    ) -> Tensor:
         """Set the gradients of weights and biases, given those of the output ``[A, rows, out]``, which is overwritten.
 
         ``x`` and ``layers`` are what went into ``forward`` and came out of it. With ``inputs`` it returns the gradient
-        of ``x``, which the next call overwrites.
+        of ``x``, which the next call overwrites. Without ``weights`` it does nothing else.
         """
         rooms = self._room("backward", grad.shape[1], self._block.sizes[:-1])
         for i in reversed(range(len(layers))):
             if i < len(layers) - 1 or self._block.activate_last:
                 torch.ops.aten.threshold_backward.grad_input(grad, layers[i], 0, grad_input=grad)
-            torch.bmm(grad.transpose(1, 2), layers[i - 1] if i else x, out=self._grad_weights[i])
-            torch.sum(grad, 1, keepdim=True, out=self._grad_biases[i])
+            if weights:
+                torch.bmm(grad.transpose(1, 2), layers[i - 1] if i else x, out=self._grad_weights[i])
+                torch.sum(grad, 1, keepdim=True, out=self._grad_biases[i])
             if i or inputs:
                 grad = torch.bmm(grad, self._weights[i], out=rooms[i])
         return grad
