@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 import signal
 import threading
@@ -42,6 +43,7 @@ __all__ = ["Result", "Settings", "resume", "train", "world_factory"]
 WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
     "cleanup": "motet.worlds:Cleanup",
+    "hockey": "motet.worlds:Hockey",
     "matrix": "motet.worlds:MatrixGame",
     "rooms": "motet.worlds:Rooms",
     "small_hunt": "motet.worlds:SmallHunt",
@@ -69,9 +71,11 @@ class Settings:
     learner_processes: int | None = None
     """Learner processes that share the agents; by default as many as the cores can feed beside the actors."""
     updates_per_step: float | None = None
-    """Updates of a learner for each step of its agent; by default learners run freely (serial: 1)."""
+    """Updates of a learner for each step of its agent; by default learners run freely (serial: 1). Not for agents that
+    read every row once (PPO): they update once for each batch of rows."""
     slack: float | None = None
-    """Updates that either side may be ahead of that; 0 is lockstep. By default 32, or free without updates_per_step."""
+    """Updates that either side may be ahead; 0 is lockstep. By default 32, or free without updates_per_step; 1 for
+    agents that read every row once."""
     publish_every: int = 10
     """Updates between two versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
@@ -103,8 +107,6 @@ class Settings:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
         if self.learner_processes is not None and self.learner_processes < 1:
             raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
-        if self.slack is not None and self.updates_per_step is None and self.engine == "processes":
-            raise SettingError("slack: given without updates_per_step, which it is a slack around")
         if self.until_return is not None and self.evaluate_every is None:
             raise SettingError("until_return: given without evaluate_every, which measures it")
         if self.evaluate_every is not None and (self.evaluate_every < 1 or self.evaluate_episodes < 1):
@@ -113,16 +115,10 @@ class Settings:
             raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
-        _ = self.pace
-
-    @property
-    def pace(self) -> Pace:
-        """The balance between acting and learning."""
-        if self.engine == "serial":
-            return Pace(self.updates_per_step or 1.0, 0)
-        if self.updates_per_step is None:
-            return Pace()
-        return Pace(self.updates_per_step, max(32.0, self.updates_per_step) if self.slack is None else self.slack)
+        Pace(
+            1.0 if self.updates_per_step is None else self.updates_per_step,
+            math.inf if self.slack is None else self.slack,
+        )
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
@@ -272,7 +268,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         actors=settings.actors,
         worlds_per_actor=settings.worlds_per_actor,
         steps=settings.steps,
-        pace=settings.pace,
+        pace=_pace(parts, settings),
         seed=settings.seed,
         publish_every=settings.publish_every,
         sync_interval=settings.sync_interval,
@@ -280,6 +276,37 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,
     )
+
+
+def _pace(parts: Sequence[Part], settings: Settings) -> Pace:
+    """The balance between acting and learning."""
+    ratio, slack = settings.updates_per_step, settings.slack
+    once = [part.name for part in parts if part.settings.once]
+    if len(once) == len(parts) and ratio is not None:
+        raise SettingError(
+            f"updates_per_step: given {ratio}, expected none: {', '.join(once)} learn once from each batch of rows"
+        )
+    if settings.engine == "serial":
+        return Pace(1.0 if ratio is None else ratio, 0, 0)
+    if once and ratio is None and len(once) < len(parts):
+        raise SettingError(
+            f"updates_per_step: none given, so learners would run freely, but {', '.join(once)} read every row once: a "
+            "full lane would stall the other agents; give the updates_per_step of the others"
+        )
+    if not once and ratio is None:
+        if slack is not None:
+            raise SettingError("slack: given without updates_per_step, which it is a slack around")
+        return Pace()
+    ahead = 1.0 if slack is None else slack
+    if once and math.isinf(ahead):
+        raise SettingError(
+            f"slack: given {slack}, expected a finite number: {', '.join(once)} read every row once, and a full lane "
+            "would stall the other agents"
+        )
+    if len(once) == len(parts):
+        return Pace(slack=ahead, slack_once=ahead)
+    assert ratio is not None
+    return Pace(ratio, max(32.0, ratio) if slack is None else slack, ahead if once else 1.0)
 
 
 def _made(factory: Callable[[], Any]) -> Any:
@@ -329,7 +356,10 @@ def _share_out(
         equal: dict[str, list[int]] = {}
         for a in agents.tolist():
             part = parts[a]
-            equal.setdefault(repr((part.config, part.observation_space, part.action_space, part.masked)), []).append(a)
+            # Rows that are read once set the pace: in one stack the agent with the fewest would hold up the others.
+            alone = a if part.settings.once else None
+            kind = repr((alone, part.config, part.observation_space, part.action_space, part.masked))
+            equal.setdefault(kind, []).append(a)
         processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
         stacks.extend(tuple(group) for group in equal.values())
     return tuple(stacks), tuple(processes)

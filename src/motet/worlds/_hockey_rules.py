@@ -1,0 +1,325 @@
+"""The rules of hockey, for K worlds at once: every quantity is an array over the worlds.
+
+Flows in: the actions of both players, [K, 4] each. Flows out: what each player sees, what it earned, whose game is
+over. A world's game is a function of its seed and its actions alone, bit for bit, whoever else is in the batch and on
+whatever machine: worlds meet in no operation, each has its own random stream, and the arithmetic is +, -, *, / and the
+square root, which are rounded in one way everywhere.
+
+A player's quantities are kept in its own frame, in which it stands on the left and shoots to the right; the other's
+frame is turned by half a turn. So both players are one array [2, ...], with the same limits, and the puck, kept in the
+frame of player 0, is seen by player 1 with its signs changed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import NotReadyError, SettingError
+from motet.world import VectorWorld
+from motet.worlds._contract import Snapshot, opened, whole
+
+__all__ = [
+    "HALF_LENGTH",
+    "HALF_WIDTH",
+    "HOLD",
+    "MODES",
+    "MOUTH",
+    "PLAYER",
+    "PUCK",
+    "REACH",
+    "SHOT",
+    "HockeyArrays",
+    "heading",
+]
+
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+TURNS: Final = {"normal": 250, "shooting": 80, "defence": 80}
+"""Turns of an episode by mode, unless told otherwise."""
+MODES: Final = tuple(TURNS)
+
+HALF_LENGTH: Final = 5.0
+HALF_WIDTH: Final = 4.0
+PLAYER: Final = 0.5
+"""Radius of a player."""
+PUCK: Final = 0.2
+"""Radius of the puck."""
+REACH: Final = PLAYER + PUCK
+"""From the middle of a player to that of a puck it touches."""
+MOUTH: Final = 1.5
+"""Half the width of a goal."""
+HOLD: Final = 15
+"""Turns that a player may hold the puck."""
+SHOT: Final = 14.0
+"""Speed that a shot adds to that of the player."""
+
+_DT = 0.02  # seconds a turn
+_GLIDE = 0.995  # what a turn leaves of the puck's speed
+_WALL_BOUNCE = 0.9  # what a wall leaves of it
+_PLAYER_BOUNCE = 0.8  # and a player
+_FRONT = 0.7  # cosine of the angle off a player's heading up to which it catches
+_TILT = 1.05  # how far a player turns to either side
+_GOAL = 10.0  # what a goal pays
+_CARE = 0.02  # what a turn costs, for each unit between player and puck, while the puck is in the player's half
+
+# By x, y, angle: what a turn leaves of a velocity, what full force adds to it, and where a player may be.
+_KEEP = np.array([[0.9], [0.9], [0.8]], np.float32)
+_FORCE = np.array([[0.6], [0.6], [1.2]], np.float32)
+_LOW = np.array([[PLAYER - HALF_LENGTH], [PLAYER - HALF_WIDTH], [-_TILT]], np.float32)
+_HIGH = np.array([[-PLAYER], [HALF_WIDTH - PLAYER], [_TILT]], np.float32)
+_WALLS = np.array([[HALF_LENGTH - PUCK], [HALF_WIDTH - PUCK]], np.float32)  # for the middle of the puck, by x and y
+
+_SIDES = np.array([[1.0], [-1.0]], np.float32)  # from the frame of player 0 into each player's own
+_OTHER = [-1, -1, 1, -1, -1, 1]  # how a player's x, y, angle and their velocities look from the other's frame
+_ORDER = ([*range(18)], [*range(6, 12), *range(6), *range(12, 16), 17, 16])  # of rows in an observation, by player
+_SIGNS = np.array([[1] * 6 + _OTHER + [1] * 6, [1] * 6 + _OTHER + [-1] * 4 + [1] * 2], np.float32)[..., None]
+
+_STRIDE, _MIX = np.uint64(0x9E3779B97F4A7C15), (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+class HockeyArrays(VectorWorld):
+    """K games of hockey that step together.
+
+    ``values`` float32 [18, K] is the whole of the physics: x, y, angle and their velocities of player 0 and of player
+    1, each in its own frame; place and velocity of the puck in the frame of player 0; the turns for which player 0 and
+    player 1 may still hold the puck. It may be written to, to arrange a scene.
+
+    A game that is over stays as it is until it is reset.
+
+    >>> games = HockeyArrays(worlds=256)
+    >>> games.reset(range(256), seeds=range(256))
+    >>> games.act([np.zeros((256, 4), "float32")] * 2)
+    >>> games.observe(0).shape, games.reward(1).shape, games.ended()[0].any()
+    ((256, 18), (256,), False)
+    """
+
+    agents = ("player_0", "player_1")
+    can_save = True
+
+    def __init__(self, worlds: int, mode: str = "normal", turns: int | None = None) -> None:
+        self.worlds = whole("worlds", worlds, 1)
+        if mode not in TURNS:
+            raise SettingError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+        self.mode = mode
+        self.turns = TURNS[mode] if turns is None else whole("turns", turns, 1)
+        self.observation_spaces = tuple(gymnasium.spaces.Box(-np.inf, np.inf, (18,), np.float32) for _ in self.agents)
+        self.action_spaces = tuple(gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32) for _ in self.agents)
+        count = self.worlds
+        self.values: Floats = np.zeros((18, count), np.float32)
+        # Views: [player, x and y and angle, K], [player, their velocities, K], [x and y and their velocities, K].
+        players = self.values[:12].reshape(2, 6, count)
+        self._places, self._speeds = players[:, :3], players[:, 3:]
+        self._puck, self._hold = self.values[12:16], self.values[16:]
+        self._streams: NDArray[np.uint64] = np.random.SeedSequence().generate_state(count, np.uint64).astype(np.uint64)
+        self._starters = np.zeros(count, np.int8)
+        self._turn = np.full(count, -1, np.int32)  # before the first reset
+        self._won = np.zeros(count, np.int8)  # by player 0 (1), player 1 (-1) or nobody
+        self._over = np.ones(count, np.bool_)
+        self._earned = np.zeros((2, count), np.float32)
+
+    def reset(self, worlds: Sequence[int] | NDArray[np.int64], seeds: Sequence[int] | None = None) -> None:
+        """Begin new games in some worlds. One seed, one game; without seeds their streams go on.
+
+        With a seed chance says who starts; without one the players take turns.
+        """
+        chosen = np.asarray(worlds, np.int64)
+        if seeds is not None:
+            self._streams[chosen] = _mixed(np.asarray(seeds, np.uint64))
+            self._starters[chosen] = self._draw(chosen, 1)[0] < 0.5
+        else:
+            self._starters[chosen] ^= 1
+        self.values[:, chosen] = self._scene(chosen)
+        self._turn[chosen] = 0
+        self._won[chosen] = 0
+        self._over[chosen] = False
+        self._earned[:, chosen] = 0
+
+    def observe(self, agent: int) -> Floats:
+        """What a player sees in each world [K, 18]: itself, the other, the puck, the turns left to hold it.
+
+        x, y, angle, the velocities of the three; the same of the other; x, y of the puck, the velocities of both; for
+        how many turns the player, and the other, may still hold it. All of it in the player's own frame.
+        """
+        return np.ascontiguousarray((self.values[_ORDER[agent]] * _SIGNS[agent]).T)
+
+    def act(self, actions: Sequence[Any]) -> None:
+        """Play one turn: force along x and y, torque, and shoot (above 0.5), [K, 4] for each player, from -1 to 1."""
+        given = self._checked(actions)
+        over = self._over
+        before = self.values.copy() if over.any() else None
+        self._move_players(given)
+        aim = heading(self._places[:, 2])
+        held = self._hold > 0
+        self._move_puck(aim, held, given[:, 3] > 0.5)
+        self._bounce_off_walls()
+        gap = self._meet_players(aim, held)
+        if before is not None:
+            np.copyto(self.values, before, where=over)
+        self._settle(gap, over)
+
+    def reward(self, agent: int) -> Floats:
+        """What a player earned in the last turn, [K]."""
+        earned: Floats = self._earned[agent].copy()
+        return earned
+
+    def ended(self) -> tuple[Flags, Flags]:
+        """Which games are over: by a goal (terminated) or for want of time (truncated), [K] each."""
+        scored = self._won != 0
+        return scored, self._over & ~scored & (self._turn >= 0)
+
+    def winners(self, agent: int) -> NDArray[np.int8]:
+        """How the games stand for a player, [K]: 1 won, -1 lost, 0 neither."""
+        standing: NDArray[np.int8] = -self._won if agent else self._won.copy()
+        return standing
+
+    def get_state(self) -> Snapshot:
+        """Everything that decides what happens next, as nested tuples of plain values."""
+        if (self._turn < 0).any():
+            raise NotReadyError("there is no state yet: call reset() first")
+        return (self._header(), *(part.tobytes() for part in self._parts()))
+
+    def set_state(self, state: Snapshot) -> None:
+        """Go on from a snapshot of as many worlds with the same settings, bit for bit."""
+        for part, saved in zip(self._parts(), opened(state, self._header()), strict=True):
+            part[...] = np.frombuffer(saved, part.dtype).reshape(part.shape)
+
+    # Machinery
+
+    def _header(self) -> Snapshot:
+        return ("hockey", self.worlds, self.mode, self.turns)
+
+    def _parts(self) -> tuple[NDArray[Any], ...]:
+        return (self.values, self._streams, self._starters, self._turn, self._won, self._over, self._earned)
+
+    def _draw(self, chosen: NDArray[np.int64], count: int) -> Floats:
+        """Numbers from 0 to 1, each world's from its own stream, [count, chosen]."""
+        drawn = np.empty((count, len(chosen)), np.float32)
+        for row in drawn:
+            self._streams[chosen] += _STRIDE
+            row[:] = (_mixed(self._streams[chosen]) >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+        return drawn
+
+    def _scene(self, chosen: NDArray[np.int64]) -> Floats:
+        """Where a game begins, [18, chosen]."""
+        scene = np.zeros((18, len(chosen)), np.float32)
+        along, across, along_0, across_0, along_1, across_1 = self._draw(chosen, 6)
+        scene[12], scene[13] = -0.8 - 1.4 * along, 3.0 * across - 1.5  # in player 0's half
+        if self.mode == "normal":
+            scene[[0, 6]] = -3.5
+            scene[12:14] *= np.where(self._starters[chosen], -1.0, 1.0).astype(np.float32)
+            return scene
+        scene[0], scene[1] = -4.0 + 0.8 * along_0, 3.0 * across_0 - 1.5
+        scene[6], scene[7] = -4.0 + 2.0 * along_1, 3.0 * across_1 - 1.5
+        if self.mode == "defence":  # the puck comes from the other half, bound for player 0's goal
+            scene[12] *= -1.0
+            way_x, way_y = -HALF_LENGTH - scene[12], MOUTH * (2.0 * along_1 - 1.0) - scene[13]
+            speed = (9.0 + 6.0 * across_1) / np.sqrt(way_x * way_x + way_y * way_y)
+            scene[14], scene[15] = speed * way_x, speed * way_y
+        return scene
+
+    def _checked(self, actions: Sequence[Any]) -> Floats:
+        """The actions as [player, 4, K], within their bounds."""
+        given = np.empty((2, 4, self.worlds), np.float32)
+        for agent, action in enumerate(actions):
+            array = np.asarray(action)
+            if array.shape != (self.worlds, 4):
+                raise SettingError(
+                    f"the actions of player_{agent} have shape {array.shape}; expected {(self.worlds, 4)}"
+                )
+            given[agent] = array.T
+        if not np.isfinite(given).all():
+            player, _, world = np.argwhere(~np.isfinite(given))[0].tolist()
+            raise SettingError(
+                f"the action of player_{player} in world {world} is {given[player, :, world].tolist()}; "
+                "expected finite numbers"
+            )
+        inside: Floats = np.minimum(np.maximum(given, -1.0), 1.0)
+        return inside
+
+    def _move_players(self, given: Floats) -> None:
+        places, speeds = self._places, self._speeds
+        speeds *= _KEEP
+        speeds += _FORCE * given[:, :3]
+        places += _DT * speeds
+        inside = np.minimum(np.maximum(places, _LOW), _HIGH)
+        speeds *= inside == places  # who runs into a limit stands
+        places[...] = inside
+
+    def _move_puck(self, aim: Floats, held: Flags, shoot: Flags) -> None:
+        """It glides, or rides with its holder, or is shot."""
+        self._puck[2:] *= _GLIDE
+        self._puck[:2] += _DT * self._puck[2:]
+        if not held.any():
+            return
+        self._hold -= held
+        shots = held & (shoot | (self._hold == 0))
+        ride = np.empty((2, 4, self.worlds), np.float32)  # the puck of each holder
+        ride[:, :2] = self._places[:, :2] + REACH * aim
+        ride[:, 2:] = self._speeds[:, :2] + (SHOT * shots)[:, None] * aim
+        ride *= _SIDES[..., None]
+        for player in (0, 1):
+            np.copyto(self._puck, ride[player], where=held[player])
+        self._hold *= ~shots
+
+    def _bounce_off_walls(self) -> None:
+        """A puck that meets an end of the rink between the posts is a goal, and stays there."""
+        place, speed = self._puck[:2], self._puck[2:]
+        inside = np.minimum(np.maximum(place, -_WALLS), _WALLS)
+        met = inside != place
+        if not met.any():
+            return
+        place[...] = inside
+        np.copyto(speed, -_WALL_BOUNCE * np.copysign(speed, place), where=met)
+        goal = met[0] & (np.abs(place[1]) < MOUTH) & ~self._over
+        np.copyto(self._won, np.sign(place[0]).astype(np.int8), where=goal)
+
+    def _meet_players(self, aim: Floats, held: Flags) -> Floats:
+        """A free puck is caught by the front of a player, or bounces off. Gives the gap between both, [player, K]."""
+        puck = self._puck.reshape(2, 2, -1) * _SIDES[:, None, None]  # [player, place and velocity, x and y, K]
+        away = puck[:, 0] - self._places[:, :2]
+        distance = np.sqrt(away[:, 0] * away[:, 0] + away[:, 1] * away[:, 1])
+        gap: Floats = distance - np.float32(REACH)
+        near = (gap < 0) & ~(held[0] | held[1])
+        if near.any():
+            away /= np.maximum(distance, np.float32(1e-6))[:, None]
+            closing = ((puck[:, 1] - self._speeds[:, :2]) * away).sum(1)
+            meets = near & (closing < 0)
+            caught = meets & ((away * aim).sum(1) > _FRONT) & (puck[:, 0, 0] < 0)
+            struck = meets & ~caught
+            away *= _SIDES[:, None]
+            push = away * (struck * ((-1.0 - _PLAYER_BOUNCE) * closing))[:, None]
+            lift = away * (near * -gap)[:, None]
+            self._puck[:2] += lift[0] + lift[1]
+            self._puck[2:] += push[0] + push[1]
+            self._hold[caught] = HOLD
+        return np.maximum(gap, 0.0)
+
+    def _settle(self, gap: Floats, before: Flags) -> None:
+        """What the turn pays, and whose game it ended."""
+        mine = self._puck[0] * _SIDES < 0
+        earned = self._earned
+        np.multiply(gap, mine * np.float32(-_CARE), out=earned)
+        earned += _SIDES * (np.float32(_GOAL) * self._won)
+        earned *= ~before
+        self._turn += ~before
+        self._over = (self._won != 0) | (self._turn >= self.turns) | before
+
+
+def heading(angle: Floats) -> Floats:
+    """Cosine and sine of angles within the reach of a player's turn, [player, 2, K] for angles [player, K]."""
+    square = angle * angle
+    cosine, sine = 1.0 - square / 90.0, 1.0 - square / 72.0
+    for c, s in ((56.0, 42.0), (30.0, 20.0), (12.0, 6.0)):
+        cosine, sine = 1.0 - square / c * cosine, 1.0 - square / s * sine
+    return np.stack([1.0 - square / 2.0 * cosine, angle * sine], axis=-2)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The output function of SplitMix64: every bit of a word changes half of the bits of what it gives."""
+    words = (words ^ (words >> np.uint64(30))) * _MIX[0]
+    words = (words ^ (words >> np.uint64(27))) * _MIX[1]
+    return words ^ (words >> np.uint64(31))
