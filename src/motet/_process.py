@@ -11,10 +11,12 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib.util
+import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,13 +24,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
 from motet.errors import MotetError, WaitTimeoutError
 
-__all__ = ["Child", "Portable", "check_main_guard", "context", "one_thread"]
+__all__ = ["Child", "Portable", "check_main_guard", "context", "host_children", "interrupts", "one_thread"]
 
 _MAX_TRACEBACK = 64 * 1024
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -172,6 +174,70 @@ def one_thread() -> None:
     """One numeric thread in this process. Several processes that each use all cores are 7 to 15 times slower."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C or SIGTERM once: set the event. Twice: at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def host_children() -> None:
+    """Let this child start children of its own, as quickly as its parent starts children, and take them with it.
+
+    A child of a fork server would begin by starting a server of its own, which loads everything once more. Instead a
+    copy of this process, as it is now and without its descriptors, becomes that server: call it first thing, before
+    anything is here that children should not see.
+    """
+    from multiprocessing import forkserver
+
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    known = inspect.signature(forkserver.main).parameters
+    if not isinstance(context(), ForkServerContext) or "authkey_r" in known:  # 3.14: then it is started as usual
+        return
+    with socket.socket(socket.AF_UNIX) as listener:
+        address = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
+        listener.bind(address)
+        os.chmod(address, 0o600)
+        listener.listen()
+        alive_r, alive_w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _serve(listener.fileno(), alive_r)
+        os.close(alive_r)
+    server: Any = forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
+
+
+def _serve(listener: int, alive: int) -> NoReturn:
+    """Be a fork server until the one who started it is gone."""
+    from multiprocessing import forkserver
+
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        for name in os.listdir("/dev/fd"):
+            if int(name) > 2 and int(name) not in (listener, alive):
+                with contextlib.suppress(OSError):  # the one that listed them
+                    os.close(int(name))
+        forkserver.main(listener, alive, [])
+    finally:
+        os._exit(0)
 
 
 def _enter(

@@ -12,11 +12,9 @@ import functools
 import importlib
 import math
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +25,7 @@ from motet._book import Book, Result, fill
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner
 from motet._evaluator import play_evaluator
-from motet._process import Child, Portable, check_main_guard
+from motet._process import Child, Portable, check_main_guard, interrupts
 from motet._runs import hold
 from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig
@@ -250,7 +248,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
     given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(probe.agents, algorithm)
     if set(given) != set(probe.agents):
         raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(probe.agents)}")
-    having_masks = _masked(probe)
+    having_masks = masked_agents(probe)
     parts = []
     for i, name in enumerate(probe.agents):
         chosen = algorithm_config(given[name])
@@ -318,7 +316,7 @@ def _made(factory: Callable[[], Any]) -> Any:
         raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
 
 
-def _masked(world: World) -> set[int]:
+def masked_agents(world: World) -> set[int]:
     """The agents that have action masks: seen by playing until everybody had a turn, or for a while."""
     seen: set[int] = set()
     found: set[int] = set()
@@ -385,7 +383,7 @@ def _play_serial(
     serial = Serial(handles, kept)
     book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial)
 
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
 
         def each_round() -> bool:
             book.tick()
@@ -433,7 +431,7 @@ def _play_processes(
         roles.append(evaluator())
     supervisor = Supervisor(roles, limits, say)
     book = Book(handles, settings, directory, Watch(handles, roles), watch)
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
         try:
             supervisor.start()
             while not (supervisor.finished() or interrupted.is_set() or book.out_of_time() or book.good_enough()):
@@ -452,27 +450,6 @@ def _play_processes(
             raise ChildError(f"{error}{where}") from error
         finally:
             supervisor.kill()
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C or SIGTERM once: set the event. Twice: at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:
