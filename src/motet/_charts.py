@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Line:
     kind: Literal["line", "dots", "dashes"] = "line"
     colour: int | None = None
     """Curves of one number have one colour; by default each has its own."""
+    behind: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
+    """Curves that this one sums up, drawn faintly behind it."""
 
 
 def lines(
@@ -49,6 +51,7 @@ def lines(
     y_label: str = "",
     caption: Child = None,
     from_zero: bool = False,
+    beside: Sequence[Line] = (),
     height_rem: float = 15,
 ) -> Html:
     """Curves with bands. A curve's name hides and shows it; pointing at the chart tells the values.
@@ -60,58 +63,65 @@ def lines(
         y_label: what stands on the axis from bottom to top.
         caption: below it.
         from_zero: let the upright axis begin at 0, also where all values are far above it.
+        beside: curves of charts that this one is to be compared with: all get the same axes.
         height_rem: of the drawing, in units of the page's letters.
     """
-    for line in series:
+    for line in (*series, *beside):
         _check(line)
-    curves = [line for line in series if _drawn(line.x, line.y)]
+    curves = [line for line in series if _points(line)]
     if not curves:
         return _empty(title, caption)
-    xs = _limits([line.x for line in curves])
-    values = [part for line in curves for part in (line.y, line.low, line.high) if part is not None]
-    ys = _padded(*_limits([*values, [0.0]] if from_zero else values), from_zero)
+    points = [point for line in (*curves, *beside) for point in _points(line)]
+    xs = _limits([x for x, _ in points])
+    low, high = _limits([y for _, y in points] + ([0.0] if from_zero else []))
+    ys = _padded(low, high, from_zero)
     across, up = _Scale(*xs), _Scale(*ys, upright=True)
-    shapes: list[Html] = [_rule(up(tick), "grid") for tick in ticks(*ys)]
-    if ys[0] < 0 < ys[1]:
-        shapes.append(_rule(up(0.0), "zero"))
-    data, legend = [], []
-    bands: list[Html] = []
-    strokes: list[Html] = []
-    for i, line in enumerate(curves):
-        look = _look(line.colour if line.colour is not None else i)
-        if line.low is not None and line.high is not None:
-            area = _area(line, across, up)
-            bands.append(Html("path", Html("title", line.name), d=area, class_=f"{look} band", data_line=i))
-        strokes.append(
-            Html(
-                "path", Html("title", line.name), d=_curve(line, across, up), class_=f"{look} {line.kind}", data_line=i
-            )
-        )
-        dots = "dot" if line.kind == "dots" else ""
-        legend.append(
-            Html(
-                "button",
-                Html("span", class_=f"swatch {look} {line.kind}"),
-                Html("span", line.name),
-                type="button",
-                aria_pressed="true",
-                data_line=i,
-            )
-        )
-        data.append(
-            {"n": plain(line.name), "k": f"{look} {dots}".strip()}
-            | {key: _rounded(part) for key, part in zip("xylh", _parts(line), strict=True) if part is not None}
-        )
-    known = json.dumps({"x": [*map(float, xs)], "y": [*map(float, ys)], "s": data}, separators=(",", ":"))
-    label = f"{title}: {', '.join(line.name for line in curves[:12])}"
+    known = {"x": xs, "y": ys, "s": [_told(i, line) for i, line in enumerate(curves)]}
+    drawing = _svg(
+        [
+            *(_rule(up(tick), "grid") for tick in ticks(*ys)),
+            *([_rule(up(0.0), "zero")] if ys[0] < 0 < ys[1] else []),
+            *(shape for i, line in enumerate(curves) for shape in _behind(i, line, across, up)),
+            *(_stroke(i, line, across, up) for i, line in enumerate(curves)),
+        ],
+        f"{title}: {', '.join(line.name for line in curves[:12])}",
+    )
+    data = {"data_chart": json.dumps(known, separators=(",", ":"))}
     return Html(
         "figure",
         Html("figcaption", Html("strong", title)),
-        Html("div", legend, class_="legend") if len(curves) > 1 or curves[0].name else None,
-        _axes(_svg([*shapes, *bands, *strokes], label), xs, ys, x_label, y_label, height_rem, {"data_chart": known}),
+        Html("div", [_entry(i, line) for i, line in enumerate(curves)], class_="legend") if len(curves) > 1 else None,
+        _axes(drawing, xs, ys, x_label, y_label, height_rem, data),
         _caption(caption),
         class_="chart",
     )
+
+
+def _behind(i: int, line: Line, across: _Scale, up: _Scale) -> list[Html]:
+    look, found = _look(i, line), []
+    if line.low is not None and line.high is not None:
+        area = _area(line.x, line.low, line.high, across, up)
+        found.append(Html("path", Html("title", line.name), d=area, class_=f"{look} band", data_line=i))
+    if faint := "".join(_curve(xs, ys, across, up) for xs, ys in line.behind):
+        found.append(Html("path", d=faint, class_=f"{look} faint", data_line=i))
+    return found
+
+
+def _stroke(i: int, line: Line, across: _Scale, up: _Scale) -> Html:
+    draw = _dots if line.kind == "dots" else _curve
+    kind = f"{_look(i, line)} {line.kind}"
+    return Html("path", Html("title", line.name), d=draw(line.x, line.y, across, up), class_=kind, data_line=i)
+
+
+def _entry(i: int, line: Line) -> Html:
+    swatch = Html("span", class_=f"swatch {_look(i, line)} {line.kind}")
+    return Html("button", swatch, Html("span", line.name), type="button", aria_pressed="true", data_line=i)
+
+
+def _told(i: int, line: Line) -> dict[str, Any]:
+    """What the script tells of a curve."""
+    values = {key: _rounded(part) for key, part in zip("xylh", _parts(line), strict=True) if part is not None}
+    return {"n": plain(line.name), "k": f"{_look(i, line)} {line.kind}", **values}
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,7 @@ def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child =
     if not known:
         return _empty(title, caption)
     ends = [end for bar in known for end in (bar.value, bar.low, bar.high) if end is not None]
-    low, high = _limits([[*ends, 0.0]])
+    low, high = _limits([*ends, 0.0])
     marks = ticks(low, high)
     low, high = min(low, marks[0]), max(high, marks[-1])
     across = _Scale(low, high)
@@ -158,7 +168,7 @@ def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = ""
     found = {name: [float(v) for v in values if math.isfinite(v)] for name, values in rows.items()}
     if not any(len(values) for values in found.values()):
         return _empty(title, caption)
-    low, high = _padded(*_limits(found.values()), False)
+    low, high = _padded(*_limits([value for values in found.values() for value in values]), False)
     marks, across = ticks(low, high), _Scale(low, high)
     cells: list[Html] = []
     for i, (name, values) in enumerate(found.items()):
@@ -330,21 +340,22 @@ def _rule(y: float, kind: str) -> Html:
     return Html("line", x1=0, x2=f"{_SPAN:g}", y1=f"{y:.1f}", y2=f"{y:.1f}", class_=kind)
 
 
-def _curve(line: Line, across: _Scale, up: _Scale) -> str:
-    points = [(across(x), up(y)) if _finite(x, y) else None for x, y in zip(line.x, line.y, strict=True)]
-    if line.kind == "dots":
-        return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in filter(None, points))
+def _curve(xs: Sequence[float], ys: Sequence[float], across: _Scale, up: _Scale) -> str:
+    points = [(across(x), up(y)) if _finite(x, y) else None for x, y in zip(xs, ys, strict=True)]
     return "".join(
         f"M{run[0][0]:.1f} {run[0][1]:.1f}" + ("".join(f"L{x:.1f} {y:.1f}" for x, y in run[1:]) or "h0")
         for run in _runs(points)
     )
 
 
-def _area(line: Line, across: _Scale, up: _Scale) -> str:
-    assert line.low is not None and line.high is not None
+def _dots(xs: Sequence[float], ys: Sequence[float], across: _Scale, up: _Scale) -> str:
+    return "".join(f"M{across(x):.1f} {up(y):.1f}h0" for x, y in zip(xs, ys, strict=True) if _finite(x, y))
+
+
+def _area(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], across: _Scale, up: _Scale) -> str:
     points = [
         (across(x), up(low), up(high)) if _finite(x, low, high) else None
-        for x, low, high in zip(line.x, line.low, line.high, strict=True)
+        for x, low, high in zip(xs, lows, highs, strict=True)
     ]
     found = []
     for run in _runs(points):
@@ -372,7 +383,7 @@ def _check(line: Line) -> None:
     sizes = {len(part) for part in _parts(line) if part is not None}
     if len(sizes) > 1 or (line.low is None) != (line.high is None):
         raise SettingError(
-            f"line {line.name!r}: given arrays of lengths {sorted(sizes)}, expected equal ones, or no band"
+            f"line {line.name!r}: given arrays of lengths {sorted(sizes)}, expected equal ones, with both ends of a band"
         )
 
 
@@ -380,17 +391,19 @@ def _parts(line: Line) -> tuple[Sequence[float] | None, ...]:
     return line.x, line.y, line.low, line.high
 
 
+def _points(line: Line) -> list[tuple[float, float]]:
+    """Everything that is drawn of a line."""
+    curves = [(line.x, part) for part in (line.y, line.low, line.high) if part is not None]
+    pairs = ((x, y) for xs, ys in (*curves, *line.behind) for x, y in zip(xs, ys, strict=True))
+    return [(float(x), float(y)) for x, y in pairs if _finite(x, y)]
+
+
 def _finite(*values: float) -> bool:
     return all(math.isfinite(value) for value in values)
 
 
-def _drawn(xs: Sequence[float], ys: Sequence[float]) -> bool:
-    return any(_finite(x, y) for x, y in zip(xs, ys, strict=True))
-
-
-def _limits(parts: Iterable[Sequence[float]]) -> tuple[float, float]:
-    known = [float(value) for part in parts for value in part if math.isfinite(value)]
-    low, high = min(known), max(known)
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
     return (low, high) if high > low else (low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0))
 
 
@@ -403,7 +416,8 @@ def _rounded(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
-def _look(number: int) -> str:
+def _look(number: int, line: Line | None = None) -> str:
+    number = number if line is None or line.colour is None else line.colour
     return f"c{number % _COLOURS}" + (" again" if number >= _COLOURS else "")
 
 
