@@ -4,9 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from motet._crowd import OneByOne, Together
 from motet.actor import Memory, Seat, act
 from motet.errors import WorldError
-from motet.world import End, World
+from motet.world import End, VectorWorld, World
 
 
 class Script(World):
@@ -49,12 +50,22 @@ class Script(World):
         return over
 
 
-class Rows(list):
-    def append(self, observation, action, reward, **named):
-        super().append({"observation": observation.tolist(), "action": int(action), "reward": reward, **named})
+class Rows:
+    """What would go into lanes, one list each."""
 
-    def interrupt(self):
-        super().append("interrupted")
+    def __init__(self, lanes):
+        self.lanes = [[] for _ in range(lanes)]
+
+    def __getitem__(self, lane):
+        return self.lanes[lane]
+
+    def append(self, lanes, **named):
+        for i, lane in enumerate(lanes):
+            row = {name: values[i].tolist() for name, values in named.items()}
+            self.lanes[lane].append(row)
+
+    def interrupt(self, lane):
+        self.lanes[lane].append("interrupted")
 
 
 class Fixed:
@@ -81,13 +92,17 @@ class Source:
 
 
 def seats(worlds):
-    return [Seat(Fixed(), Source(), [Rows() for _ in range(worlds)], header=("epsilon",)) for _ in range(2)]
+    return [Seat(Fixed(), Source(), Rows(worlds), header=("epsilon",)) for _ in range(2)]
+
+
+def crowd(worlds, remake=None):
+    return OneByOne(worlds, (False, False), remake)
 
 
 def test_rewards_belong_to_the_action_before_them_and_ends_carry_what_was_seen_last():
     worlds, places = [Script()], seats(1)
     memory = Memory.fresh(1, places)
-    rounds = act(worlds, places, memory, lambda w, n: 100 * w + n)
+    rounds = act(crowd(worlds), places, memory, lambda w, n: 100 * w + n)
     for _ in range(6):
         next(rounds)
     a, b = places[0].writers[0], places[1].writers[0]
@@ -99,7 +114,7 @@ def test_rewards_belong_to_the_action_before_them_and_ends_carry_what_was_seen_l
     assert [row["version"] for row in a] == [1, 3, 5]
     assert (a[-1]["terminated"], a[-1]["truncated"]) == (True, False)
     assert (b[-1]["terminated"], b[-1]["truncated"]) == (False, True)
-    assert a[-1]["final_observation"].tolist() == [3, 0]
+    assert a[-1]["final_observation"] == [3, 0]
     assert "final_observation" not in a[0]
     # The first turn of b came after it had earned 0.5 on a's turn: that belongs to no action, only to the return.
     assert [(e.agent, e.total, e.steps) for e in memory.finished] == [(0, 31.5, 3), (1, 34.5, 3)]
@@ -108,7 +123,7 @@ def test_rewards_belong_to_the_action_before_them_and_ends_carry_what_was_seen_l
 
 def test_episodes_follow_each_other_with_seeds_of_their_own():
     worlds, places = [Script(), Script()], seats(2)
-    rounds = act(worlds, places, Memory.fresh(2, places), lambda w, n: 100 * w + n)
+    rounds = act(crowd(worlds), places, Memory.fresh(2, places), lambda w, n: 100 * w + n)
     for _ in range(13):
         next(rounds)
     assert worlds[0].seeds == [0, 1, 2]
@@ -120,11 +135,11 @@ def test_episodes_follow_each_other_with_seeds_of_their_own():
 def test_a_world_that_raises_ends_it_or_is_made_anew():
     worlds, places = [Script(raises_at=(1, 0)), Script()], seats(2)
     with pytest.raises(WorldError, match="boom"):
-        for _ in act(worlds, places, Memory.fresh(2, places), lambda w, n: n):
+        for _ in act(crowd(worlds), places, Memory.fresh(2, places), lambda w, n: n):
             pass
     worlds, places = [Script(raises_at=(1, 0)), Script()], seats(2)
     memory = Memory.fresh(2, places)
-    rounds = act(worlds, places, memory, lambda w, n: n, remake=lambda w: Script())
+    rounds = act(crowd(worlds, remake=Script), places, memory, lambda w, n: n)
     for _ in range(10):
         next(rounds)
     assert memory.remade == 1
@@ -135,7 +150,84 @@ def test_a_world_that_raises_ends_it_or_is_made_anew():
 
 def test_a_sync_interval_looks_less_often():
     places = seats(1)
-    rounds = act([Script()], places, Memory.fresh(1, places), lambda w, n: n, sync_interval=4)
+    rounds = act(crowd([Script()]), places, Memory.fresh(1, places), lambda w, n: n, sync_interval=4)
     for _ in range(8):
         next(rounds)
     assert places[0].subscriber.version == 2
+
+
+class Duel(VectorWorld):
+    """Two agents at once. World w ends after w + 2 steps, the even ones by termination; numbers tell who is where."""
+
+    agents = ("a", "b")
+    observation_spaces = (gymnasium.spaces.Box(-1e9, 1e9, (2,)),) * 2
+    action_spaces = (gymnasium.spaces.Discrete(5),) * 2
+
+    def __init__(self, worlds):
+        self.worlds, self.t = worlds, np.zeros(worlds, np.int64)
+        self.seeds = [[] for _ in range(worlds)]
+
+    def reset(self, worlds, seeds):
+        for world, seed in zip(worlds, seeds, strict=True):
+            self.t[world] = 0
+            self.seeds[world].append(seed)
+
+    def observe(self, agent):
+        return np.stack([self.t, np.full(self.worlds, agent)], 1).astype(np.float32)
+
+    def act(self, actions):
+        assert [a.shape for a in actions] == [(self.worlds,)] * 2
+        self.t += 1
+
+    def reward(self, agent):
+        return self.t + 0.5 * agent
+
+    def ended(self):
+        last, even = self.t == np.arange(self.worlds) + 2, np.arange(self.worlds) % 2 == 0
+        return last & even, last
+
+
+def test_worlds_stepped_as_arrays_end_and_begin_at_their_own_time():
+    vector, places = Duel(3), seats(3)
+    memory = Memory.fresh(3, places)
+    rounds = act(Together(vector), places, memory, lambda w, n: 100 * w + n)
+    for _ in range(6):
+        next(rounds)
+    assert vector.seeds == [[0, 1, 2], [100, 101], [200, 201]]
+    a, b = places[0].writers, places[1].writers
+    assert [row["reward"] for row in a[0]] == [1, 2, 1, 2, 1, 2]
+    assert [row["reward"] for row in b[1]] == [1.5, 2.5, 3.5, 1.5, 2.5, 3.5]
+    assert [row["observation"] for row in b[2]] == [[0, 1], [1, 1], [2, 1], [3, 1], [0, 1]]
+    ends = [[(row.get("terminated"), row.get("truncated")) for row in a[world]] for world in range(3)]
+    assert ends[0] == [(None, None), (True, False)] * 3, "a termination is no truncation"
+    assert ends[1] == [(None, None), (None, None), (False, True)] * 2
+    assert b[1][2]["final_observation"] == [3, 1]
+    assert sorted(e.total for e in memory.finished if e.agent == 0) == [3, 3, 3, 6, 6, 10]
+    assert memory.closed == [17, 17], "of six rounds the third world's last reward is not known yet"
+
+
+def test_a_reward_that_is_no_number_is_refused_with_agent_and_world():
+    class Bad(Duel):
+        def reward(self, agent):
+            return np.where(np.arange(self.worlds) == agent, np.nan, 0.0)
+
+    places = seats(2)
+    with pytest.raises(WorldError, match=r"Bad \(agent a, world 0\): the reward is nan"):
+        next(act(Together(Bad(2)), places, Memory.fresh(2, places), lambda w, n: 0))
+
+
+def test_frames_are_stacked_by_world_and_repeat_the_first_one():
+    vector, places = Duel(2), seats(2)
+    shown = []
+    for seat in places:
+        seat.n_frames = 3
+    answer = Fixed()
+    places[0].behaviour.act = lambda seen, masks: (
+        shown.append(seen[:, :, 0].tolist()), answer.act(seen[:, -1], masks)
+    )[1]  # fmt: skip
+    places[1].behaviour.act = lambda seen, masks: answer.act(seen[:, -1], masks)
+    rounds = act(Together(vector), places, Memory.fresh(2, places), lambda w, n: 0)
+    for _ in range(5):
+        next(rounds)
+    assert [rows[0] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert [rows[1] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]

@@ -8,6 +8,7 @@ learner does what is due.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from motet._board import FINISHED, Board, Pulse
+from motet._crowd import make_crowd
 from motet._memory import Array, Segment
 from motet._process import Portable
 from motet.actor import Memory, Seat, act
@@ -28,7 +30,6 @@ from motet.learner import Desk, learn, restore, vault_header
 from motet.pace import Pace
 from motet.publication import HeaderField, Publication
 from motet.replay import Field, Replay, ReplaySpec
-from motet.world import World, as_world
 
 __all__ = ["Handles", "Part", "Roster", "play_actor", "play_learner", "seed_for"]
 
@@ -82,12 +83,19 @@ class Roster:
 
     def replay_spec(self, part: Part) -> ReplaySpec:
         """The replay of one agent."""
-        extra = {name: Field(item.shape, item.dtype, item.next) for name, item in part.settings.extra.items()}
+        settings = part.settings
+        extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
+        least = 2 * self.lanes
+        if settings.once:
+            # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
+            # where they show a beat, and never for room.
+            waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
+            least = self.lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
         return ReplaySpec(
             observation=part.observation_space,
             action=part.action_space,
             extra=extra,
-            capacity=max(part.settings.capacity, 2 * self.lanes),
+            capacity=max(settings.capacity, least),
             lanes=self.lanes,
             once=part.settings.once,
             checked=self.checked,
@@ -147,10 +155,45 @@ class Handles:
         """Steps that an agent has done."""
         return self.steps_before[agent] + self.replays[agent].steps
 
-    def owed(self, stack: int) -> tuple[int, int]:
-        """Updates and steps of a stack as the pace counts them: since its replays began."""
-        done = int(self.board.learned[stack, 0]) - self.updates_before[stack]
-        return done, min(self.replays[agent].steps for agent in self.roster.stacks[stack])
+    def may_act(self, stack: int) -> bool:
+        """Whether the pace of a stack allows one more round of acting."""
+        pace, settings = self.roster.pace, self.settings(stack)
+        if settings.once:
+            return pace.may_act_once(self._done(stack), self._batches(stack))
+        return pace.may_act(self._done(stack), self._steps(stack), warm_up(settings))
+
+    def may_learn(self, stack: int) -> bool:
+        """Whether there are rows enough, and the pace of a stack allows one more update."""
+        pace, settings = self.roster.pace, self.settings(stack)
+        if settings.once:
+            return pace.may_learn_once(self._done(stack), self._batches(stack))
+        return pace.may_learn(self._done(stack), self._steps(stack), warm_up(settings))
+
+    def is_behind(self, stack: int) -> bool:
+        """Whether updates are due that a stack has not done."""
+        settings = self.settings(stack)
+        if settings.once:
+            return self._done(stack) < self._batches(stack)
+        return self._done(stack) < self.roster.pace.due(self._steps(stack), warm_up(settings))
+
+    def settings(self, stack: int) -> ReaderSettings:
+        """What a stack asked of its replays."""
+        return self.roster.parts[self.roster.stacks[stack][0]].settings
+
+    # As the pace counts: since the replays began.
+
+    def _done(self, stack: int) -> int:
+        return int(self.board.learned[stack, 0]) - self.updates_before[stack]
+
+    def _steps(self, stack: int) -> int:
+        return min(self.replays[agent].steps for agent in self.roster.stacks[stack])
+
+    def _batches(self, stack: int) -> int:
+        """Whole batches of rows that are read once: a cursor moves by fragments, and each needs the row behind it."""
+        settings, lanes = self.settings(stack), range(self.roster.lanes)
+        replays = [self.replays[agent] for agent in self.roster.stacks[stack]]
+        fragments = [sum(max(r.words(lane).head - 1, 0) // settings.length for lane in lanes) for r in replays]
+        return min(fragments) // settings.batch_size
 
 
 class Counter:
@@ -188,7 +231,8 @@ class Acting:
         roster = handles.roster
         self.index, self._seed = index, roster.seed
         lanes = range(index * roster.worlds_per_actor, (index + 1) * roster.worlds_per_actor)
-        self.worlds: list[World] = [as_world(roster.world.value()) for _ in lanes]
+        masked = [part.masked for part in roster.parts]
+        self.crowd = make_crowd(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
         self.seats = []
         for i, part in enumerate(roster.parts):
             behaviour = part.config.behaviour(part.observation_space, part.action_space)
@@ -197,19 +241,18 @@ class Acting:
                 Seat(
                     behaviour=behaviour,
                     subscriber=handles.publications[i].subscriber(),
-                    writers=[handles.replays[i].writer(lane, goes_on=goes_on) for lane in lanes],
+                    writers=handles.replays[i].writers(lanes, goes_on=goes_on),
                     header=tuple(part.config.header),
                     n_frames=part.settings.n_frames,
                     masked=part.masked,
                 )
             )
-        self.memory = Memory.fresh(len(self.worlds), self.seats)
+        self.memory = Memory.fresh(self.crowd.worlds, self.seats)
         self.rounds: Iterator[None] = act(
-            self.worlds,
+            self.crowd,
             self.seats,
             self.memory,
             lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
-            (lambda _: as_world(roster.world.value())) if roster.remake_worlds else None,
             roster.sync_interval,
         )
         self._limit = -(-(roster.steps - max(handles.steps_before)) // roster.actors)
@@ -274,7 +317,7 @@ class Learning:
             restore(self.algorithm, desks, kept)
         vault = handles.vaults[index].publisher()
         self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
-        self._warm_up = warm_up(part.settings)
+        self._publish_every = 1 if part.settings.once else roster.publish_every
 
     def _desk(self, handles: Handles, agent: int, place: int, batch: StackedBatch) -> Desk:
         settings, mine = self._settings, batch.agent(place)
@@ -296,16 +339,18 @@ class Learning:
         return int(self.algorithm.counters[0, 0])
 
     @property
+    def once(self) -> bool:
+        """Whether it reads every row once."""
+        return self._settings.once
+
+    @property
     def may_update(self) -> bool:
         """Whether there are rows enough, and the pace allows one more update."""
-        return self._handles.roster.pace.may_learn(*self._handles.owed(self.index), self._warm_up)
+        return self._handles.may_learn(self.index)
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
-        while True:
-            done, steps = self._handles.owed(self.index)
-            if done >= self._handles.roster.pace.due(steps, self._warm_up):
-                return
+        while self._handles.is_behind(self.index):
             self.update()
             if pulse:
                 pulse.beat()
@@ -319,9 +364,9 @@ class Learning:
         """One update."""
         update = next(self.updates)
         self._board.learned[self.index, 0] = self.done
-        if self.done % self._handles.roster.publish_every == 0:
+        if self.done % self._publish_every == 0:
             self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
-        if update is None or self.done % _METRICS_EVERY:
+        if update is None or (self.done % _METRICS_EVERY and not self.once):
             return
         for i, agent in enumerate(self._agents):
             self._board.write_metrics(agent, {name: float(values[i]) for name, values in update.metrics.items()})
@@ -337,7 +382,8 @@ class Learning:
 
 def _arrays(batch: StackedBatch) -> dict[str, Any]:
     """The arrays of one agent's part by the names under which a reader asks for them."""
-    found: dict[str, Any] = {"reward": batch.reward, "discount": batch.discount, "weight": batch.weight}
+    own = ("reward", "discount", "weight", "version", "valid")
+    found: dict[str, Any] = {name: getattr(batch, name) for name in own}
 
     def name(prefix: str, nest: Any) -> None:
         if isinstance(nest, dict):
@@ -417,8 +463,12 @@ def _at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> No
             pulse.waits_for(3)
             time.sleep(0.002)
         else:
-            pulse.waits_for(4)
+            pulse.waits_for(3 if any(learner.once for learner in learners) else 4)
             board.acted.wait(seen, 0.1)
+    if int(board.rounds[:, 0].min()) == FINISHED:  # all is played: rows that are read once are used up
+        for learner in learners:
+            if learner.once:
+                learner.catch_up(pulse)
 
 
 def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
@@ -448,10 +498,7 @@ def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
         if roster.pace.lockstep:
             ready = int(board.learned[:, 1].min()) >= played
         else:
-            ready = all(
-                roster.pace.may_act(*handles.owed(k), warm_up(roster.parts[stack[0]].settings))
-                for k, stack in enumerate(roster.stacks)
-            )
+            ready = all(map(handles.may_act, range(len(roster.stacks))))
         if ready:
             return
         pulse.waits_for(5)

@@ -15,7 +15,7 @@ import numpy as np
 
 from motet._engine import Acting, Handles, Learning
 from motet._process import one_thread
-from motet.actor import Memory, Pending
+from motet.actor import Memory
 
 __all__ = ["Serial"]
 
@@ -59,7 +59,7 @@ class Serial:
     @property
     def can_save(self) -> bool:
         """Whether all worlds can write down their state."""
-        return all(world.can_save for actor in self._actors for world in actor.worlds)
+        return all(actor.crowd.can_save for actor in self._actors)
 
     def keep(self) -> None:
         """Bring the vaults up to date."""
@@ -73,11 +73,7 @@ class Serial:
         """
         notes: dict[str, Any] = {
             "actors": [
-                {
-                    "worlds": [world.get_state() for world in actor.worlds],
-                    "memory": _write_memory(actor.memory),
-                }
-                for actor in self._actors
+                {"worlds": actor.crowd.get_state(), "memory": _write_memory(actor.memory)} for actor in self._actors
             ]
         }
         for actor in self._actors:
@@ -95,8 +91,7 @@ class Serial:
 
     def _pick_up(self, kept: dict[str, Any]) -> None:
         for actor, notes in zip(self._actors, kept["actors"], strict=True):
-            for world, state in zip(actor.worlds, notes["worlds"], strict=True):
-                world.set_state(state)
+            actor.crowd.set_state(notes["worlds"])
             _read_memory(actor.memory, notes["memory"])
             actor.renew()
         for learner in self._learners:
@@ -108,10 +103,7 @@ class Serial:
 
 def _write_memory(memory: Memory) -> dict[str, Any]:
     return {
-        "pending": [[None if row is None else tuple(row) for row in rows] for rows in memory.pending],
-        "frames": [[None if stack is None else stack.stack for stack in stacks] for stacks in memory.frames],
-        "total": memory.total.copy(),
-        "steps": memory.steps.copy(),
+        "places": [place.get_state() for place in memory.places],
         "episodes": list(memory.episodes),
         "rounds": memory.rounds,
         "remade": memory.remade,
@@ -119,13 +111,7 @@ def _write_memory(memory: Memory) -> dict[str, Any]:
 
 
 def _read_memory(memory: Memory, notes: dict[str, Any]) -> None:
-    for w, rows in enumerate(notes["pending"]):
-        memory.pending[w] = [None if row is None else Pending(*row) for row in rows]
-    for stacks, kept in zip(memory.frames, notes["frames"], strict=True):
-        for stack, frames in zip(stacks, kept, strict=True):
-            if stack is not None:
-                stack.stack = frames
-    memory.total[...] = notes["total"]
-    memory.steps[...] = notes["steps"]
+    for place, state in zip(memory.places, notes["places"], strict=True):
+        place.set_state(state)
     memory.episodes = list(notes["episodes"])
     memory.rounds, memory.remade = notes["rounds"], notes["remade"]

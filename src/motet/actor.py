@@ -1,8 +1,9 @@
 """act(): worlds and subscribed policies in, transitions out.
 
-One actor steps several worlds. In every *round* each world goes one group further: those whose turn it is observe, the
-row that their last action began is closed (its reward is known now) and appended to their replay, their policies are
-asked once for all worlds, and the worlds act. It does not know who reads the replay or who publishes the policies.
+One actor steps several worlds, its *crowd*. In every *round* each world goes one group further: those whose turn it is
+observe, the rows that their last actions began are closed (their rewards are known now) and appended to their replay,
+their policies are asked once for all worlds, and the worlds act. It does not know who reads the replay or who publishes
+the policies.
 """
 
 from __future__ import annotations
@@ -15,23 +16,21 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour, map_nest
-from motet.errors import WorldError
-from motet.replay import FrameStack
-from motet.world import World
+from motet._crowd import Crowd, Ending, Places, Turn
+from motet.algorithm import Behaviour, Nest, map_nest
 
-__all__ = ["Episode", "Memory", "Seat", "act"]
+__all__ = ["Episode", "Memory", "Place", "Seat", "act"]
 
 
-class RowWriter(Protocol):
-    """Where transitions go: one lane."""
+class RowWriters(Protocol):
+    """Where transitions go: the lanes of an actor."""
 
-    def append(self, *values: Any, **named: Any) -> int:
-        """Add one step."""
+    def append(self, lanes: Places, /, *values: Any, **named: Any) -> None:
+        """Add one step to each of these lanes."""
         ...
 
-    def interrupt(self) -> None:
-        """The episode broke off."""
+    def interrupt(self, lane: int, /) -> None:
+        """The episode in this lane broke off."""
         ...
 
 
@@ -61,8 +60,7 @@ class Seat:
 
     behaviour: Behaviour
     subscriber: PolicySource
-    writers: Sequence[RowWriter]
-    """One for each world."""
+    writers: RowWriters
     header: Sequence[str] = ()
     """What the behaviour needs of the publication beside the weights."""
     n_frames: int = 1
@@ -80,32 +78,145 @@ class Episode(NamedTuple):
     steps: int
 
 
-class _Question(NamedTuple):
-    """Somebody's turn."""
+class Place:
+    """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums."""
 
-    world: int
-    agent: int
-    observation: Any
-    mask: npt.NDArray[np.bool_] | None
+    def __init__(self, worlds: int, n_frames: int) -> None:
+        self._worlds, self._n_frames = worlds, n_frames
+        self.open = np.zeros(worlds, np.bool_)
+        """In which worlds it has a row whose reward is not known yet."""
+        self.row: dict[str, Nest] = {}
+        """What is known of those rows by field, each ``[worlds, ...]``; made by the first turn."""
+        self.frames: Nest = None
+        """``[worlds, n_frames, ...]``"""
+        self.total = np.zeros(worlds)
+        self.steps = np.zeros(worlds, np.int64)
+        self._all_open = False
+
+    def begin(self, world: int) -> None:
+        """A new episode in one world."""
+        self.open[world] = False
+        self._all_open = False
+        self.total[world] = 0.0
+        self.steps[world] = 0
+
+    def close(self, turn: Turn, seat: Seat, lanes: Places) -> int:
+        """Close the rows that the last actions began; how many."""
+        at, reward = turn.at, turn.reward
+        if len(at) == self._worlds:
+            self.total += reward
+            if self._all_open:
+                seat.writers.append(lanes, reward=reward.astype(np.float32), **self.row)
+                return len(at)
+        else:
+            self.total[at] += reward
+        known = self.open[at]
+        rows = at[known]
+        if len(rows):
+            seat.writers.append(lanes[rows], reward=reward[known].astype(np.float32), **self._part(rows))
+        return len(rows)
+
+    def ask(self, turn: Turn, seat: Seat) -> npt.NDArray[Any]:
+        """The actions of this turn; begins a row for each."""
+        actions, extra = seat.behaviour.act(self._stacked(turn), turn.mask)
+        if turn.mask is not None:
+            extra = {**extra, "mask": turn.mask}
+        self._keep(turn.at, {"observation": turn.observation, "action": actions, **extra}, seat.subscriber.version)
+        return actions
+
+    def finish(self, ending: Ending, seat: Seat, lanes: Places) -> list[Episode]:
+        """The last rows of episodes, and what was seen behind them. Who never acted has none."""
+        known = self.open[ending.at]
+        rows = ending.at[known]
+        if not len(rows):
+            return []
+        final = {"final_observation": map_nest(lambda array: np.ascontiguousarray(array[known]), ending.observation)}
+        row = self._part(rows)
+        if seat.masked:
+            final["final_mask"] = np.ones_like(row["mask"])
+        reward = ending.reward[known]
+        seat.writers.append(
+            lanes[rows], reward=reward.astype(np.float32), terminated=ending.terminated[known],
+            truncated=ending.truncated[known], **row, **final,
+        )  # fmt: skip
+        self.total[rows] += reward
+        self.open[rows] = False
+        self._all_open = False
+        return [Episode(ending.agent, float(self.total[w]), int(self.steps[w])) for w in rows]
+
+    def _part(self, rows: Places) -> dict[str, Nest]:
+        return {name: map_nest(lambda array: array[rows], nest) for name, nest in self.row.items()}
+
+    def _keep(self, at: Places, row: Mapping[str, Nest], version: int) -> None:
+        if not self.row:
+            make = lambda array: np.zeros((self._worlds, *array.shape[1:]), array.dtype)  # noqa: E731
+            self.row = {name: map_nest(make, nest) for name, nest in row.items()}
+            self.row["version"] = np.zeros(self._worlds, np.uint64)
+        where = ... if len(at) == self._worlds else at
+        for name, nest in row.items():
+            _assign(self.row[name], where, nest)
+        self.row["version"][where] = version
+        self.steps[where] += 1
+        if not self._all_open:
+            self.open[where] = True
+            self._all_open = bool(self.open.all())
+
+    def _stacked(self, turn: Turn) -> Nest:
+        """What the behaviour sees: the newest frames, the first one repeated where an episode begins."""
+        if self._n_frames == 1:
+            return turn.observation
+        if self.frames is None:
+            make = lambda a: np.zeros((self._worlds, self._n_frames, *a.shape[1:]), a.dtype)  # noqa: E731
+            self.frames = map_nest(make, turn.observation)
+        everywhere = len(turn.at) == self._worlds
+        begins = () if self._all_open else np.flatnonzero(~self.open[turn.at]).tolist()
+        return _pushed(self.frames, turn.observation, ... if everywhere else turn.at, begins)
+
+    def get_state(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        copy = lambda value: None if value is None else np.array(value)  # noqa: E731
+        return {name: map_nest(copy, getattr(self, name)) for name in ("open", "row", "frames", "total", "steps")}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._all_open = bool(self.open.all())
 
 
-class Pending(NamedTuple):
-    """A row whose reward is not known yet."""
+def _assign(nest: Nest, where: Any, value: Nest) -> None:
+    if isinstance(nest, np.ndarray):
+        nest[where] = value
+    elif isinstance(nest, Mapping):
+        for key, part in nest.items():
+            _assign(part, where, value[key])
+    else:
+        for part, item in zip(nest, value, strict=True):
+            _assign(part, where, item)
 
-    observation: Any
-    action: Any
-    version: int
-    extra: dict[str, Any]
+
+def _pushed(frames: Nest, new: Nest, where: Any, begins: Sequence[int]) -> Nest:
+    """Frames with the newest observation behind the older ones."""
+    if isinstance(frames, Mapping):
+        return {key: _pushed(part, new[key], where, begins) for key, part in frames.items()}
+    if isinstance(frames, tuple):
+        return tuple(_pushed(part, item, where, begins) for part, item in zip(frames, new, strict=True))
+    part = frames[where]
+    part[:, :-1] = part[:, 1:]
+    part[:, -1] = new
+    for place in begins:
+        part[place] = new[place]
+    if where is not ...:
+        frames[where] = part
+    return part
 
 
 @dataclass
 class Memory:
     """What an actor remembers between rounds; with the worlds' own states it is all that a copy needs to go on."""
 
-    pending: list[list[Pending | None]]  # [world][agent]
-    frames: list[list[FrameStack | None]]
-    total: npt.NDArray[np.float64]  # [world, agent]
-    steps: npt.NDArray[np.int64]
+    places: list[Place]
+    """By agent."""
     episodes: list[int]
     """Episodes begun, by world."""
     closed: list[int]
@@ -119,75 +230,45 @@ class Memory:
     @classmethod
     def fresh(cls, worlds: int, seats: Sequence[Seat]) -> Memory:
         """Nothing has happened yet."""
-        return cls(
-            pending=[[None] * len(seats) for _ in range(worlds)],
-            frames=[[FrameStack(s.n_frames) if s.n_frames > 1 else None for s in seats] for _ in range(worlds)],
-            total=np.zeros((worlds, len(seats))),
-            steps=np.zeros((worlds, len(seats)), np.int64),
-            episodes=[0] * worlds,
-            closed=[0] * len(seats),
-        )
+        return cls([Place(worlds, seat.n_frames) for seat in seats], [0] * worlds, [0] * len(seats))
 
 
 def act(
-    worlds: list[World],
+    crowd: Crowd,
     seats: Sequence[Seat],
     memory: Memory,
     seed_of: Callable[[int, int], int],
-    remake: Callable[[int], World] | None = None,
     sync_interval: int = 1,
 ) -> Iterator[None]:
     """Play for ever, one round for each ``next``.
 
     Args:
-        worlds: stepped together.
+        crowd: the worlds.
         seats: by agent; one for each agent of the worlds.
         memory: what it remembers; ``Memory.fresh`` at the start.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
-        remake: makes a world anew after it raised; without it the error ends the run.
         sync_interval: rounds between looks at the publications; 1 takes a version as soon as it is there.
     """
-    for w, world in enumerate(worlds):
-        if memory.episodes[w] == 0:
-            _begin(w, world, memory, seed_of)
+    places = memory.places
     while True:
         if memory.rounds % sync_interval == 0:
             _refresh(seats)
-        asked: dict[int, list[_Question]] = {}
-        playing = []
-        for w in range(len(worlds)):
-            try:
-                questions = _look(w, worlds[w], seats, memory, seed_of)
-            except WorldError:
-                if remake is None:
-                    raise
-                _replace(w, worlds, seats, memory, seed_of, remake)
-                continue
-            playing.append(w)
-            for question in questions:
-                asked.setdefault(question.agent, []).append(question)
-        answers = {agent: _ask(seats[agent], rows, memory) for agent, rows in asked.items()}
-        for w in playing:
-            try:
-                world = worlds[w]
-                world.act([answers[agent][w] for agent in world.group()])
-                for end in world.ended():
-                    _close(w, world, seats, memory, end)
-            except WorldError:
-                if remake is None:
-                    raise
-                _replace(w, worlds, seats, memory, seed_of, remake)
+        if crowd.over:
+            _begin(crowd, memory, seed_of)
+        actions = []
+        lanes = crowd.lanes
+        for turn in crowd.look():
+            seat, place = seats[turn.agent], places[turn.agent]
+            memory.closed[turn.agent] += place.close(turn, seat, lanes)
+            actions.append(place.ask(turn, seat))
+        for ending in crowd.act(actions):
+            episodes = places[ending.agent].finish(ending, seats[ending.agent], lanes)
+            memory.closed[ending.agent] += len(episodes)
+            memory.finished.extend(episodes)
+        if crowd.broken:
+            _break_off(crowd, seats, memory)
         memory.rounds += 1
         yield
-
-
-def _begin(w: int, world: World, memory: Memory, seed_of: Callable[[int, int], int]) -> None:
-    world.reset(seed_of(w, memory.episodes[w]))
-    memory.episodes[w] += 1
-    memory.total[w] = 0
-    memory.steps[w] = 0
-    for agent in range(len(memory.pending[w])):
-        memory.pending[w][agent] = None
 
 
 def _refresh(seats: Sequence[Seat]) -> None:
@@ -196,95 +277,20 @@ def _refresh(seats: Sequence[Seat]) -> None:
             seat.behaviour.load(seat.subscriber.weights, {name: seat.subscriber[name] for name in seat.header})
 
 
-def _look(
-    w: int, world: World, seats: Sequence[Seat], memory: Memory, seed_of: Callable[[int, int], int]
-) -> list[_Question]:
-    """What everybody whose turn it is sees; closes the rows that their last actions began."""
-    group = world.group()
-    if not group:
-        _begin(w, world, memory, seed_of)
-        group = world.group()
-    questions = []
-    for agent in group:
-        seat, observation = seats[agent], world.observe(agent)
-        row, reward = memory.pending[w][agent], world.reward(agent)
-        memory.total[w, agent] += reward
-        if row is not None:
-            seat.writers[w].append(row.observation, row.action, reward, version=row.version, **row.extra)
-            memory.closed[agent] += 1
-        questions.append(_Question(w, agent, observation, _mask(world, agent) if seat.masked else None))
-    return questions
+def _begin(crowd: Crowd, memory: Memory, seed_of: Callable[[int, int], int]) -> None:
+    """New episodes where the last ones are over."""
+    over = list(crowd.over)
+    crowd.reset(over, [seed_of(world, memory.episodes[world]) for world in over])
+    for world in over:
+        memory.episodes[world] += 1
+        for place in memory.places:
+            place.begin(world)
 
 
-def _mask(world: World, agent: int) -> npt.NDArray[np.bool_]:
-    """Which actions are allowed; all of them where the world says nothing."""
-    mask = world.mask(agent)
-    return np.ones(world.action_spaces[agent].n, np.bool_) if mask is None else mask  # type: ignore[attr-defined]
-
-
-def _ask(seat: Seat, rows: list[_Question], memory: Memory) -> dict[int, Any]:
-    """The actions of one agent in all worlds where it acts now, by world; begins a row for each."""
-    seen = [_stacked(memory, row) for row in rows]
-    batch = map_nest(lambda first: first[None], seen[0]) if len(seen) == 1 else _stack(seen)
-    masks = np.stack([row.mask for row in rows if row.mask is not None]) if seat.masked else None
-    actions, extras = seat.behaviour.act(batch, masks)
-    version = seat.subscriber.version
-    for i, row in enumerate(rows):
-        extra = {name: values[i] for name, values in extras.items()}
-        if seat.masked:
-            extra["mask"] = row.mask
-        memory.pending[row.world][row.agent] = Pending(row.observation, actions[i], version, extra)
-        memory.steps[row.world, row.agent] += 1
-    return {row.world: actions[i] for i, row in enumerate(rows)}
-
-
-def _stacked(memory: Memory, row: _Question) -> Any:
-    frames = memory.frames[row.world][row.agent]
-    if frames is None:
-        return row.observation
-    first = memory.pending[row.world][row.agent] is None
-    return frames.begin(row.observation) if first else frames.push(row.observation)
-
-
-def _stack(seen: list[Any]) -> Any:
-    if isinstance(seen[0], Mapping):
-        return {key: _stack([item[key] for item in seen]) for key in seen[0]}
-    if isinstance(seen[0], tuple):
-        return tuple(_stack([item[i] for item in seen]) for i in range(len(seen[0])))
-    return np.stack(seen)
-
-
-def _close(w: int, world: World, seats: Sequence[Seat], memory: Memory, end: Any) -> None:
-    """The last row of an agent's episode, and what it saw behind it."""
-    agent = end.agent
-    row = memory.pending[w][agent]
-    if row is None:  # it never acted in this episode
-        return
-    reward = world.reward(agent)
-    final = {"final_observation": world.observe(agent)}
-    if seats[agent].masked:
-        final["final_mask"] = np.ones_like(row.extra["mask"])
-    seats[agent].writers[w].append(
-        row.observation, row.action, reward, version=row.version, **row.extra,
-        terminated=end.terminated, truncated=end.truncated and not end.terminated, **final,
-    )  # fmt: skip
-    memory.pending[w][agent] = None
-    memory.closed[agent] += 1
-    total = float(memory.total[w, agent] + reward)
-    memory.finished.append(Episode(agent, total, int(memory.steps[w, agent])))
-
-
-def _replace(
-    w: int,
-    worlds: list[World],
-    seats: Sequence[Seat],
-    memory: Memory,
-    seed_of: Callable[[int, int], int],
-    remake: Callable[[int], World],
-) -> None:
-    """A world raised: its episodes break off, and a new one takes its place."""
-    for seat in seats:
-        seat.writers[w].interrupt()
-    worlds[w] = remake(w)
-    memory.remade += 1
-    _begin(w, worlds[w], memory, seed_of)
+def _break_off(crowd: Crowd, seats: Sequence[Seat], memory: Memory) -> None:
+    """Worlds raised, and others took their places: the rows of their episodes have no end."""
+    for world in crowd.broken:
+        for seat in seats:
+            seat.writers.interrupt(int(crowd.lanes[world]))
+    memory.remade += len(crowd.broken)
+    crowd.broken.clear()

@@ -33,7 +33,7 @@ from motet import _native
 from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 
-__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer"]
+__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers"]
 
 Nest = Any
 """A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
@@ -201,6 +201,16 @@ class Writer(_native.LaneWriter):
     """
 
 
+class Writers(_native.LaneWriters):
+    """The writing ends of several lanes, for one who steps several worlds. Made by :meth:`Replay.writers`.
+
+    ``append(lanes, observation, action, reward, *, terminated=None, truncated=None, version=0, **extra)`` adds one step
+    to each of some lanes: their places among these writers (int64), then arrays with one value for each. Rows that end
+    their episodes come together, in a call of their own, with both flags (bool) and ``final_observation``.
+    ``interrupt(lane)`` says that the episode in a lane broke off.
+    """
+
+
 class Reader(_native.LaneReader):
     """The reading end of all lanes. Made by :meth:`Replay.reader` in the process that reads; one at a time."""
 
@@ -225,10 +235,11 @@ class Reader(_native.LaneReader):
         self._sample(batch._target, beta)
         return batch
 
-    def take(self, fragments: int, length: int) -> Batch | None:
+    def take(self, fragments: int, length: int, *, into: Batch | None = None) -> Batch | None:
         """Take the next ``fragments`` pieces of ``length`` consecutive rows, or None if there are not enough yet.
 
-        Every row is handed out once. Writers may overwrite what was taken only after :meth:`release`.
+        Every row is handed out once. Writers may overwrite what was taken only after :meth:`release`. ``into`` takes a
+        batch made by :meth:`batch`; otherwise batches of equal size share their arrays.
         """
         if not self._replay.spec.once:
             raise SettingError("this replay is sampled: use sample, or make it with once=True")
@@ -240,7 +251,9 @@ class Reader(_native.LaneReader):
         most = room // length * self._replay.spec.n_lanes
         if not 1 <= fragments <= most:
             raise SettingError(f"fragments: given {fragments}, expected 1 to {most}: the lanes hold no more at once")
-        batch = self._cached(fragments, length)
+        batch = self._cached(fragments, length) if into is None else into
+        if batch is into and not (self._mine(batch) and batch.reward.shape == (fragments, length)):
+            raise SettingError(f"into: expected a batch that this reader made by batch({fragments}, {length})")
         return batch if self._take(batch._target) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
@@ -308,7 +321,7 @@ class Reader(_native.LaneReader):
             action=row.nest("action", here),
             reward=make("reward", rows, row.reward.dtype),
             discount=make("discount", rows, np.float32),
-            version=np.zeros(rows, np.uint64),
+            version=make("version", rows, np.uint64),
             extra={name: row.nest(name, here) for name in self._replay.spec.extra},
             next_observation=None if length else row.nest("observation", there),
             next_extra={
@@ -317,7 +330,7 @@ class Reader(_native.LaneReader):
                 if not length and any(leaf.next for leaf in row.leaves if leaf.root == name)
             },
             weight=make("weight", rows, np.float32) if self._prioritised else None,
-            valid=np.zeros(rows, np.bool_) if length else None,
+            valid=make("valid", rows, np.bool_) if length else None,
             lane=np.zeros(rows, np.uint32),
             row=np.zeros(rows, np.uint64),
         )
@@ -410,6 +423,18 @@ class Replay:
         """
         row = self._row
         return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s, goes_on)
+
+    def writers(self, lanes: Sequence[int], *, timeout_s: float = 60.0, goes_on: bool = False) -> Writers:
+        """Take over several lanes, as :meth:`writer` does one.
+
+        >>> replay = Replay(ReplaySpec(Field((2,)), Field(dtype="int64"), capacity=10, lanes=2))
+        >>> writers = replay.writers([0, 1])
+        >>> both = np.array([0, 1])
+        >>> writers.append(both, np.zeros((2, 2), "float32"), np.array([1, 2]), np.zeros(2, "float32"), version=7)
+        >>> replay.steps
+        0
+        """
+        return Writers([self.writer(lane, timeout_s=timeout_s, goes_on=goes_on) for lane in lanes])
 
     def reader(
         self,

@@ -4,7 +4,7 @@ Every environment becomes one shape: the next *group* of agents that act at once
 agent, which sees what the one before it did; in an all-at-once world it is everybody alive. Flows in: one action for
 each of the group. Flows out: what an agent sees, which actions it may take, what it earned since it was last asked, and
 whose episode ended. :func:`as_world` makes a World of a PettingZoo environment (Parallel or AEC), of a Gymnasium
-environment (one agent), or of an object gridworld (:func:`from_objects`). One turn of the actor is, in short::
+environment (one agent, or two in the shape of laser hockey), or of an object gridworld (:func:`from_objects`). One turn of the actor is, in short::
 
     for agent, action in zip(group := world.group(), actions): ...    # remember what each saw and did
     world.act(actions)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["End", "World", "as_world", "from_objects"]
+__all__ = ["End", "VectorWorld", "World", "as_world", "from_objects"]
 
 
 class End(NamedTuple):
@@ -105,6 +105,57 @@ class World(Protocol):
         return
 
 
+class VectorWorld(Protocol):
+    """K worlds of one kind that are stepped together as arrays: quick where a step is a few operations on arrays.
+
+    Everybody acts at once, and the episodes of all agents of a world end together. A world takes no notice of the other
+    ones: it plays the same episode alone. An environment whose ``vector(worlds)`` gives one of these is driven through
+    it by actors; everywhere else it is used as the single environment that it is.
+    """
+
+    agents: tuple[str, ...]
+    """As in World."""
+    observation_spaces: tuple[Space[Any], ...]
+    """Of one world, by agent."""
+    action_spaces: tuple[Space[Any], ...]
+    """Of one world, by agent."""
+    worlds: int
+    """K."""
+    can_save: bool = False
+    """Whether ``get_state`` and ``set_state`` work."""
+
+    @abstractmethod
+    def reset(self, worlds: NDArray[np.int64], seeds: Sequence[int]) -> None:
+        """Begin an episode in each of these worlds; the other ones go on."""
+
+    @abstractmethod
+    def observe(self, agent: int) -> Any:
+        """What an agent sees in all worlds now: an array ``[K, ...]``, or a dict or tuple of them; until the next step.
+
+        In a world that ended: what it saw last, until that world's reset.
+        """
+
+    @abstractmethod
+    def act(self, actions: Sequence[NDArray[Any]]) -> None:
+        """One step of all worlds: for each agent its actions ``[K, ...]``. Worlds that ended were reset before."""
+
+    @abstractmethod
+    def reward(self, agent: int) -> NDArray[Any]:
+        """What an agent earned in the last step, ``[K]``."""
+
+    @abstractmethod
+    def ended(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether the last step terminated a world and whether it cut it off, ``[K]`` each."""
+
+    def get_state(self) -> Any:
+        """Everything that decides what happens next in all worlds, as plain values and arrays."""
+        raise SettingError(f"{type(self).__name__} has no state to save; ask can_save first")
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what ``get_state`` gave."""
+        raise SettingError(f"{type(self).__name__} has no state to restore; ask can_save first")
+
+
 def as_world(env: Any) -> World:
     """The World of a PettingZoo or Gymnasium environment or of an object gridworld; a World itself is given back.
 
@@ -114,7 +165,7 @@ def as_world(env: Any) -> World:
         "expected a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "
         "(see motet.world.from_objects) or a motet.world.World"
     )
-    from motet._adapters import AtOnce, InTurn, Solo
+    from motet._adapters import AtOnce, Duel, InTurn, Solo
 
     if isinstance(env, type):
         raise SettingError(f"given the class {env.__name__}; {accepted}: make one by {env.__name__}(...)")
@@ -135,7 +186,8 @@ def as_world(env: Any) -> World:
         if hasattr(env, "possible_agents") or offers(env, "observation_space"):
             return AtOnce(env)
         if hasattr(env, "observation_space") and hasattr(env, "action_space"):
-            return AtOnce(Solo(env))
+            two = offers(getattr(env, "unwrapped", env), "obs_agent_two")
+            return AtOnce(Duel(env) if two else Solo(env))
     if offers(env, "reset") and hasattr(env, "agents") and hasattr(env, "world"):
         return from_objects(env)
     hint = ": call it first" if callable(env) else ""

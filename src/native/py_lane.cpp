@@ -148,6 +148,8 @@ bool take_value(const LeafSpec& leaf, PyObject* o, u64 rows, Value& v) {
   return check_finite(leaf, v.bytes, leaf.items * (rows ? rows : 1));
 }
 
+PyObject* writer_type = nullptr;  // motet._native.LaneWriter
+
 struct LaneWriter {
   View memory;
   Lane* lane;
@@ -282,11 +284,32 @@ struct LaneWriter {
     lane->seal(row);
   }
 
+  // One or more rows at once, and the final row behind them; everything was checked.
+  u64 write(u64 rows, const std::vector<Value>& from, u64 index, const std::vector<Value>& last, u64 last_index, u64 version,
+            bool terminated, bool truncated) {
+    bool end = terminated || truncated;
+    u64 total = rows + (end ? 1 : 0), first = lane->begin_append(total);
+    for (u64 i = 0; i < rows; ++i) {
+      u64 flags = i == 0 && begin ? u64(kBegin) : 0;
+      if (i + 1 == rows) flags |= (terminated ? u64(kTerminated) : 0) | (truncated ? u64(kTruncated) : 0);
+      write_row(first + i, version << kVersionShift | flags, from, index + i, false);
+    }
+    if (end) write_row(first + rows, version << kVersionShift | kFinal, last, last_index, true);
+    lane->end_append(first, total);
+    lane->prefetch_for_write(first + total + 1);
+    if (end) lane->finals.fetch_add(1, std::memory_order_relaxed);
+    begin = end;
+    return first + total;
+  }
+
+  struct Hold;
+  bool sort_arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** given);
+  bool take_values(PyObject* const* given, bool end, u64 rows, u64 last_rows, Hold& hold);
   PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many);
 };
 
 // For the time of one append: nobody else is inside, and what is held of Python's is given back at the end.
-struct Hold {
+struct LaneWriter::Hold {
   LaneWriter& writer;
   std::vector<PyObject*> objects;
   explicit Hold(LaneWriter& w) : writer(w) { w.busy = true; }
@@ -305,10 +328,23 @@ bool as_flag(PyObject* o, bool& out) {
   return truth >= 0;
 }
 
-PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many) {
-  PyObject* given[2 * kMaxLeaves + 3];
+bool as_version(PyObject* o, u64& out) {
+  PyObject* index = PyNumber_Index(o);
+  if (index) out = PyLong_AsUnsignedLongLong(index);
+  Py_XDECREF(index);
+  if (!PyErr_Occurred() && !(out >> (64 - kVersionShift))) return true;
+  PyErr_Clear();
+  raise("SpecError", "version: given %R, expected an integer from 0 on, less than 2**56", o);
+  return false;
+}
+
+// Which argument is given for which name: borrowed references in the order of `names`.
+bool LaneWriter::sort_arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** given) {
   std::fill_n(given, names.size(), nullptr);
-  if (std::size_t(nargs) > roots) return PyErr_Format(PyExc_TypeError, "append takes %zu positional arguments, %zd given", roots, nargs);
+  if (std::size_t(nargs) > roots) {
+    PyErr_Format(PyExc_TypeError, "append takes %zu positional arguments, %zd given", roots, nargs);
+    return false;
+  }
   for (Py_ssize_t i = 0; i < nargs; ++i) given[i] = args[i];
   Py_ssize_t nkw = kwnames ? PyTuple_Size(kwnames) : 0;
   for (Py_ssize_t k = 0; k < nkw; ++k) {
@@ -319,22 +355,61 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
       i = 0;
       while (i < names.size() && PyUnicode_Compare(names[i], key) != 0) ++i;
     }
-    if (i == names.size()) return raise("SpecError", "%U: this replay has no such field", key);
-    if (given[i]) return PyErr_Format(PyExc_TypeError, "append got more than one value for %U", key);
+    if (i == names.size()) {
+      raise("SpecError", "%U: this replay has no such field", key);
+      return false;
+    }
+    if (given[i]) {
+      PyErr_Format(PyExc_TypeError, "append got more than one value for %U", key);
+      return false;
+    }
     given[i] = args[nargs + k];
   }
+  return true;
+}
+
+// Checks every field and finds its bytes. Rows: how many values an argument holds, 0 for one without an axis of rows.
+bool LaneWriter::take_values(PyObject* const* given, bool end, u64 rows, u64 last_rows, Hold& hold) {
+  for (std::size_t f = 0; f < leaves.size(); ++f) {
+    const LeafSpec& leaf = leaves[f];
+    for (bool last : {false, true}) {
+      PyObject* argument = given[last ? roots + 3 + leaf.root : leaf.root];
+      bool needed = !last || (end && leaf.next);
+      if (!needed) {
+        if (last && argument && !has_final[leaf.root]) {
+          raise("SpecError", "%U: given, but this field has no next: make it with Field(next=True)", names[roots + 3 + leaf.root]);
+          return false;
+        }
+        if (last && argument && !end) {
+          raise("SpecError", "%U: given without terminated or truncated, expected only with the episode's last row",
+                names[roots + 3 + leaf.root]);
+          return false;
+        }
+        continue;
+      }
+      if (!argument) {
+        raise("SpecError", "%U: missing; %s", names[last ? roots + 3 + leaf.root : leaf.root],
+              last ? "the last row of an episode comes with what is observed behind it" : "every field needs a value");
+        return false;
+      }
+      if (PyTuple_Size(leaf.path)) {
+        PyObject* inner;
+        if (!follow(leaf, argument, inner)) return false;
+        hold.objects.push_back(argument = inner);
+      }
+      if (!take_value(leaf, argument, last ? last_rows : rows, last ? finals[f] : values[f])) return false;
+    }
+  }
+  return true;
+}
+
+PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many) {
+  PyObject* given[2 * kMaxLeaves + 3];
+  if (!sort_arguments(args, nargs, kwnames, given)) return nullptr;
   bool terminated = false, truncated = false;
   if (!as_flag(given[roots], terminated) || !as_flag(given[roots + 1], truncated)) return nullptr;
   u64 version = 0;
-  if (PyObject* o = given[roots + 2]) {
-    PyObject* index = PyNumber_Index(o);
-    if (index) version = PyLong_AsUnsignedLongLong(index);
-    Py_XDECREF(index);
-    if (PyErr_Occurred() || version >> (64 - kVersionShift)) {
-      PyErr_Clear();
-      return raise("SpecError", "version: given %R, expected an integer from 0 on, less than 2**56", o);
-    }
-  }
+  if (given[roots + 2] && !as_version(given[roots + 2], version)) return nullptr;
 
   u64 rows = 1;
   if (many) {
@@ -360,74 +435,156 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
   // Everything is checked before the first byte is written: a refused row leaves no trace.
   if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
   Hold hold(*this);
-  for (std::size_t f = 0; f < leaves.size(); ++f) {
-    const LeafSpec& leaf = leaves[f];
-    for (bool last : {false, true}) {
-      PyObject* argument = given[last ? roots + 3 + leaf.root : leaf.root];
-      bool needed = !last || (end && leaf.next);
-      if (!needed) {
-        if (last && argument && !has_final[leaf.root])
-          return raise("SpecError", "%U: given, but this field has no next: make it with Field(next=True)", names[roots + 3 + leaf.root]);
-        if (last && argument && !end)
-          return raise("SpecError", "%U: given without terminated or truncated, expected only with the episode's last row",
-                       names[roots + 3 + leaf.root]);
-        continue;
-      }
-      if (!argument)
-        return raise("SpecError", "%U: missing; %s", names[last ? roots + 3 + leaf.root : leaf.root],
-                     last ? "the last row of an episode comes with what is observed behind it" : "every field needs a value");
-      if (PyTuple_Size(leaf.path)) {
-        PyObject* inner;
-        if (!follow(leaf, argument, inner)) return nullptr;
-        hold.objects.push_back(argument = inner);
-      }
-      if (!take_value(leaf, argument, many && !last ? rows : 0, last ? finals[f] : values[f])) return nullptr;
-    }
-  }
-
+  if (!take_values(given, end, many ? rows : 0, 0, hold)) return nullptr;
   if (!check_superseded()) return nullptr;
   u64 total = rows + (end ? 1 : 0);
   if (total > lane->capacity)
     return raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(total), ull(lane->capacity));
   if (!wait_for_room(total)) return nullptr;
-
-  auto write = [&] {
-    u64 first = lane->begin_append(total);
-    for (u64 i = 0; i < rows; ++i) {
-      u64 flags = i == 0 && begin ? u64(kBegin) : 0;
-      if (i + 1 == rows) flags |= (terminated ? u64(kTerminated) : 0) | (truncated ? u64(kTruncated) : 0);
-      write_row(first + i, version << kVersionShift | flags, values, i, false);
-    }
-    if (end) write_row(first + rows, version << kVersionShift | kFinal, finals, 0, true);
-    lane->end_append(first, total);
-    lane->prefetch_for_write(first + total + 1);
-    if (end) lane->finals.fetch_add(1, std::memory_order_relaxed);
-    return first + total;
-  };
   u64 head;
   if (rows * lane->row_bytes >= kUnlockBytes) {
     Unlocked unlocked;
-    head = write();
+    head = write(rows, values, 0, finals, 0, version, terminated, truncated);
   } else {
-    head = write();
+    head = write(rows, values, 0, finals, 0, version, terminated, truncated);
   }
-  begin = end;
   return PyLong_FromUnsignedLongLong(head);
 }
 
+// The writing ends of several lanes of one replay, which take one row each in one call.
+struct LaneWriters {
+  std::vector<PyObject*> held;
+  std::vector<LaneWriter*> writers;
+
+  ~LaneWriters() {
+    for (PyObject* o : held) Py_DECREF(o);
+  }
+
+  static LaneWriters* make(PyObject* args, PyObject* kwargs) {
+    PyObject* given;
+    static const char* keys[] = {"writers", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(keys), &given)) return nullptr;
+    Py_ssize_t n = PySequence_Size(given);
+    if (n < 0) return nullptr;
+    auto all = std::make_unique<LaneWriters>();
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* o = PySequence_GetItem(given, i);
+      if (!o) return nullptr;
+      all->held.push_back(o);
+      if (PyObject_IsInstance(o, writer_type) != 1) {
+        if (!PyErr_Occurred()) raise("SettingError", "writers: given %R, expected writers of lanes", o);
+        return nullptr;
+      }
+      all->writers.push_back(&unbox<LaneWriter>(o));
+      if (all->writers[0]->lane->spec_hash != all->writers.back()->lane->spec_hash) {
+        raise("SettingError", "writers: given lanes with different rows, expected lanes of one replay");
+        return nullptr;
+      }
+    }
+    if (all->writers.empty()) {
+      raise("SettingError", "writers: given none, expected 1 or more");
+      return nullptr;
+    }
+    return all.release();
+  }
+
+  // Flags of rows: an array of bool with one for each, or nothing.
+  static bool take_flags(PyObject* o, const char* name, u64 rows, View& view) {
+    if (!o || o == Py_None) return true;
+    if (view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) && view.raw().ndim == 1 && u64(view.raw().shape[0]) == rows &&
+        dtype_of(view.raw().format) == Dtype{'b', 1})
+      return true;
+    PyErr_Clear();
+    raise("SpecError", "%s: given %R, expected an array of bool with one for each of %llu rows", name, o, ull(rows));
+    return false;
+  }
+
+  PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+    LaneWriter& first = *writers[0];
+    if (nargs < 1) return PyErr_Format(PyExc_TypeError, "append takes the lanes and then a value for every field");
+    View at;
+    if (!at.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) || at.raw().ndim != 1 || !(dtype_of(at.raw().format) == Dtype{'i', 8})) {
+      PyErr_Clear();
+      return raise("SpecError", "lanes: given %R, expected an array of int64 with one for each row", args[0]);
+    }
+    const i64* lanes = at.as<i64>();
+    u64 rows = u64(at.raw().shape[0]);
+    for (u64 i = 0; i < rows; ++i)
+      if (lanes[i] < 0 || u64(lanes[i]) >= writers.size())
+        return raise("SpecError", "lanes: given %lld, expected 0 to %zu", (long long)lanes[i], writers.size() - 1);
+    PyObject* given[2 * kMaxLeaves + 3];
+    if (!first.sort_arguments(args + 1, nargs - 1, kwnames, given)) return nullptr;
+    if (rows == 0) Py_RETURN_NONE;
+    std::size_t roots = first.roots;
+    View terminated, truncated, versions;
+    if (!take_flags(given[roots], "terminated", rows, terminated) || !take_flags(given[roots + 1], "truncated", rows, truncated))
+      return nullptr;
+    auto flag = [](const View& view, u64 i) { return view.data() && view.as<u8>()[i]; };
+    bool end = terminated.data() || truncated.data();
+    for (u64 i = 0; end && i < rows; ++i)
+      if (!flag(terminated, i) && !flag(truncated, i))
+        return raise("SpecError", "row %llu: neither terminated nor truncated, expected rows that end all together or not at all", ull(i));
+    u64 version = 0;
+    bool several = false;
+    if (PyObject* o = given[roots + 2]) {
+      several = !PyLong_Check(o) && versions.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) && versions.raw().ndim == 1;
+      PyErr_Clear();
+      if (several) {
+        if (u64(versions.raw().shape[0]) != rows || !(dtype_of(versions.raw().format) == Dtype{'u', 8}))
+          return raise("SpecError", "version: given %R, expected an array of uint64 with one for each of %llu rows", o, ull(rows));
+        for (u64 i = 0; i < rows; ++i)
+          if (versions.as<u64>()[i] >> (64 - kVersionShift)) return raise("SpecError", "version: given %R, expected less than 2**56", o);
+      } else {
+        if (!as_version(o, version)) return nullptr;
+      }
+    }
+    if (first.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to these lanes: one writer each");
+    for (u64 i = 0; i < rows; ++i)
+      if (writers[u64(lanes[i])]->busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+    LaneWriter::Hold hold(first);
+    if (!first.take_values(given, end, rows, rows, hold)) return nullptr;
+    for (u64 i = 0; i < rows; ++i)
+      if (!writers[u64(lanes[i])]->check_superseded() || !writers[u64(lanes[i])]->wait_for_room(end ? 2 : 1)) return nullptr;
+    auto write = [&] {
+      for (u64 i = 0; i < rows; ++i)
+        writers[u64(lanes[i])]->write(1, first.values, i, first.finals, i, several ? versions.as<u64>()[i] : version,
+                                      flag(terminated, i), flag(truncated, i));
+    };
+    if (rows * first.lane->row_bytes >= kUnlockBytes) {
+      Unlocked unlocked;
+      write();
+    } else {
+      write();
+    }
+    Py_RETURN_NONE;
+  }
+};
+
+PyObject* writers_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
+  return unbox<LaneWriters>(o).append(args, n, names);
+}
 PyObject* writer_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
   return unbox<LaneWriter>(o).append(args, n, names, false);
 }
 PyObject* writer_append_many(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
   return unbox<LaneWriter>(o).append(args, n, names, true);
 }
-PyObject* writer_interrupt(PyObject* o, PyObject*) {
-  auto& w = unbox<LaneWriter>(o);
+PyObject* interrupt(LaneWriter& w) {
   if (w.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
   if (!w.check_superseded()) return nullptr;
   w.lane->count_broken();
   w.begin = true;
   Py_RETURN_NONE;
+}
+PyObject* writer_interrupt(PyObject* o, PyObject*) { return interrupt(unbox<LaneWriter>(o)); }
+PyObject* writers_interrupt(PyObject* o, PyObject* lane) {
+  auto& writers = unbox<LaneWriters>(o).writers;
+  std::size_t i = PyLong_AsSize_t(lane);
+  if (PyErr_Occurred() || i >= writers.size()) {
+    PyErr_Clear();
+    return raise("SpecError", "lane: given %R, expected 0 to %zu", lane, writers.size() - 1);
+  }
+  return interrupt(*writers[i]);
 }
 
 template <std::atomic<u64> Lane::*Word>
@@ -477,6 +634,12 @@ PyMethodDef methods[] = {
      "Append consecutive steps of one episode: arrays with one value per row. The flags belong to the last of them."},
     {"interrupt", writer_interrupt, METH_NOARGS, "interrupt()\n--\n\nThe episode broke off: the next row begins a new one."},
     {nullptr, nullptr, 0, nullptr}};
+PyMethodDef many_methods[] = {
+    {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writers_append)), METH_FASTCALL | METH_KEYWORDS,
+     "Append one step to each of some lanes: their numbers (int64), then arrays with one value per lane."},
+    {"interrupt", writers_interrupt, METH_O, "interrupt(lane)\n--\n\nThe episode in this lane broke off."},
+    {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef no_getset[] = {{nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyGetSetDef getset[] = {{"head", word<&Lane::head>, nullptr, "Rows written so far.", nullptr},
                         {"waits", word<&Lane::waits>, nullptr, "How often an append waited for room.", nullptr},
                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -484,6 +647,8 @@ PyGetSetDef getset[] = {{"head", word<&Lane::head>, nullptr, "Rows written so fa
 
 bool add_lane(PyObject* m) {
   return PyModule_AddFunctions(m, functions) == 0 &&
-         add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset);
+         add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset) &&
+         (writer_type = PyObject_GetAttrString(m, "LaneWriter")) &&
+         add_type<LaneWriters>(m, "LaneWriters", "The writing ends of several lanes of one replay.", many_methods, no_getset);
 }
 }  // namespace motet
