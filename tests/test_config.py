@@ -91,7 +91,7 @@ def test_errors_name_what_was_given():
     with pytest.raises(SettingError, match="'class'"):
         describe({"class": 1})
     with pytest.raises(SettingError, match="slack"):
-        rebuild({"class": "motet.train:Settings", "slack": 3.0})
+        rebuild({"class": "motet.train:Settings", "slack": -3.0})
     with pytest.raises(SettingError, match=r"agent a: .* cannot be rebuilt"):
         rebuild_agents({"a": {"class": None, "given": "Odd()", "why": "it is odd"}})
 

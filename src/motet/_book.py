@@ -121,6 +121,9 @@ class Book:
             replay = {
                 part.name: {f"lane{k}": handles.replays[i].dump(k) for k in range(roster.lanes)}
                 for i, part in enumerate(roster.parts)
+                # While a learner is at work its vault and its lanes are of two moments, and rows that are read once
+                # belong to one: they are kept where everything is at rest.
+                if self._serial is not None or not part.settings.once
             }
         notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:

@@ -4,6 +4,11 @@ A learner runs a *stack*: one or several agents with equal settings, updated in 
 weights, optimiser and random stream. Every so many updates the whole state of the stack goes into its *vault*, in one
 version, and then each agent's policy into its publication, in this order: no actor ever sees a version that a successor
 could not go on from. It does not know who writes the replay or who subscribes.
+
+Where rows are read once, every update is kept, and only then are its rows given back to the writers: vault, release,
+publication. A death before the vault repeats the update from rows that are still there; a death behind it finds the
+cursor in the vault, and the successor gives back what its predecessor did not get to. Either way each row has been used
+once by the state that lives on.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, value_at
+from motet.errors import NotReadyError
 
 __all__ = ["Desk", "learn", "restore", "vault_header"]
 
@@ -30,6 +36,14 @@ class RowReader(Protocol):
 
     def sample(self, batch_size: int, *, beta: float = ..., into: Any = ...) -> Any:
         """Draw a batch."""
+        ...
+
+    def take(self, fragments: int, length: int, *, into: Any = ...) -> Any:
+        """The next rows, each of them once; None if there are too few."""
+        ...
+
+    def release(self) -> None:
+        """Give what was taken back to the writers."""
         ...
 
     def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
@@ -125,31 +139,40 @@ def learn(
         vault: of the stack.
         settings: what the algorithm asked of the replay.
         batch: the stacked arrays that the desks' batches are parts of.
-        publish_every: updates between versions.
+        publish_every: updates between versions; 1 where rows are read once, whatever is given.
     """
     if vault.newest == 0:
         _keep(algorithm, desks, vault)
-    _publish(algorithm, desks, vault.newest)
+    _hand_out(algorithm, desks, vault.newest, settings.once)
+    every = 1 if settings.once else publish_every
     update: Update | None = None
-    try:
-        while True:
-            if (yield update):
-                update = None
-            else:
-                update = _update(algorithm, desks, settings, batch)
-                if algorithm.counters[0, 0] % publish_every:
-                    continue
+    while True:
+        try:
+            asked = yield update
+        except GeneratorExit:
             _keep(algorithm, desks, vault)
-            _publish(algorithm, desks, vault.newest)
-    finally:
+            _hand_out(algorithm, desks, vault.newest, settings.once)
+            return
+        if asked:
+            update = None
+        else:
+            update = _update(algorithm, desks, settings, batch)
+            if algorithm.counters[0, 0] % every:
+                continue
         _keep(algorithm, desks, vault)
-        _publish(algorithm, desks, vault.newest)
+        _hand_out(algorithm, desks, vault.newest, settings.once)
 
 
 def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch) -> Update:
     steps = [desk.replay.steps for desk in desks]
     for desk, step in zip(desks, steps, strict=True):
-        desk.reader.sample(settings.batch_size, beta=value_at(settings.beta, step), into=desk.batch)
+        if not settings.once:
+            desk.reader.sample(settings.batch_size, beta=value_at(settings.beta, step), into=desk.batch)
+        elif desk.reader.take(settings.batch_size, settings.length, into=desk.batch) is None:
+            raise NotReadyError(
+                f"an update needs {settings.batch_size} fragments of {settings.length} rows of each agent, which are "
+                "not there yet: ask for it when they are"
+            )
     update = algorithm.update(batch, steps)
     if update.priorities is not None and settings.prioritised:
         for desk, priorities in zip(desks, update.priorities, strict=True):
@@ -170,8 +193,14 @@ def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> Non
     )  # fmt: skip
 
 
-def _publish(algorithm: Algorithm, desks: Sequence[Desk], version: int) -> None:
-    """The policies of a version that the vault holds; a successor repeats what its predecessor did not get to."""
+def _hand_out(algorithm: Algorithm, desks: Sequence[Desk], version: int, once: bool) -> None:
+    """What follows once the vault holds a version: its rows go back to the writers, its policies to the actors.
+
+    A successor repeats what its predecessor did not get to.
+    """
+    if once:
+        for desk in desks:
+            desk.reader.release()
     weights = algorithm.weights()
     for i, desk in enumerate(desks):
         if desk.publisher.newest < version:

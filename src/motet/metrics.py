@@ -31,7 +31,7 @@ class AgentRow:
     steps_per_s: float
     updates_per_s: float
     replay_fill: float
-    """Rows stored over the capacity."""
+    """Rows stored, or where they are read once waiting, over the capacity."""
     replay_ratio: float
     """Transitions drawn for each step."""
     version: int
@@ -124,7 +124,8 @@ class Watch:
         played = episodes[:, 0] > 0
         replay = handles.replays[i]
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
-        rows = sum(min(w.head, replay.spec.lane_capacity) for w in words)
+        once = part.settings.once
+        rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
         stack = next(k for k, agents in enumerate(handles.roster.stacks) if i in agents)
         newest = self._subscribers[i].newest
         return AgentRow(
@@ -137,7 +138,7 @@ class Watch:
             steps_per_s=steps_per_s,
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
-            replay_ratio=updates * part.settings.batch_size / max(steps, 1),
+            replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes[:, 5].min())),
             lag_steps=max(0, steps - int(handles.board.learned[stack, 2])),

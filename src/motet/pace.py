@@ -9,11 +9,18 @@ Infinite slack is free-running: nobody ever waits for anybody. Some slack bounds
 after every round of the actors the learners do exactly what is due before the next round begins, and the result is the
 serial one, bit for bit.
 
+Rows that are read once set their own ratio: one update belongs to each whole batch of them. With ``b`` batches complete
+the learner may update while ``u < b``, and the actor may act while ``b - slack_once <= u``. With a slack of 1 the actor
+plays the next batch while the learner is at the last one. They never run freely: a lane that is full would stall the
+other agents of its world.
+
 >>> pace = Pace(updates_per_step=0.5, slack=2)
 >>> pace.due(100, warm_up=10), pace.may_learn(44, 100, warm_up=10), pace.may_learn(47, 100, warm_up=10)
 (45, True, False)
 >>> pace.may_act(42, 100, warm_up=10), pace.may_act(43, 100, warm_up=10)
 (False, True)
+>>> pace.may_learn_once(3, batches=3), pace.may_learn_once(3, batches=4), pace.may_act_once(3, batches=4)
+(False, True, True)
 """
 
 from __future__ import annotations
@@ -34,6 +41,8 @@ class Pace:
     """Updates of a learner for each step of its agent; without meaning when the slack is infinite."""
     slack: float = math.inf
     """Updates that either side may be ahead; 0 is lockstep, infinity is free-running."""
+    slack_once: float = 1.0
+    """Whole batches of rows that are read once which may wait for their learner while more are played."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.updates_per_step) and self.updates_per_step > 0):
@@ -44,6 +53,11 @@ class Pace:
             raise SettingError(
                 f"slack: given {self.slack}, expected 0, or at least the {max(1.0, self.updates_per_step):g} updates "
                 "of one step: with less neither side could go on"
+            )
+        if not 0 <= self.slack_once < math.inf or 0 < self.slack_once < 1:
+            raise SettingError(
+                f"slack: given {self.slack_once} for rows that are read once, expected 0 (lockstep), or a finite "
+                "number from 1 on: a full lane would stall the other agents"
             )
 
     @property
@@ -67,6 +81,14 @@ class Pace:
     def may_act(self, updates: int, steps: int, warm_up: int = 0) -> bool:
         """Whether one more round of acting is allowed."""
         return self.free or self.due(steps, warm_up) - self.slack <= updates
+
+    def may_learn_once(self, updates: int, batches: int) -> bool:
+        """Whether one more update is allowed, of rows that are read once: their batch must be there."""
+        return updates < batches
+
+    def may_act_once(self, updates: int, batches: int) -> bool:
+        """Whether one more round of acting is allowed where rows are read once."""
+        return batches - self.slack_once <= updates
 
 
 FREE = Pace()

@@ -1,0 +1,223 @@
+"""Rows that are read once: each is used once by the learner state that lives on, whoever is killed."""
+
+import functools
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from stand_in import StandIn
+
+from motet._book import Book
+from motet._engine import Handles
+from motet.algorithm import ReaderSettings, Sizes, Update
+from motet.errors import SettingError
+from motet.supervisor import Limits
+from motet.train import Settings, _roster, train
+from motet.worlds import MatrixGame
+
+IDS, MOMENTS = 64, 6000
+
+
+class Diary(gymnasium.Env):
+    """Every observation is one of a kind: the number of the world, and a moment of its life."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = Discrete(3)
+
+    def __init__(self, folder: str) -> None:
+        for n in range(IDS):
+            try:
+                os.close(os.open(Path(folder) / str(n), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            self._number, self._moment = n, -1
+            return
+        raise RuntimeError("more worlds than the test has room for")
+
+    def _look(self):
+        self._moment += 1
+        return np.array([self._number, self._moment], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(1, 30))
+        return self._look(), {}
+
+    def step(self, action):
+        self._left -= 1
+        return self._look(), 1.0, self._left == 0 and self._moment % 2 == 0, self._left == 0, {}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Learns how often it has seen each moment of each world."""
+
+    batch_size: int = 3
+    length: int = 7
+    slow_s: float = 0.0
+
+    header = {"step": ((), "int64")}  # noqa: RUF012
+
+    def replay(self, observation_space, action_space, *, masked=False):
+        return ReaderSettings(batch_size=self.batch_size, once=True, length=self.length, capacity=1)
+
+    def sizes(self, observation_space, action_space):
+        return Sizes(weights=16, state=16 + IDS * MOMENTS, counters=4, random=0)
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        return _Writing(self, agents)
+
+    def behaviour(self, observation_space, action_space):
+        return _Guessing(int(action_space.n))
+
+
+class _Writing:
+    n_weights = 16
+
+    def __init__(self, config, agents):
+        self._config = config
+        self.state = np.zeros((agents, 16 + IDS * MOMENTS), np.float32)
+        self.counters = np.zeros((agents, 4), np.int64)  # updates, rows, rows without a start, rows out of order
+        self.random = np.zeros((agents, 0), np.uint8)
+
+    def update(self, batch, steps):
+        time.sleep(self._config.slow_s)
+        for a in range(len(self.state)):
+            seen = self.state[a, 16:].reshape(IDS, MOMENTS)
+            here, there = batch.observation[a][:, :-1].astype(int), batch.observation[a][:, 1:].astype(int)
+            valid = batch.valid[a]
+            np.add.at(seen, (here[valid][:, 0], here[valid][:, 1]), 1)
+            same = (there[valid] == here[valid] + [0, 1]).all(1)
+            self.counters[a] += [1, valid.sum(), (~valid).sum(), (~same).sum()]
+            self.state[a, :16] += 1
+        return Update({"rows": self.counters[:, 1].astype(np.float32)})
+
+    def header(self, step, agent):
+        return {"step": step}
+
+    def weights(self):
+        return self.state[:, :16]
+
+    def save(self):
+        pass
+
+    def load(self):
+        pass
+
+
+class _Guessing:
+    def __init__(self, actions):
+        self._actions = actions
+
+    def begin(self, seed):
+        self._rng = np.random.default_rng(seed)
+
+    def load(self, weights, header):
+        pass
+
+    def act(self, observations, masks=None, explore=True):
+        return self._rng.integers(self._actions, size=len(observations)), {}
+
+
+class Lanes:
+    """Keeps hold of what the processes of a run share, to count at the writers' end."""
+
+    def __init__(self, monkeypatch):
+        original = Handles.__init__
+
+        def remember(handles, roster):
+            original(handles, roster)
+            self.handles = handles
+
+        monkeypatch.setattr(Handles, "__init__", remember)
+
+    def count(self, agent=0):
+        replay = self.handles.replays[agent]
+        words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
+        return {name: sum(getattr(w, name) for w in words) for name in ("head", "broken", "waits", "finals")}
+
+
+class Killer:
+    """Kills a process of a run again and again."""
+
+    def __init__(self, lanes, names, most, pause_s):
+        self._lanes, self._names, self._most, self._pause_s = lanes, names, most, pause_s
+        self._random, self._last = random.Random(0), time.monotonic()
+        self.sent, self.waits = [], set()
+
+    def __call__(self):
+        board = self._lanes.handles.board
+        for i, name in enumerate(self._names):
+            self.waits.add((name, int(board.alive[i, 1])))
+        if len(self.sent) >= self._most or time.monotonic() - self._last < self._pause_s:
+            return
+        i = self._random.randrange(len(self._names))
+        pid = int(board.alive[i, 2])
+        if pid > 1 and int(board.learned[0, 0]) > 3:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            self.sent.append(self._names[i])
+            self._last = time.monotonic()
+
+
+def check_ledger(lanes, result, config, agent=0):
+    """Both ends agree: what the writers wrote is what the surviving state used, once, and what waits."""
+    (arrays,) = result.agents.values() if len(result.agents) == 1 else (result.agents[f"player_{agent}"],)
+    updates, rows, others, strange = arrays["counters"].tolist()
+    written = lanes.count(agent)
+    cursors = arrays["reader"][-2 * lanes.handles.roster.lanes :].reshape(-1, 2)[:, 1]
+    seen = arrays["state"][16:].reshape(IDS, MOMENTS)
+    assert rows + others == updates * config.batch_size * config.length == cursors.sum()
+    waiting = written["head"] - int(cursors.sum())
+    assert 0 <= waiting
+    assert strange == 0, "a row was followed by what did not follow it"
+    assert set(np.unique(seen)) <= {0.0, 1.0}, "a row was used twice"
+    assert seen.sum() == rows
+    consumed = int(arrays["reader"][9])
+    assert consumed == rows
+    return waiting, others, written, seen
+
+
+def storm(tmp_path, monkeypatch, *, steps, kills, pause_s, names=("actor-0", "actor-1", "learner-0"), **settings):
+    lanes, config = Lanes(monkeypatch), Ledger(slow_s=0.002)
+    killer = Killer(lanes, names, kills, pause_s)
+    monkeypatch.setattr(Book, "tick", lambda book: killer())
+    result = train(
+        functools.partial(Diary, str(tmp_path)),
+        config,
+        Settings(steps=steps, actors=2, worlds_per_actor=2, limits=Limits(restarts=10**6, back_off_s=0.01), **settings),
+    )
+    assert result.state == "done"
+    assert len(killer.sent) >= kills - 2
+    assert result.restarts == len(killer.sent)
+    waiting, others, written, seen = check_ledger(lanes, result, config)
+    assert waiting < (config.batch_size + 4) * config.length, "whole batches were left over"
+    assert others <= written["finals"] + written["broken"] + len(killer.sent)
+    assert written["waits"] == 0, "an actor waited for room, where it shows no beat"
+    # Each world's rows were used from its first to its last, without a gap but for final rows.
+    for row in seen[seen.sum(1) > 0]:
+        last = np.flatnonzero(row).max()
+        gaps = np.flatnonzero(row[:last] == 0)
+        assert (np.diff(gaps) > 1).all(), "more than a final row is missing between two rows"
+    return killer, result
+
+
+def test_every_row_is_used_once_while_actors_and_learners_are_killed(no_leaks, tmp_path, monkeypatch):
+    killer, _ = storm(tmp_path, monkeypatch, steps=12_000, kills=6, pause_s=0.25)
+    assert {"learner-0"} < set(killer.sent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slack", [0, 1, 3])
+def test_every_row_is_used_once_in_a_long_storm(no_leaks, slack, tmp_path, monkeypatch):
+    killer, _ = storm(tmp_path, monkeypatch, steps=15_000, kills=20, pause_s=0.1, slack=slack)
+    assert len(set(killer.sent)) == 3
