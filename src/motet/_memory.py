@@ -13,6 +13,7 @@ says so at once, with the sizes, instead of killing something in the middle of a
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import mmap
 import os
@@ -67,13 +68,16 @@ class Segment:
     Args:
         spec: the arrays, by name. Each begins on its own cache line.
         directory: put the memory into a nameless file on this file system instead of into memory, for sizes beyond it.
+        sealed: nobody who gets it can make it smaller or larger, which would end whoever reads what is gone (Linux).
     """
 
-    def __init__(self, spec: Mapping[str, Array], directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, spec: Mapping[str, Array], directory: str | os.PathLike[str] | None = None, *, sealed: bool = False
+    ) -> None:
         self._spec = dict(spec)
         size = max(sum(_padded(a.nbytes) for a in self._spec.values()), LINE)
         _check_room(size, directory)
-        self._map(_reserve(size, directory), size)
+        self._map(_reserve(size, directory, sealed), size)
         np.frombuffer(self._mmap, np.uint8).fill(POISON)
 
     def _map(self, fd: int, size: int) -> None:
@@ -119,18 +123,20 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE
 
 
-def _reserve(size: int, directory: str | os.PathLike[str] | None) -> int:
+def _reserve(size: int, directory: str | os.PathLike[str] | None, sealed: bool) -> int:
     """A descriptor of ``size`` bytes without a name, all of them really there."""
     if directory is not None:
         fd = _nameless_file(Path(directory))
     elif hasattr(os, "memfd_create"):
-        fd = os.memfd_create("motet", os.MFD_CLOEXEC)
+        fd = os.memfd_create("motet", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         fd = _unlinked_shm()
     try:
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
+        if sealed and hasattr(fcntl, "F_ADD_SEALS"):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):

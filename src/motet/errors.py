@@ -13,6 +13,7 @@
     ├── SupersededError   (RuntimeError)  a successor has taken over this writer's place
     ├── CorruptionError   (RuntimeError)  a checksum or a layout does not match: memory was damaged
     ├── ChildError        (RuntimeError)  a child process raised, or died too often; shows its traceback
+    ├── PolicyFailure     (RuntimeError)  a policy in its own process failed to answer; has the cause and the detail
     └── WorldError        (RuntimeError)  the user's world raised or broke the contract; names agent, step, seed, action
 """
 
@@ -23,6 +24,7 @@ __all__ = [
     "ModelError",
     "MotetError",
     "NotReadyError",
+    "PolicyFailure",
     "SettingError",
     "SpecError",
     "SupersededError",
@@ -78,3 +80,27 @@ class WorldError(MotetError, RuntimeError):
 
 class ChildError(MotetError, RuntimeError):
     """A child process raised, or died too often. The message holds its traceback."""
+
+
+class PolicyFailure(MotetError, RuntimeError):
+    """A policy in a process of its own failed to answer. The process is gone when this is raised.
+
+    ``cause`` is one of
+
+    - ``start``, ``reset``, ``exception``: it raised while it was made, in ``reset``, or in ``act``;
+    - ``timeout``: it did not answer in time;
+    - ``died``: its process ended, by itself or by a signal;
+    - ``memory``, ``cpu``: it took more than it may;
+    - ``answer``: what it answered is no action of its space;
+    - ``refused``: it was refused what it may not do, and did not get over it.
+
+    ``detail`` says more in bounded text without control characters. It holds nothing that was measured, so that equal
+    failures read the same.
+    """
+
+    def __init__(self, cause: str, detail: str) -> None:
+        super().__init__(f"{cause}: {detail}")
+        self.cause, self.detail = cause, detail
+
+    def __reduce__(self) -> tuple[type["PolicyFailure"], tuple[str, str]]:
+        return type(self), (self.cause, self.detail)
