@@ -1,4 +1,4 @@
-"""PettingZoo and Gymnasium environments as Worlds: in turn, all at once, alone."""
+"""PettingZoo and Gymnasium environments as Worlds: in turn, all at once, alone, two players in one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from motet._values import Misfit, brief, freeze, giver, taker, thaw
 from motet.errors import SettingError, WorldError
-from motet.world import End, World
+from motet.world import End, World, offers
 
 if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["AtOnce", "InTurn", "Solo"]
+__all__ = ["AtOnce", "Duel", "InTurn", "Solo"]
 
 
 class _Adapter(World):
@@ -473,3 +473,68 @@ class Solo:
 
     def close(self) -> None:
         self.env.close()
+
+
+class Duel(Solo):
+    """A Gymnasium environment that two players share, as a Parallel one: the shape of the laser-hockey environment.
+
+    ``step`` takes the actions of both, joined; what comes back is player one's. Player two's comes from
+    ``obs_agent_two()``, ``get_info_agent_two()`` and ``get_reward_two(info)``. Such environments also terminate when
+    time is up; an end with nobody as the ``winner`` in the info is taken as what it is, a truncation. Where the players
+    take turns to start, which ``one_starts`` keeps, a seed says who does, so that one seed is one episode.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._both = env.unwrapped if hasattr(env, "unwrapped") else env
+        missing = [name for name in ("get_info_agent_two", "get_reward_two") if not offers(self._both, name)]
+        if missing:
+            raise SettingError(
+                f"{type(self._both).__name__} has obs_agent_two, but no {' and no '.join(missing)}; expected both, "
+                "which give what the second player is told and what it earned"
+            )
+        self.possible_agents = ["player_0", "player_1"]
+        self._halves = _halves(env.action_space)
+
+    def action_space(self, agent: str) -> Any:
+        return self._halves[self.possible_agents.index(agent)]
+
+    def reset(self, seed: int | None = None) -> Any:
+        if seed is not None and hasattr(self._both, "one_starts"):
+            self._both.one_starts = seed % 2 == 0  # reset() turns it around
+        seen, info = self.env.reset(seed=seed)
+        self.agents = self.possible_agents[:]
+        return self._for_both(seen, self._both.obs_agent_two()), self._for_both(info, self._both.get_info_agent_two())
+
+    def step(self, actions: Mapping[str, Any]) -> Any:
+        joint = np.concatenate([actions[name] for name in self.possible_agents])
+        seen, reward, terminated, truncated, info = self.env.step(joint)
+        other = self._both.get_info_agent_two()
+        if terminated and info.get("winner") == 0:
+            terminated, truncated = False, True
+        if terminated or truncated:
+            self.agents = []
+        return (
+            self._for_both(seen, self._both.obs_agent_two()),
+            self._for_both(reward, self._both.get_reward_two(other)),
+            self._for_both(terminated, terminated),
+            self._for_both(truncated, truncated),
+            self._for_both(info, other),
+        )
+
+    def _for_both(self, first: Any, second: Any) -> dict[str, Any]:
+        return dict(zip(self.possible_agents, (first, second), strict=True))
+
+
+def _halves(space: Any) -> tuple[Any, Any]:
+    """The spaces of two players' parts of a joint action."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.shape[0] % 2:
+        raise SettingError(f"the joint action space of two players is {space}; expected a Box of one even length")
+    half = space.shape[0] // 2
+    first, second = (
+        spaces.Box(space.low[part], space.high[part], dtype=space.dtype.type)
+        for part in (slice(None, half), slice(half, None))
+    )
+    return first, second

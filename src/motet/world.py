@@ -4,7 +4,8 @@ Every environment becomes one shape: the next *group* of agents that act at once
 agent, which sees what the one before it did; in an all-at-once world it is everybody alive. Flows in: one action for
 each of the group. Flows out: what an agent sees, which actions it may take, what it earned since it was last asked, and
 whose episode ended. :func:`as_world` makes a World of a PettingZoo environment (Parallel or AEC), of a Gymnasium
-environment (one agent, or two in the shape of laser hockey), or of an object gridworld (:func:`from_objects`). One turn of the actor is, in short::
+environment (one agent, or two in the shape of laser hockey), or of an object gridworld (:func:`from_objects`). One turn
+of the actor is, in short::
 
     for agent, action in zip(group := world.group(), actions): ...    # remember what each saw and did
     world.act(actions)
