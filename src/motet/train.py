@@ -48,7 +48,11 @@ WORLDS = {
 }
 """The shipped worlds by name."""
 
-ALGORITHMS = {"dqn": "motet.algorithms.dqn:DQNConfig", "iqn": "motet.algorithms.iqn:IQNConfig"}
+ALGORITHMS = {
+    "dqn": "motet.algorithms.dqn:DQNConfig",
+    "iqn": "motet.algorithms.iqn:IQNConfig",
+    "td3": "motet.algorithms.td3:TD3Config",
+}
 """The shipped algorithms by name."""
 
 

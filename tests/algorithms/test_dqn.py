@@ -237,7 +237,7 @@ def test_epsilon_travels_with_the_weights() -> None:
     dqn = config.build(OBSERVATIONS, ACTIONS, 1, [1])
     dqn.update(random_batch(config, 1, 0), [0])
     header = dqn.header(step=25, agent=0)
-    assert header == {"epsilon": 0.75, "learner_step": 1}
+    assert header == {"epsilon": 0.75, "learner_step": 1, "stage": 0}
     assert set(header) == set(config.header)
 
 

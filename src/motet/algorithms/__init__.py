@@ -2,5 +2,6 @@
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.td3 import TD3Config
 
-__all__ = ["DQNConfig", "IQNConfig"]
+__all__ = ["DQNConfig", "IQNConfig", "TD3Config"]

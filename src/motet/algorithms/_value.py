@@ -22,6 +22,7 @@ from motet.algorithm import (
     Schedule,
     Space,
     StackedBatch,
+    Stages,
     check_schedule,
     value_at,
 )
@@ -72,13 +73,15 @@ class ValueConfig:
     """Rows of the replay."""
     min_rows: int = 1_000
     """Rows in the replay before the first update."""
+    stages: Stages = field(default_factory=Stages)
+    """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(int(n) for n in self.hidden))
         if not self.hidden or min(self.hidden) < 1:
             raise SettingError(f"hidden: given {self.hidden}, expected one or more widths from 1 on")
-        check_schedule("learning_rate", self.learning_rate, 0, 1)
-        check_schedule("epsilon", self.epsilon, 0, 1)
+        check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
+        check_schedule("epsilon", self.epsilon, 0, 1, self.stages)
         if not self.adam_eps > 0:
             raise SettingError(f"adam_eps: given {self.adam_eps}, expected more than 0")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
@@ -94,7 +97,7 @@ class ValueConfig:
     @property
     def header(self) -> HeaderSpec:
         """What travels with the weights."""
-        return {"epsilon": ((), "float64"), "learner_step": ((), "int64")}
+        return {"epsilon": ((), "float64"), "learner_step": ((), "int64"), "stage": ((), "int64")}
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """What the replay must offer."""
@@ -104,14 +107,15 @@ class ValueConfig:
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
             n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
-            extra=extra,
+            extra=extra, stages=self.stages,
         )  # fmt: skip
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
-        return {"epsilon": value_at(self.epsilon, step), "learner_step": updates}
+        epsilon = value_at(self.epsilon, step, self.stages)
+        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step)}
 
     def _rates(self, steps: Sequence[int]) -> list[float]:
-        return [value_at(self.learning_rate, int(step)) for step in steps]
+        return [value_at(self.learning_rate, int(step), self.stages) for step in steps]
 
 
 def n_actions(space: Space) -> int:
@@ -126,6 +130,8 @@ def n_actions(space: Space) -> int:
 
 class Tensors:
     """A stacked batch as tensors: views made once where device and dtype allow, copies each time where they do not."""
+
+    action_dtype = torch.int64
 
     def __init__(self, batch: StackedBatch, encoder: Encoder, action_space: Space, device: torch.device) -> None:
         self.batch, self._device = batch, device
@@ -148,7 +154,7 @@ class Tensors:
         """Take the present content of the arrays."""
         for encode in self._encode:
             encode()
-        self.action = self._on_device("action", torch.int64)
+        self.action = self._on_device("action", self.action_dtype)
         if self._first_action:
             self.action = self.action - self._first_action
         self.reward = self._on_device("reward", torch.float32)
