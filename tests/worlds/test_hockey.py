@@ -267,6 +267,13 @@ def test_who_does_not_shoot_in_time_shoots_all_the_same():
     np.testing.assert_allclose(games.values[[PVX, PVY], 0], SHOT * np.array([np.cos(0.5), np.sin(0.5)]), rtol=1e-5)
 
 
+def test_a_puck_between_both_is_caught_by_the_one_in_whose_half_it_is():
+    games = scene(X=-0.7, VX=3.0, PX=-0.05)
+    games.values[[OTHER + X, OTHER + VX], 0] = games.values[[X, VX], 0]
+    play(games, 1)
+    assert games.values[16:, 0].tolist() == [HOLD, 0]
+
+
 def test_a_puck_bounces_off_the_side_of_a_player():
     games = scene(X=-2.0, Y=0.0, PX=-2.0, PY=1.5, PVY=-5.0)
     play(games, 20)
