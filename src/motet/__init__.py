@@ -6,6 +6,7 @@ torch nor ray.
 
 from motet._version import __version__
 from motet.errors import MotetError
+from motet.evaluate import Evaluation, evaluate
 from motet.pace import Pace
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
@@ -13,6 +14,7 @@ from motet.train import Settings, resume, train
 from motet.world import World, as_world
 
 __all__ = [
+    "Evaluation",
     "Field",
     "MotetError",
     "Pace",
@@ -23,6 +25,7 @@ __all__ = [
     "World",
     "__version__",
     "as_world",
+    "evaluate",
     "regret",
     "resume",
     "train",

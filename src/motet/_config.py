@@ -23,7 +23,7 @@ from motet.errors import SettingError
 if TYPE_CHECKING:
     from motet._engine import Roster
 
-__all__ = ["describe", "describe_world", "rebuild", "rebuild_world", "run_config", "versions"]
+__all__ = ["describe", "describe_world", "rebuild", "rebuild_world", "refuse_strangers", "run_config", "versions"]
 
 
 def describe(value: Any) -> Any:
@@ -164,8 +164,19 @@ def _path_of(thing: Any) -> str:
     return f"{module}:{name}"
 
 
-def _load(path: Any, package: str, trust: bool) -> Any:
-    """Import ``module:Name``; without ``trust`` only a class or function of the given package."""
+def refuse_strangers(plain: Any) -> None:
+    """Raise if plain values name a class outside of motet. Nothing is imported."""
+    if isinstance(plain, Mapping):
+        if plain.get("class") is not None:
+            _named(plain["class"], "motet", trust=False)
+        plain = list(plain.values())
+    if isinstance(plain, list):
+        for item in plain:
+            refuse_strangers(item)
+
+
+def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
+    """The module and the name in ``module:Name``; without ``trust`` the module must be of the given package."""
     module, _, name = str(path).partition(":")
     if not name or not (trust or name.isidentifier()):
         raise SettingError(f"class: given {path!r}, expected 'module:Name'")
@@ -174,6 +185,12 @@ def _load(path: Any, package: str, trust: bool) -> Any:
             f"{path!r} is not part of {package}, and importing it runs its code; if you trust where this comes from, "
             "say so: --trust on the command line, trust=True in Python"
         )
+    return module, name
+
+
+def _load(path: Any, package: str, trust: bool) -> Any:
+    """Import ``module:Name``; without ``trust`` only a class or function of the given package."""
+    module, name = _named(path, package, trust)
     found = _find(module, name)
     if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):
         raise SettingError(f"class: given {path!r}, expected a class of {package}")

@@ -1,8 +1,9 @@
 """Policy: how one agent acts, one observation at a time. What ``train`` and ``plan`` make and ``evaluate`` takes.
 
-A :class:`Policy` may be anything with ``reset`` and ``act``. :class:`BehaviourPolicy` makes one of the acting half of
-an algorithm and its trained weights; :class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A
-:class:`PolicySpec` says where a policy comes from, so that another process can make it.
+A :class:`Policy` may be anything with ``reset`` and ``act``; a :class:`JointPolicy` acts for several agents at once.
+:class:`BehaviourPolicy` makes a Policy of the acting half of an algorithm and its trained weights;
+:class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A :class:`PolicySpec` says where a policy
+comes from, so that another process can make it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from motet.algorithm import Behaviour, Nest, Space, map_nest
 from motet.errors import SettingError, SpecError
 
-__all__ = ["BehaviourPolicy", "ConstantPolicy", "Policy", "PolicySpec", "RandomPolicy"]
+__all__ = ["BehaviourPolicy", "ConstantPolicy", "JointPolicy", "Policy", "PolicySpec", "RandomPolicy"]
 
 
 @runtime_checkable
@@ -32,6 +33,21 @@ class Policy(Protocol):
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
         """The action for one observation. ``mask`` ``[n]``: True where an action is allowed."""
+        ...
+
+
+@runtime_checkable
+class JointPolicy(Protocol):
+    """How several agents of one policy act. Deterministic given the seed and what was seen since the last reset."""
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins. Forget the last one, start the random stream anew."""
+        ...
+
+    def act_jointly(
+        self, observations: Mapping[str, Nest], masks: Mapping[str, npt.NDArray[np.bool_]]
+    ) -> Mapping[str, Any]:
+        """One action for each of those that are asked now, by name. ``masks`` holds those that have one."""
         ...
 
 

@@ -1,0 +1,98 @@
+"""Episodes to look at: frames of a world as it is played, kept few and small, as PNG, GIF or video."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.errors import SettingError
+
+__all__ = ["Film", "drawing", "write_video"]
+
+FRAMES = 200
+"""Pictures of an episode at most; beyond it every other one is let go, again and again."""
+PIXELS = 480
+"""Height and width of a picture at most."""
+
+Picture = npt.NDArray[np.uint8]
+
+
+def drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
+    """The factory of worlds that draw, if they have a setting for it."""
+    try:
+        known = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return factory
+    return functools.partial(factory, render_mode="rgb_array") if "render_mode" in known else factory
+
+
+class Film:
+    """The frames of one episode: one for each round of everybody's turns."""
+
+    def __init__(self, factory: Callable[..., Any]) -> None:
+        self._factory = drawing(factory)
+        self._frames: list[Picture] = []
+        self._every, self._rounds = 1, 0
+        self.frames_per_s = 10.0
+
+    def make(self) -> Any:
+        """A world that draws."""
+        env = self._factory()
+        self.frames_per_s = float((getattr(env, "metadata", None) or {}).get("render_fps", 10))
+        return env
+
+    def look(self, world: Any, group: Sequence[int] = ()) -> None:
+        """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out."""
+        following = world.group()
+        if group and following and following[0] > group[0]:
+            return
+        if self._rounds % self._every == 0 or not following:
+            picture = world.render()
+            if picture is not None:
+                self._frames.append(_small(picture))
+        self._rounds += 1
+        if len(self._frames) > FRAMES:
+            self._frames, self._every = self._frames[::2], self._every * 2
+
+    def pictures(self) -> tuple[bytes, ...]:
+        """As PNG; none if the world draws nothing."""
+        return tuple(map(_png, self._frames))
+
+
+def _small(picture: Picture) -> Picture:
+    step = max(1, -(-max(picture.shape[:2]) // PIXELS))
+    return np.ascontiguousarray(picture[::step, ::step])
+
+
+def _png(picture: Picture) -> bytes:
+    import imageio.v3
+
+    target = io.BytesIO()
+    imageio.v3.imwrite(target, picture, extension=".png")
+    return target.getvalue()
+
+
+def write_video(path: Path, frames: Sequence[bytes], frames_per_s: float) -> None:
+    """Write PNG frames as a GIF, or as whatever video the ending of the path and the installed plugins allow."""
+    import imageio.v3
+
+    pictures = [imageio.v3.imread(frame, extension=".png") for frame in frames]
+    if not pictures:
+        raise SettingError(f"video: the world draws nothing, so that {str(path)!r} was not written")
+    try:
+        if path.suffix == ".gif":
+            imageio.v3.imwrite(path, pictures, duration=1000 / max(frames_per_s, 1.0), loop=0)
+        else:
+            imageio.v3.imwrite(path, np.stack(pictures), fps=frames_per_s)
+    except (ImportError, ValueError, OSError) as error:
+        raise SettingError(
+            f"video: {str(path)!r} cannot be written ({error}); a .gif always can, an .mp4 needs imageio[pyav] or "
+            "imageio[ffmpeg]"
+        ) from error

@@ -1,0 +1,446 @@
+"""Playing episodes: one world, everybody who sits in it, and what came of it. A worker process runs nothing else.
+
+A :class:`Plan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every random draw
+is decided by the plan's seed and the task's key: the world's, each policy's and each stand-in's seeds are derived from
+them. So it does not matter who plays an episode, when, or after which others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._drawing import Film
+from motet._engine import seed_for
+from motet._local import LocalPolicy
+from motet._policies import Entry
+from motet._scripted import Noop
+from motet._seats import Together, joint_question, joint_spaces
+from motet.errors import PolicyFailure
+from motet.policy import Policy, PolicySpec, RandomPolicy
+from motet.train import masked_agents
+from motet.world import World, as_world
+
+if TYPE_CHECKING:
+    from motet.isolate import Limits
+
+__all__ = ["Failure", "Plan", "Played", "Table", "Task", "Tempo", "benches"]
+
+_WORLD, _POLICY, _STAND_IN = 21, 22, 23  # what a seed is for
+StandIn = Literal["noop", "random", "forfeit"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played. It travels to the workers."""
+
+    world: Callable[[], Any]
+    """Makes a world."""
+    settings: Mapping[str, Any]
+    """The world's settings, for policies to know."""
+    entries: tuple[Entry, ...]
+    isolated: tuple[bool, ...]
+    """By entry: whether it lives in a process of its own."""
+    seed: int = 0
+    stand_in: StandIn = "noop"
+    """Who acts for a policy that failed, until the end of the episode; or the episode ends there."""
+    limits: Limits | None = None
+    """Of isolated policies; None: the usual ones."""
+    sandbox: Literal["no", "best-effort", "strict"] = "no"
+    processes: int = 64
+    """Policy processes that one worker keeps at most."""
+    sharing: bool = False
+    """Whether the seats of one isolated policy share a process."""
+    pooled: bool = True
+    """Whether policies are kept from episode to episode, and reset in between."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One episode."""
+
+    number: int
+    seats: tuple[int, ...]
+    """By agent, the number of its entry."""
+    key: tuple[int, ...]
+    """What its seeds are derived from, with the plan's."""
+    out: tuple[int, ...] = ()
+    """Entries that are out: stand-ins act for them from the start."""
+    film: bool = False
+    """Whether to draw it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A policy failed in an episode."""
+
+    episode: int
+    turn: int
+    """Before it nothing was wrong; 0 is before the first turn."""
+    policy: str
+    agents: tuple[str, ...]
+    """For whom it should have acted."""
+    cause: str
+    """See :class:`motet.errors.PolicyFailure`."""
+    detail: str = ""
+    """In words; may differ between runs."""
+    output: str = ""
+    """The last of what it printed."""
+
+
+@dataclass
+class Tempo:
+    """How long decisions took: a histogram, so that it stays small, with 4 % wide steps from 0.1 µs on.
+
+    >>> tempo = Tempo()
+    >>> for _ in range(99): tempo.add(0.001)
+    >>> tempo.add(1.0)
+    >>> tempo.count, round(tempo.quantile(0.5), 4), round(tempo.quantile(1.0), 2)
+    (100, 0.001, 1.01)
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    bins: dict[int, int] = field(default_factory=dict)
+
+    def add(self, seconds: float) -> None:
+        """One decision."""
+        self.count += 1
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+        place = int(np.log2(max(seconds, 1e-7) / 1e-7) * 17.67)
+        self.bins[place] = self.bins.get(place, 0) + 1
+
+    def merge(self, other: Tempo) -> None:
+        """Those of another histogram too."""
+        self.count += other.count
+        self.seconds += other.seconds
+        self.longest = max(self.longest, other.longest)
+        for place, number in other.bins.items():
+            self.bins[place] = self.bins.get(place, 0) + number
+
+    def quantile(self, share: float) -> float:
+        """So many of the decisions took no longer than this, to 4 %."""
+        left = share * self.count
+        for place in sorted(self.bins):
+            left -= self.bins[place]
+            if left <= 0:
+                return float(1e-7 * 2 ** ((place + 0.5) / 17.67))
+        return self.longest
+
+
+@dataclass
+class Played:
+    """What came of an episode."""
+
+    number: int
+    seats: tuple[int, ...]
+    out: tuple[int, ...]
+    returns: tuple[float, ...]
+    """By agent."""
+    decisions: tuple[int, ...]
+    """By agent: how often it was its turn."""
+    turns: int
+    failures: tuple[Failure, ...] = ()
+    forfeited: tuple[int, ...] = ()
+    """The entries that forfeited it; it ended there."""
+    tempo: dict[int, Tempo] = field(default_factory=dict)
+    """By entry."""
+    seconds: float = 0.0
+    frames: tuple[bytes, ...] = ()
+    """PNG pictures, if it was filmed."""
+    frames_per_s: float = 10.0
+    output: dict[int, str] = field(default_factory=dict)
+    """By entry, the last of what it printed."""
+
+
+class Player(Protocol):
+    """Answers for one seat or several: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
+
+    output: str
+
+    def ask_reset(self, seed: int) -> None: ...
+    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None: ...
+    def answer(self) -> Any: ...
+    def replace(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """The seats that one player answers for."""
+
+    entry: int
+    agents: tuple[int, ...]
+    joint: bool
+
+
+def benches(plan: Plan, task: Task) -> list[_Bench]:
+    """Who sits together, in the order of the agents."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for agent, entry in enumerate(task.seats):
+        if entry in task.out:
+            continue
+        together = plan.entries[entry].kind != "agent" or (plan.sharing and plan.isolated[entry])
+        found.setdefault((entry,) if together else (entry, agent), []).append(agent)
+    return [_Bench(key[0], tuple(agents), len(key) == 1) for key, agents in found.items()]
+
+
+class Table:
+    """Where episodes are played: a world, and the policies that are kept between episodes."""
+
+    def __init__(self, plan: Plan, beat: Callable[[int], None] = lambda turn: None) -> None:
+        self._plan, self._beat = plan, beat
+        self._world: World = as_world(plan.world())
+        self._filmed: World | None = None
+        self._world.reset(0)
+        self._masked = masked_agents(self._world)
+        self._players: dict[_Bench, Player] = {}  # the least recently used first
+        self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def close(self) -> None:
+        """End everything that was started here."""
+        for player in self._players.values():
+            player.close()
+        self._players.clear()
+        for world in (self._world, self._filmed):
+            if world is not None:
+                world.close()
+
+    def play(self, task: Task) -> Played:
+        """One episode."""
+        if not task.film:
+            return _Sitting(self, self._world, task, None).play()
+        film = Film(self._plan.world)
+        if self._filmed is None:
+            self._filmed = as_world(film.make())
+        return _Sitting(self, self._filmed, task, film).play()
+
+    # ---- players
+
+    def player(self, bench: _Bench) -> Player:
+        """The player for a bench; may raise a PolicyFailure."""
+        if bench in self._players:
+            self._players[bench] = self._players.pop(bench)
+            return self._players[bench]
+        if self._plan.isolated[bench.entry]:
+            own = [other for other in self._players if self._plan.isolated[other.entry]]
+            while len(own) >= self._plan.processes:
+                self._players.pop(own.pop(0)).close()
+        player = self._make(bench)
+        self._players[bench] = player
+        return player
+
+    def _make(self, bench: _Bench) -> Player:
+        plan, world = self._plan, self._world
+        entry, names = plan.entries[bench.entry], [world.agents[agent] for agent in bench.agents]
+        spec = entry.on(names[0])
+        masked = bench.agents[0] in self._masked
+        if bench.joint:
+            observation_space, action_space = self.spaces(bench)
+            seats = dict(zip(names, bench.agents, strict=True))
+            spec = PolicySpec(Together, {"spec": spec, "kind": entry.kind, "seats": seats}, spec.title)
+            masked = False  # masks are part of the question
+        else:
+            observation_space, action_space = (
+                world.observation_spaces[bench.agents[0]],
+                world.action_spaces[bench.agents[0]],
+            )
+        known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
+        if not plan.isolated[bench.entry]:
+            return LocalPolicy(spec, observation_space, action_space, **known)
+        from motet.isolate import IsolatedPolicy, Limits
+
+        limits = plan.limits or Limits()
+        return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
+
+    def spaces(self, bench: _Bench) -> tuple[Any, Any]:
+        """The spaces of several seats as one."""
+        if bench.agents not in self._joint_spaces:
+            world = self._world
+            self._joint_spaces[bench.agents] = joint_spaces(
+                [world.agents[agent] for agent in bench.agents],
+                [world.observation_spaces[agent] for agent in bench.agents],
+                [world.action_spaces[agent] for agent in bench.agents],
+                [agent in self._masked for agent in bench.agents],
+            )
+        return self._joint_spaces[bench.agents]
+
+    def after_failure(self, bench: _Bench) -> None:
+        """Put another in the place of a player that failed."""
+        player = self._players.get(bench)
+        if player is None:
+            return
+        try:
+            player.replace()
+        except PolicyFailure:  # it fails to start: whoever needs it next finds that out, and says so
+            self._players.pop(bench).close()
+
+    def after_episode(self) -> None:
+        """Keep nobody, if so planned."""
+        if not self._plan.pooled:
+            while self._players:
+                self._players.popitem()[1].close()
+
+
+class _Sitting:
+    """One episode, while it is played."""
+
+    def __init__(self, table: Table, world: World, task: Task, film: Film | None) -> None:
+        self._table, self._world, self._task, self._film = table, world, task, film
+        self._plan = table._plan
+        self._benches = benches(self._plan, task)
+        self._of = {agent: bench for bench in self._benches for agent in bench.agents}
+        self._players: dict[_Bench, Player] = {}
+        self._stand_ins: dict[int, Policy] = {}
+        self._failures: list[Failure] = []
+        self._forfeited: list[int] = []
+        self._tempo: dict[int, Tempo] = {}
+        self._output: dict[int, str] = {}
+        self._decisions = [0] * len(world.agents)
+        self._turn = 0
+
+    def play(self) -> Played:
+        began = time.perf_counter()
+        plan, task, world = self._plan, self._task, self._world
+        world.reset(seed_for(plan.seed, _WORLD, *task.key))
+        if plan.stand_in == "forfeit" and (absent := set(task.out) & set(task.seats)):
+            self._forfeited = sorted(absent)
+        else:
+            self._begin()
+            self._run()
+        returns = tuple(float(world.reward(agent)) for agent in range(len(world.agents)))
+        for bench, player in self._players.items():
+            self._keep_output(bench, player)
+        self._table.after_episode()
+        return Played(
+            number=task.number,
+            seats=task.seats,
+            out=task.out,
+            returns=returns,
+            decisions=tuple(self._decisions),
+            turns=self._turn,
+            failures=tuple(self._failures),
+            forfeited=tuple(self._forfeited),
+            tempo=self._tempo,
+            seconds=time.perf_counter() - began,
+            frames=self._film.pictures() if self._film else (),
+            frames_per_s=self._film.frames_per_s if self._film else 0.0,
+            output=self._output,
+        )
+
+    def _begin(self) -> None:
+        """All policies begin the episode at once; then each is awaited."""
+        base = seed_for(self._plan.seed, _POLICY, *self._task.key)
+        asked = []
+        for bench in self._benches:
+            seed = base if bench.joint else seed_for(base, bench.agents[0])
+            try:
+                player = self._table.player(bench)
+                player.ask_reset(seed)
+            except PolicyFailure as failure:
+                self._fail(bench, failure)
+                continue
+            self._players[bench] = player
+            asked.append(bench)
+        for bench in asked:
+            try:
+                self._players[bench].answer()
+            except PolicyFailure as failure:
+                self._fail(bench, failure)
+
+    def _run(self) -> None:
+        world, film = self._world, self._film
+        if film:
+            film.look(world)
+        while not self._forfeited and (group := tuple(world.group())):
+            actions = self._decide(group)
+            if actions is None:
+                return
+            world.act(actions)
+            world.ended()
+            self._turn += 1
+            self._table._beat(self._turn)
+            if film:
+                film.look(world, group)
+
+    def _decide(self, group: Sequence[int]) -> list[Any] | None:
+        """One action for each of the group: all are asked first, then awaited. None: somebody forfeited."""
+        world, joint = self._world, dict[_Bench, list[int]]()
+        masks = {agent: world.mask(agent) for agent in group}
+        asked: list[tuple[_Bench, list[int], float]] = []
+        for agent in group:
+            self._decisions[agent] += 1
+            bench = self._of.get(agent)
+            if bench is None or bench not in self._players:
+                continue
+            if bench.joint:
+                joint.setdefault(bench, []).append(agent)
+                continue
+            asked.append((bench, [agent], time.perf_counter()))
+            self._players[bench].ask(world.observe(agent), masks[agent])
+        for bench, agents in joint.items():
+            names = world.agents
+            seen = {names[agent]: world.observe(agent) for agent in agents}
+            given = {names[agent]: mask for agent in agents if (mask := masks[agent]) is not None}
+            observation_space, _ = self._table.spaces(bench)
+            question = joint_question([names[a] for a in bench.agents], observation_space, seen, given)
+            asked.append((bench, agents, time.perf_counter()))
+            self._players[bench].ask(question)
+        answers: dict[int, Any] = {}
+        for bench, agents, since in asked:
+            try:
+                answer = self._players[bench].answer()
+                took = time.perf_counter() - since
+                for agent in agents:
+                    own = answer[world.agents[agent]] if bench.joint else answer
+                    _check_mask(own, masks[agent], world.action_spaces[agent])
+                    answers[agent] = own
+            except PolicyFailure as failure:
+                for agent in agents:
+                    answers.pop(agent, None)
+                self._fail(bench, failure)
+                continue
+            self._tempo.setdefault(bench.entry, Tempo()).add(took)
+        if self._forfeited:
+            return None
+        return [
+            answers[agent] if agent in answers else self._stand_in(agent).act(None, masks[agent]) for agent in group
+        ]
+
+    def _stand_in(self, agent: int) -> Policy:
+        if agent not in self._stand_ins:
+            space = self._world.action_spaces[agent]
+            policy: Policy = RandomPolicy(space) if self._plan.stand_in == "random" else Noop(space)
+            policy.reset(seed_for(self._plan.seed, _STAND_IN, *self._task.key, agent))
+            self._stand_ins[agent] = policy
+        return self._stand_ins[agent]
+
+    def _fail(self, bench: _Bench, failure: PolicyFailure) -> None:
+        entry, names = self._plan.entries[bench.entry], tuple(self._world.agents[agent] for agent in bench.agents)
+        player = self._players.pop(bench, None)
+        output = ""
+        if player is not None:
+            output = player.output
+            self._keep_output(bench, player)
+        self._failures.append(
+            Failure(self._task.number, self._turn, entry.title, names, failure.cause, failure.detail, output)
+        )
+        self._table.after_failure(bench)
+        if self._plan.stand_in == "forfeit":
+            self._forfeited.append(bench.entry)
+
+    def _keep_output(self, bench: _Bench, player: Player) -> None:
+        if player.output:
+            self._output[bench.entry] = player.output
+
+
+def _check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:
+    if mask is not None and not mask[int(action) - int(getattr(space, "start", 0))]:
+        raise PolicyFailure("answer", f"the action is {int(action)}, which the mask does not allow")

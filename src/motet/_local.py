@@ -1,0 +1,87 @@
+"""A policy in this process, with the manners of one that is isolated: asked, awaited, its failures named, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._values import Misfit, giver
+from motet.algorithm import Nest, Space
+from motet.errors import PolicyFailure
+from motet.policy import Policy, PolicySpec
+
+__all__ = ["LocalPolicy"]
+
+
+class LocalPolicy:
+    """The same as :class:`motet.isolate.IsolatedPolicy` without a process of its own: nothing can interrupt it."""
+
+    output = ""  # it prints where this process does
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        observation_space: Space,
+        action_space: Space,
+        *,
+        agent: str = "",
+        world: Mapping[str, Any] | None = None,
+        masked: bool = False,
+    ) -> None:
+        self._spec = spec
+        self._offered = {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "agent": agent,
+            "world": dict(world or {}),
+        }
+        self._give = giver(action_space)
+        self._policy: Policy | None = None
+        self._todo: Callable[[], Any] | None = None
+
+    def ask_reset(self, seed: int) -> None:
+        """Have it begin an episode."""
+        self._todo = lambda: self._reset(seed)
+
+    def ask(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> None:
+        """Have it decide."""
+        self._todo = lambda: self._act(observation, mask)
+
+    def answer(self) -> Any:
+        """What came of it; None after a reset. Raises a PolicyFailure."""
+        todo, self._todo = self._todo, None
+        assert todo is not None, "answer() without a question"
+        return todo()
+
+    def replace(self) -> None:
+        """Forget the policy; another one is made for the next episode."""
+        self._policy = None
+
+    def close(self) -> None:
+        """Nothing is held."""
+        self._policy = None
+
+    def _reset(self, seed: int) -> None:
+        if self._policy is None:
+            self._policy = _told("start", lambda: self._spec.make(**self._offered))
+        policy = self._policy
+        _told("reset", lambda: policy.reset(seed))
+
+    def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
+        policy = self._policy
+        assert policy is not None, "ask() before ask_reset()"
+        action = _told("exception", lambda: policy.act(observation, mask))
+        try:
+            return self._give(action)
+        except Misfit as misfit:
+            raise PolicyFailure("answer", str(misfit)) from None
+
+
+def _told(cause: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # whatever a user's policy raises is its failure, not ours
+        raise PolicyFailure(cause, f"{type(error).__name__}: {error}"[:2000]) from error

@@ -1,0 +1,439 @@
+"""Policies as users name them: a run, a plan, a class by its import path, a built-in one, an object or a factory.
+
+What is given becomes an :class:`Entry`: plain data and factories, nothing imported, nothing built. A policy's own code
+runs only where its :class:`PolicySpec` is made, which may be a process that is trusted with nothing. What a run
+directory says is data too: its weights are read here (safetensors), and its config may name no class outside of motet
+unless it is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from motet._seats import Kind, kind_of
+from motet.algorithm import Space
+from motet.checkpoint import RunDirectory
+from motet.errors import CorruptionError, SettingError
+from motet.policy import BehaviourPolicy, Policy, PolicySpec
+from motet.replay import FrameStack
+
+__all__ = ["BUILT_IN", "Entry", "as_entry", "as_given", "entries", "read_weights", "run_policy"]
+
+BUILT_IN = {
+    "random": "motet.policy:RandomPolicy",
+    "noop": "motet._scripted:Noop",
+    "constant": "motet._scripted:constant",
+    "forager": "motet._scripted:Forager",
+    "tit_for_tat": "motet._scripted:TitForTat",
+}
+"""Policies by one word. ``noop`` does nothing, or what is nearest to it; ``forager`` walks to the nearest treasure of
+the treasure hunt; ``tit_for_tat`` plays matrix games; ``constant`` needs ``kw.action``."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy that takes part, on one seat or on several.
+
+    >>> as_given("random,proportion=2,name=dice")
+    Entry(spec=PolicySpec(factory='motet.policy:RandomPolicy', arguments={}, name='dice'), proportion=2.0)
+    """
+
+    spec: PolicySpec
+    """Where it comes from."""
+    seat: str | None = None
+    """The agent it acts for; None: it may get any seat."""
+    proportion: float = 1.0
+    """Its share of the seats, against those of the others."""
+    kind: Kind = "agent"
+    """The interface it has."""
+    isolate: bool | None = None
+    """Whether it lives in a process of its own; None: as all others."""
+    by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
+    """Where it comes from on some seats: a run has learnt another policy for each."""
+    source: str = ""
+    """What was given, for reports."""
+    key: str = ""
+    """Equal for entries that are one policy on different seats."""
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.proportion) and self.proportion > 0):
+            raise SettingError(f"proportion: given {self.proportion}, expected a number above 0")
+        if self.kind not in get_args(Kind):
+            raise SettingError(f"kind: given {self.kind!r}, expected one of {', '.join(get_args(Kind))}")
+
+    def __repr__(self) -> str:
+        more = "" if self.proportion == 1 else f", proportion={self.proportion}"
+        return f"Entry(spec={self.spec!r}{more})"
+
+    @property
+    def title(self) -> str:
+        """What it is called in results."""
+        return self.spec.title
+
+    def on(self, agent: str) -> PolicySpec:
+        """Where it comes from on one seat."""
+        if not self.by_agent or agent in self.by_agent:
+            return self.by_agent.get(agent, self.spec)
+        known = ", ".join(self.by_agent)
+        raise SettingError(
+            f"policy {self.title}: it has none for {agent}, expected one of {known}; say which to take: agent={known}"
+        )
+
+
+def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: Any = None) -> tuple[Entry, ...]:
+    """All policies that take part, each with a name of its own.
+
+    Args:
+        given: one for all seats; a mapping from agent to policy; or a sequence that shares the seats in proportion.
+        agents: the seats.
+        trust: as in :func:`as_entry`.
+        world: as in :func:`as_entry`.
+    """
+    if isinstance(given, Mapping):
+        if set(given) != set(agents):
+            raise SettingError(f"policies: given for {sorted(given)}, expected one for each of {list(agents)}")
+        return _named([replace(as_entry(given[agent], trust=trust, world=world), seat=agent) for agent in agents])
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not several:
+        raise SettingError("policies: none given, expected one or more")
+    found = [as_entry(one, trust=trust, world=world) for one in several]
+    if strangers := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
+        raise SettingError(f"seat: given {', '.join(strangers)}, expected one of {', '.join(agents)}")
+    return _named(found)
+
+
+def _named(found: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Names that tell policies apart; equal policies on different seats keep one name."""
+    names: dict[str, list[str]] = {}
+    named = []
+    for entry in found:
+        same = names.setdefault(entry.title, [])
+        if entry.key not in same:
+            same.append(entry.key)
+        number = same.index(entry.key)
+        title = entry.title if number == 0 else f"{entry.title} ({number + 1})"
+        named.append(replace(entry, spec=replace(entry.spec, name=title)))
+    return tuple(named)
+
+
+def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
+    """What the user gave, as an entry.
+
+    Args:
+        given: a text (see :func:`as_given`), a path, a PolicySpec, an Entry, a class or function, or an object.
+        trust: allow a run's config to name classes outside of motet, whose code is then imported and run.
+        world: how the world is described (``describe_world``): what a plan needs to read its observations.
+    """
+    if isinstance(given, Entry):
+        return given
+    if isinstance(given, Path):
+        given = str(given)
+    if isinstance(given, str):
+        return as_given(given, trust=trust, world=world)
+    if isinstance(given, PolicySpec):
+        kind = "agent" if isinstance(given.factory, str) else kind_of(given.factory)
+        return Entry(given, kind=kind, source=given.title, key=f"{id(given)}")
+    if isinstance(given, type):
+        return Entry(PolicySpec(given), kind=kind_of(given), source=given.__qualname__, key=f"{id(given)}")
+    if callable(getattr(given, "reset", None)) and (hasattr(given, "act") or hasattr(given, "act_jointly")):
+        return _of_object(given)
+    if hasattr(given, "agent_policy"):
+        return _of_object(given)
+    if callable(given):
+        return Entry(PolicySpec(given), source=getattr(given, "__qualname__", repr(given)), key=f"{id(given)}")
+    raise SettingError(
+        f"policy: given {given!r}, expected a run directory, 'module:Class', one of {', '.join(BUILT_IN)}, an object "
+        "with reset and act, or something that makes one"
+    )
+
+
+def _of_object(given: Any) -> Entry:
+    """A copy of an object, as it is now: whatever it becomes while it plays, the user's own stays as it is."""
+    name = getattr(given, "name", None)
+    title = name if isinstance(name, str) and name else type(given).__name__
+    return Entry(PolicySpec(_Copy(given), name=title), kind=kind_of(given), source=title, key=f"{id(given)}")
+
+
+class _Copy:
+    """Makes copies of an object."""
+
+    def __init__(self, given: Any) -> None:
+        self._data = cloudpickle.dumps(given)
+
+    def __call__(self) -> Any:
+        return cloudpickle.loads(self._data)
+
+
+# ---- from text
+
+
+def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
+    """An entry from a text: what it is, then ``name=value`` with commas between.
+
+    What it is: a built-in name, ``module:Class``, a run or checkpoint directory, or a folder of ``motet plan``; or by
+    name, ``class=my.module.Policy``, ``run=…``, ``plan=…``. Then ``data=`` (a path for the class), ``kw.NAME=`` (an
+    argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``isolate=yes|no``, and for a run
+    ``agent=`` (whose policy) and ``step=`` (of which checkpoint).
+
+    >>> as_given("class=my.Policy,data=w.safetensors,kw.depth=3").spec
+    PolicySpec(factory='my:Policy', arguments={'data': 'w.safetensors', 'depth': 3}, name='')
+    """
+    what, options, arguments = _parsed(text)
+    apart = {name: options[name] for name in ("data", "kind", "agent", "step", "name") if name in options}
+    taken: dict[str, Any] = {"source": text, "key": json.dumps([what, apart, arguments])}
+    if "seat" in options:
+        taken["seat"] = options.pop("seat")
+    if "proportion" in options:
+        taken["proportion"] = _number(options.pop("proportion"), "proportion")
+    if "isolate" in options:
+        taken["isolate"] = _yes(options.pop("isolate"), "isolate")
+    name = options.pop("name", "")
+    form, value = what
+    if form == "run":
+        step = options.pop("step", None)
+        entry = _of_run(
+            Path(value), options.pop("agent", None), step if step is None else int(_number(step, "step")), trust
+        )
+    elif form == "plan":
+        entry = _of_plan(Path(value), arguments, world)
+        arguments = {}
+    else:
+        if "data" in options:
+            arguments = {"data": options.pop("data"), **arguments}
+        entry = Entry(PolicySpec(BUILT_IN.get(value) or _class_path(value), arguments))
+        taken["kind"] = options.pop("kind", "agent")
+        name = name or (value if value in BUILT_IN else "")
+    if options:
+        raise SettingError(f"policy: given {', '.join(options)} in {text!r}, which a {form} does not take")
+    if arguments and form == "run":
+        raise SettingError(f"policy: given kw.{next(iter(arguments))} in {text!r}, which a run does not take")
+    return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)
+
+
+_OPTIONS = ("class", "run", "plan", "data", "proportion", "name", "seat", "kind", "isolate", "agent", "step")
+
+
+def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]:
+    """What it is (class, run or plan, and which), the options, and the arguments."""
+    options: dict[str, str] = {}
+    arguments: dict[str, Any] = {}
+    first = ""
+    for i, part in enumerate(text.split(",")):
+        key, equals, value = part.partition("=")
+        if key.startswith("kw.") and equals:
+            arguments[key[3:]] = _value(value)
+        elif equals and key in _OPTIONS:
+            options[key] = value
+        elif i == 0 and part:
+            first = part
+        else:
+            raise SettingError(
+                f"policy: given {part!r} in {text!r}, expected {', '.join(f'{name}=' for name in _OPTIONS)} or kw.NAME="
+            )
+    named = [(form, options.pop(form)) for form in ("class", "run", "plan") if form in options]
+    if len(named) + bool(first) != 1:
+        raise SettingError(f"policy: given {text!r}, expected one class, run or plan, and then its options")
+    return (named[0] if named else _recognised(first)), options, arguments
+
+
+def _recognised(first: str) -> tuple[str, str]:
+    if first in BUILT_IN:
+        return "class", first
+    folder = Path(first)
+    if folder.is_dir():
+        if any((folder / name).is_file() for name in ("config.json", "checkpoint.json")):
+            return "run", first
+        if _is_plan(folder):
+            return "plan", first
+        raise SettingError(f"policy: given the directory {first!r}, which holds neither a run, a checkpoint nor a plan")
+    if ":" in first:
+        return "class", first
+    raise SettingError(
+        f"policy: given {first!r}, expected {', '.join(BUILT_IN)}, a run directory (there is none of that name), or "
+        "'module:Class'"
+    )
+
+
+def _is_plan(folder: Path) -> bool:
+    from motet.plan._folder import read_folder
+
+    try:
+        read_folder(folder, "solution")
+    except SettingError:
+        return False
+    return True
+
+
+def _class_path(text: str) -> str:
+    """``my.module:Class``, also where the colon is a dot."""
+    if ":" in text:
+        return text
+    module, _, name = text.rpartition(".")
+    if not module:
+        raise SettingError(f"class: given {text!r}, expected 'module:Class', or one of {', '.join(BUILT_IN)}")
+    return f"{module}:{name}"
+
+
+def _value(text: str) -> Any:
+    """A number, true, false, null, or JSON; anything else is a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingError(f"{what}: given {text!r}, expected a number") from None
+
+
+def _yes(text: str, what: str) -> bool:
+    if text not in ("yes", "no"):
+        raise SettingError(f"{what}: given {text!r}, expected yes or no")
+    return text == "yes"
+
+
+# ---- runs
+
+
+def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Entry:
+    """The policies of a run: each seat gets that of its own name, or all get that of ``agent``."""
+    run, folder = _folder(path, step)
+    configs = run.config().get("agents", {})
+    weights = read_weights(folder)
+    names = [name for name in configs if name in weights]
+    if agent is not None:
+        if agent not in names:
+            raise SettingError(f"agent: given {agent!r}, expected one of {', '.join(names)} of the run {str(path)!r}")
+        names = [agent]
+    if not names:
+        raise SettingError(f"run: {str(path)!r} has no policy that its config knows")
+    title = run.path.name if folder.parent.name == "checkpoints" and step is None else f"{run.path.name}@{folder.name}"
+    specs = {}
+    for name in names:
+        _check_trust(configs[name], trust)
+        arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
+        specs[name] = PolicySpec(run_policy, arguments, title if agent is None else f"{title}:{agent}")
+    if len(specs) == 1:  # it sits anywhere
+        return Entry(next(iter(specs.values())))
+    return Entry(next(iter(specs.values())), by_agent=specs)
+
+
+def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
+    """The run, and the folder of one checkpoint."""
+    if (path / "checkpoint.json").is_file():
+        home = path.resolve().parent.parent if path.resolve().parent.name == "checkpoints" else path.resolve().parent
+        if step is not None:
+            raise SettingError(f"step: given {step} for {str(path)!r}, which is one checkpoint already")
+        return RunDirectory.open(home), path.resolve()
+    run = RunDirectory.open(path)
+    steps = run.steps()
+    if not steps:
+        raise SettingError(f"run: {str(path)!r} has no checkpoint")
+    if step is not None and step not in steps:
+        raise SettingError(f"step: given {step}, expected one of the checkpoints {steps}")
+    return run, run.checkpoints / f"{steps[-1] if step is None else step:012d}"
+
+
+def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """By agent, what a checkpoint holds of its weights: a flat vector that begins with them. Nothing is unpickled."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        names = json.loads((folder / "checkpoint.json").read_text())["agents"]
+        loaded = {str(name): load_file(folder / f"{Path(str(name)).name}.safetensors") for name in names}
+        found = {name: arrays["weights" if "weights" in arrays else "state"] for name, arrays in loaded.items()}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CorruptionError(f"the checkpoint {folder} cannot be read: {error}") from error
+    for name, array in found.items():
+        if array.ndim != 1 or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise CorruptionError(
+                f"the checkpoint {folder} holds {array.dtype} {list(array.shape)} for {name}, expected one flat vector "
+                "of finite float32"
+            )
+    return found
+
+
+def _check_trust(plain: Any, trust: bool) -> None:
+    """Refuse a config that names a class outside of motet, before anybody imports it."""
+    from motet._config import refuse_strangers
+
+    if not trust:
+        refuse_strangers(plain)
+
+
+def run_policy(
+    config: Mapping[str, Any],
+    weights: npt.NDArray[np.float32],
+    who: str,
+    trust: bool,
+    observation_space: Space,
+    action_space: Space,
+) -> Policy:
+    """The greedy policy of one agent of a run, made where it will act."""
+    from motet._config import rebuild_agents
+
+    algorithm = rebuild_agents({who: config}, trust=trust)[who]
+    sizes = algorithm.sizes(observation_space, action_space)
+    if len(weights) not in (sizes.weights, sizes.state):
+        raise SettingError(
+            f"agent {who}: the run holds {len(weights)} numbers, expected {sizes.weights} weights (or {sizes.state} "
+            f"with the optimiser's) for {observation_space} and {action_space}: it was trained in another world"
+        )
+    header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
+    behaviour = algorithm.behaviour(observation_space, action_space)
+    policy = BehaviourPolicy(behaviour, weights[: sizes.weights], header)
+    frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
+    return _Framed(policy, frames) if frames > 1 else policy
+
+
+class _Framed:
+    """A policy that sees the last few observations, stacked as in training."""
+
+    def __init__(self, policy: Policy, n_frames: int) -> None:
+        self._policy, self._n_frames = policy, n_frames
+        self._stack: FrameStack | None = None
+
+    def reset(self, seed: int) -> None:
+        self._policy.reset(seed)
+        self._stack = None
+
+    def act(self, observation: Any, mask: Any = None) -> Any:
+        if self._stack is None:
+            self._stack = FrameStack(self._n_frames)
+            return self._policy.act(self._stack.begin(observation), mask)
+        return self._policy.act(self._stack.push(observation), mask)
+
+
+# ---- plans
+
+
+def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
+    if not _is_plan(path):
+        raise SettingError(f"plan: given {str(path)!r}, expected a folder that motet plan --out wrote")
+    if world is None or world.get("path") is None:
+        raise SettingError(
+            f"plan: {str(path)!r} needs the world, to know which state an observation shows; give one by name, or in "
+            "Python PolicySpec(PlannedPolicy.load, {'path': …, 'agent': …, 'world': …})"
+        )
+    return Entry(PolicySpec(planned, {"data": str(path), "model": dict(world), **arguments}, path.name))
+
+
+def planned(data: str, model: Mapping[str, Any], agent: str, goal: str | None = None) -> Policy:
+    """What was planned for one agent, made where it will act. The model is the world that is played."""
+    from motet._config import rebuild_world
+    from motet.plan.solution import PlannedPolicy
+
+    made: Callable[[], Any] = rebuild_world(model, trust=True)  # the user named the world to be played
+    return PlannedPolicy.load(data, agent, made, goal)

@@ -1,0 +1,94 @@
+"""Policies without learning, by one word on the command line: to compare with, and to practise against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._seats import filler
+from motet.algorithm import Nest, Space
+from motet.errors import SettingError
+from motet.policy import ConstantPolicy
+
+__all__ = ["Forager", "Noop", "TitForTat", "constant"]
+
+
+class Noop:
+    """Does nothing, or what is nearest to it: zeros, or the first action; where that is not allowed, the first that is.
+
+    >>> from gymnasium.spaces import Discrete
+    >>> int(Noop(Discrete(3, start=5)).act(None))
+    5
+    """
+
+    def __init__(self, action_space: Space) -> None:
+        self._action = filler(action_space)
+        self._policy = ConstantPolicy(self._action, first=int(getattr(action_space, "start", 0)))
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The action."""
+        return self._action if mask is None else self._policy.act(observation, mask)
+
+
+def constant(action: Any, action_space: Space) -> ConstantPolicy:
+    """Always the same action."""
+    given = np.asarray(action, action_space.dtype)
+    fitting = given[()] if given.shape == () else given
+    if not action_space.contains(fitting):
+        raise SettingError(f"action: given {action!r}, expected one of {action_space}")
+    return ConstantPolicy(fitting, first=int(getattr(action_space, "start", 0)))
+
+
+class Forager:
+    """Walks to the nearest gem or food it sees in the treasure hunt, around what it does not want; else it strolls."""
+
+    _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
+
+    def __init__(self, observation_space: Space) -> None:
+        shape = observation_space.shape
+        if len(shape) != 3 or shape[0] != 5 or shape[1] != shape[2]:
+            raise SettingError(f"forager: the observation is {observation_space}, expected that of the treasure hunt")
+        self._middle = shape[1] // 2
+        self._rng = np.random.default_rng(0)
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+        self._rng = np.random.default_rng(seed)
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> int:
+        """A step."""
+        wall, agent, gem, food, bone = np.asarray(observation, np.bool_)
+        centre, blocked = self._middle, wall | agent | bone
+        free = [move for move, (down, right) in enumerate(self._STEPS) if not blocked[centre + down, centre + right]]
+        if not free:
+            return 0
+        places = np.argwhere(gem | food) - centre
+        if not len(places):
+            return int(self._rng.choice(free))
+        down, right = places[np.abs(places).sum(1).argmin()]
+        wanted = [0 if down < 0 else 1] * bool(down) + [2 if right < 0 else 3] * bool(right)
+        good = [move for move in wanted if move in free]
+        return int(good[0] if good else self._rng.choice(free))
+
+
+class TitForTat:
+    """Plays matrix games: begins with the first action, and then does what the other did last."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self._own = int(action_space.n)
+        if observation_space.shape != (2 * self._own + 1,):
+            raise SettingError(
+                f"tit_for_tat: the observation is {observation_space}, expected a symmetric matrix game's"
+            )
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+
+    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> int:
+        """What the other did last."""
+        return int(np.argmax(observation[self._own : 2 * self._own]))  # all zeros in the first turn

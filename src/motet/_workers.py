@@ -1,0 +1,277 @@
+"""Worker processes that play episodes, and the order in which their results count.
+
+Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
+A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
+are discarded and played again without it: so what counts does not depend on how many workers there are.
+
+Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
+calls ``evaluate``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import motet.errors
+from motet._episodes import Plan, Played, Table, Task
+from motet._process import Child, Portable, check_main_guard, context, host_children
+from motet.errors import ChildError, MotetError, WaitTimeoutError
+
+__all__ = ["Judge", "Workers"]
+
+_AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
+_BEAT_S = 1.0
+_START_S = 120.0
+
+
+def work(connection: Connection) -> None:
+    """What a worker process runs: tables for plans, episodes for tasks, until it is told to end."""
+    host_children()
+    table: Table | None = None
+    last = [time.monotonic()]
+
+    def beat(turn: int) -> None:
+        if (now := time.monotonic()) - last[0] > _BEAT_S:
+            last[0] = now
+            connection.send(("beat", turn))
+
+    try:
+        connection.send(("ready", None))
+        while True:
+            kind, value = connection.recv()  # it ends with its parent
+            if kind == "end":
+                return
+            try:
+                if kind == "plan":
+                    if table is not None:
+                        table.close()
+                        table = None
+                    table = Table(value.value, beat)
+                    connection.send(("ready", None))
+                else:
+                    assert table is not None
+                    connection.send(("played", table.play(value)))
+            except MotetError as error:
+                connection.send(("failed", (type(error).__name__, str(error))))
+    finally:
+        if table is not None:
+            table.close()
+
+
+@dataclass
+class _Worker:
+    child: Child
+    pipe: Connection
+    number: int
+    tasks: list[Task] = field(default_factory=list)
+    ready: int = 0
+    """Greetings that are still to come."""
+    heard: float = field(default_factory=time.monotonic)
+    turn: int = 0
+    busy: bool = False
+    """It still plays what nobody waits for any more."""
+
+
+class Workers:
+    """Processes that play episodes.
+
+    Args:
+        jobs: how many.
+        hang_s: one that shows no sign of life for so long counts as hung.
+    """
+
+    def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
+        check_main_guard()
+        self._hang_s = hang_s
+        self._workers: list[_Worker] = []
+        self._plan: Plan | None = None
+        try:
+            for number in range(jobs):
+                self._workers.append(self._start(number))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, number: int) -> _Worker:
+        here, there = context().Pipe()
+        try:
+            child = Child(f"player-{number}", work, (there,))
+        finally:
+            there.close()
+        return _Worker(child, here, number, ready=1)
+
+    @property
+    def jobs(self) -> int:
+        """How many there are."""
+        return len(self._workers)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of them, and whatever they started, now."""
+        for worker in self._workers:
+            worker.child.kill()
+            worker.child.close()
+            worker.pipe.close()
+        self._workers.clear()
+
+    def play(
+        self, plan: Plan, tasks: Sequence[Task], judge: Judge, stop: threading.Event | None = None, jobs: int = 0
+    ) -> Iterator[Played]:
+        """Play all tasks, and give the results in the order of the tasks; fewer if ``stop`` is set meanwhile."""
+        for worker in list(self._workers):
+            if worker.busy:
+                self._restart(worker)
+        used = self._workers[: jobs or None]
+        for worker in used:
+            self._send(worker, "plan", Portable(plan))
+            worker.ready += 1
+        waiting = list(range(len(tasks)))  # a heap: places in tasks
+        places = {task.number: place for place, task in enumerate(tasks)}
+        arrived: dict[int, Played] = {}
+        following = 0
+        horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
+        try:
+            while following < len(tasks):
+                if stop is not None and stop.is_set():
+                    return
+                self._hand_out(used, tasks, waiting, following + horizon, judge)
+                for played in self._listen(used):
+                    arrived[places[played.number]] = played
+                while following in arrived:
+                    self._discard(arrived, tasks, waiting, judge)
+                    if following not in arrived:
+                        break
+                    played = arrived.pop(following)
+                    judge.take(played)
+                    following += 1
+                    yield played
+        finally:
+            for worker in used:
+                worker.busy = bool(worker.tasks or worker.ready)
+
+    def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], waiting: list[int], judge: Judge) -> None:
+        """What was played with somebody who is out by now is to be played again."""
+        for place in [place for place, played in arrived.items() if played.out != judge.out_of(tasks[place])]:
+            del arrived[place]
+            heapq.heappush(waiting, place)
+
+    def _restart(self, worker: _Worker) -> None:
+        worker.child.kill()
+        worker.child.close()
+        worker.pipe.close()
+        self._workers[self._workers.index(worker)] = self._start(worker.number)
+
+    def _hand_out(
+        self, used: Sequence[_Worker], tasks: Sequence[Task], waiting: list[int], end: int, judge: Judge
+    ) -> None:
+        for at_hand in range(_AHEAD):
+            for worker in used:
+                if len(worker.tasks) == at_hand and waiting and waiting[0] < end:
+                    task = tasks[heapq.heappop(waiting)]
+                    task = replace(task, out=judge.out_of(task))
+                    if not worker.tasks:
+                        worker.heard = time.monotonic()
+                    worker.tasks.append(task)
+                    self._send(worker, "play", task)
+
+    def _send(self, worker: _Worker, kind: str, value: Any) -> None:
+        try:
+            worker.pipe.send((kind, value))
+        except (BrokenPipeError, ConnectionResetError):
+            self._bury(worker)
+
+    def _listen(self, used: Sequence[_Worker]) -> list[Played]:
+        """What comes within a short while."""
+        sources: dict[Any, _Worker] = {}
+        for worker in used:
+            sources |= {worker.pipe: worker, worker.child.sentinel: worker}
+        found = []
+        for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
+            worker = sources[source]
+            while worker.pipe.poll(0):
+                try:
+                    kind, value = worker.pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    self._bury(worker)
+                worker.heard = time.monotonic()
+                if kind == "played":
+                    worker.tasks.pop(0)
+                    found.append(value)
+                elif kind == "failed":
+                    raise getattr(motet.errors, value[0])(value[1])
+                elif kind == "ready":
+                    worker.ready -= 1
+                else:
+                    worker.turn = value
+            if worker.child.exit is not None:
+                self._bury(worker)
+        now = time.monotonic()
+        for worker in used:
+            limit = max(self._hang_s, _START_S) if worker.ready else self._hang_s
+            if (worker.tasks or worker.ready) and now - worker.heard > limit:
+                self._hung(worker, limit)
+        return found
+
+    def _bury(self, worker: _Worker) -> None:
+        worker.child.join(5.0)
+        text = worker.child.traceback()
+        raise ChildError(
+            f"{worker.child.describe_end()} {_doing(worker)}"
+            + (f"\n\n{text}" if text else "; give policies processes of their own (isolate), to see which one did it")
+        )
+
+    def _hung(self, worker: _Worker, limit: float) -> None:
+        if hasattr(signal, "SIGUSR1") and worker.child.exit is None:
+            os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
+            time.sleep(0.2)
+        raise WaitTimeoutError(
+            f"{worker.child.name} showed no sign of life for {limit:g} s {_doing(worker)}: the world or a policy in "
+            "the same process hangs; give policies processes of their own (isolate) to have them interrupted"
+        )
+
+
+def _doing(worker: _Worker) -> str:
+    if not worker.tasks:
+        return "while it got ready"
+    return f"while it played episode {worker.tasks[0].number} (last seen in turn {worker.turn})"
+
+
+class Judge:
+    """Who is out: decided by the failures in the order of episodes.
+
+    Args:
+        entries: names of the entries; several entries of one name are one policy.
+        max_failures: a policy with so many failures is out.
+    """
+
+    def __init__(self, entries: Sequence[str], max_failures: int, failures: Mapping[str, int] | None = None) -> None:
+        self._entries, self._max = list(entries), max_failures
+        self.failures: Counter[str] = Counter(failures or {})
+        self.out: dict[str, int] = {}
+        """By name, the episode after which it was out."""
+
+    def out_of(self, task: Task) -> tuple[int, ...]:
+        """Those of a task's entries that are out now."""
+        return tuple(sorted({entry for entry in task.seats if self._entries[entry] in self.out}))
+
+    def take(self, played: Played) -> None:
+        """The next episode in order."""
+        for failure in played.failures:
+            self.failures[failure.policy] += 1
+            if self.failures[failure.policy] >= self._max:
+                self.out.setdefault(failure.policy, played.number)

@@ -1,0 +1,507 @@
+"""evaluate(): policies play episodes; the numbers depend on the seed and on nothing else.
+
+    policies ─▶ entries ─▶ seats of each episode ─▶ workers play ─▶ results in the order of episodes ─▶ Evaluation
+
+Who sits where, and every seed of the world, the policies and the stand-ins, is derived from the seed, the episode and
+the agent. So one seed gives one result, byte for byte, for any number of jobs, with or without processes of their own
+for the policies, kept from episode to episode or not. What was measured besides (how long decisions took, what a
+policy printed) stands apart in :attr:`Evaluation.measured`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from motet._config import describe_world, versions
+from motet._episodes import Failure, Plan, Played, StandIn, Task, Tempo, benches
+from motet._policies import Entry, entries
+from motet._process import interrupts
+from motet._statistics import Score, score
+from motet._workers import Judge, Workers
+from motet.errors import SettingError
+from motet.train import world_factory
+from motet.world import as_world
+
+if TYPE_CHECKING:
+    from motet.isolate import Limits
+
+__all__ = ["Episode", "Evaluation", "Failure", "Score", "Settings", "Tempo", "evaluate"]
+
+FORMAT = 1
+"""Of what :meth:`Evaluation.as_dict` gives; raised when its readers would have to change."""
+
+_SEATS = 20  # what a seed is for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How policies are evaluated."""
+
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Of everything random."""
+    jobs: int = 1
+    """Processes that play episodes at the same time."""
+    isolate: bool = False
+    """Give each policy, on each seat, a process of its own, in which its failures cost nobody else."""
+    sandbox: Literal["no", "best-effort", "strict"] = "no"
+    """Bar these processes from network, files and other processes: strictly, or as far as the machine can."""
+    limits: Limits | None = None
+    """Of these processes: time, memory, open files, output. None: the usual ones."""
+    stand_in: StandIn = "noop"
+    """Who acts for a policy that failed, to the end of the episode; forfeit: it ends there, and counts for nobody."""
+    max_failures: int = 10
+    """A policy that has failed so often is out: from the next episode on the stand-in acts for it."""
+    max_processes: int = 64
+    """Policy processes at most; with fewer than it takes there are fewer jobs, and then seats that share one."""
+    pooled: bool = True
+    """Keep policies from episode to episode, and reset them in between, instead of making new ones."""
+    film: tuple[int, ...] = ()
+    """Numbers of episodes to draw."""
+    trust: bool = False
+    """Let a run name algorithms outside of motet, whose code is then imported and run."""
+    hang_s: float = 300.0
+    """A job without a turn for so long ends the evaluation."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "jobs", "max_failures", "max_processes"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        if self.seed < 0:
+            raise SettingError(f"seed: given {self.seed}, expected 0 or more")
+        if not self.hang_s > 0:
+            raise SettingError(f"hang_s: given {self.hang_s}, expected more than 0")
+        for name, known in (("stand_in", ("noop", "random", "forfeit")), ("sandbox", ("no", "best-effort", "strict"))):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{name}: given {getattr(self, name)!r}, expected one of {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode."""
+
+    number: int
+    policies: tuple[str, ...]
+    """By agent, who sat there."""
+    returns: tuple[float, ...]
+    """By agent."""
+    decisions: tuple[int, ...]
+    """By agent, how often it was its turn."""
+    turns: int
+    failures: tuple[Failure, ...] = ()
+    out: tuple[str, ...] = ()
+    """Policies that were out already."""
+    forfeited: tuple[str, ...] = ()
+    """Policies that forfeited it; it counts for nobody's mean."""
+    frames: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """PNG pictures, if it was to be drawn."""
+    frames_per_s: float = field(default=0.0, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What may differ from one evaluation to the next with the same seed."""
+
+    seconds: float
+    jobs: int
+    isolated: dict[str, bool]
+    """By policy."""
+    sandbox: str
+    pooled: bool
+    tempo: dict[str, Tempo]
+    """By policy, how long its decisions took."""
+    output: dict[str, str]
+    """By policy, the last of what it printed."""
+    notes: tuple[str, ...]
+    """What was said while it was played."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of an evaluation. Everything but ``measured`` depends on the seed alone."""
+
+    world: dict[str, Any]
+    """Where the world comes from, and its settings."""
+    agents: tuple[str, ...]
+    policies: tuple[dict[str, Any], ...]
+    """Name, source, kind, seat and proportion of each."""
+    settings: dict[str, Any]
+    """Those that decide the result."""
+    episodes: tuple[Episode, ...]
+    out: dict[str, int]
+    """Policies that were out, and after which episode."""
+    partial: bool
+    """It was interrupted: there are fewer episodes than were asked for."""
+    measured: Measured
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the policies, each once."""
+        return tuple(dict.fromkeys(one["name"] for one in self.policies))
+
+    def scores(self) -> dict[str, Score | None]:
+        """By policy: its return on one seat, averaged over its seats of an episode, then over episodes."""
+        return {name: score(self.returns(name)) for name in self.names}
+
+    def seat_scores(self) -> dict[tuple[str, str], Score]:
+        """By policy and agent, where it sat there."""
+        found = {}
+        for name in self.names:
+            for agent in self.agents:
+                if (one := score(self.returns(name, agent))) is not None:
+                    found[name, agent] = one
+        return found
+
+    def team(self) -> Score | None:
+        """All agents' returns together."""
+        return score([math.fsum(episode.returns) for episode in self.episodes if not episode.forfeited])
+
+    def returns(self, policy: str, agent: str | None = None) -> list[float]:
+        """A policy's return in each episode that it played and that counts: on one seat, or the mean of its seats."""
+        found = []
+        for episode in self.episodes:
+            if episode.forfeited:
+                continue
+            own = [
+                value
+                for name, who, value in zip(self.agents, episode.policies, episode.returns, strict=True)
+                if who == policy and agent in (None, name)
+            ]
+            if own:
+                found.append(math.fsum(own) / len(own))
+        return found
+
+    def failures(self) -> dict[str, dict[str, int]]:
+        """By policy, how often it failed, by cause."""
+        counted: dict[str, Counter[str]] = {}
+        for episode in self.episodes:
+            for failure in episode.failures:
+                counted.setdefault(failure.policy, Counter())[failure.cause] += 1
+        return {name: dict(sorted(counted[name].items())) for name in self.names if name in counted}
+
+    def result(self) -> dict[str, Any]:
+        """What depends on the seed alone, as plain values."""
+        scores = [{"policy": name, "seat": None, **_plain(one)} for name, one in self.scores().items() if one]
+        seats = [{"policy": name, "seat": agent, **_plain(one)} for (name, agent), one in self.seat_scores().items()]
+        team = self.team()
+        return {
+            "partial": self.partial,
+            "world": self.world,
+            "agents": list(self.agents),
+            "policies": [dict(one) for one in self.policies],
+            "settings": dict(self.settings),
+            "scores": scores + seats,
+            "team": None if team is None else _plain(team),
+            "failures": self.failures(),
+            "out": dict(self.out),
+            "episodes": [_episode(episode) for episode in self.episodes],
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values; docs/evaluate.md tells what is what."""
+        measured = self.measured
+        details = [
+            {"episode": one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
+            for episode in self.episodes
+            for one in episode.failures
+        ]
+        tempo = {
+            name: {
+                "decisions": one.count,
+                "mean_s": one.seconds / max(one.count, 1),
+                "median_s": one.quantile(0.5),
+                "p99_s": one.quantile(0.99),
+                "longest_s": one.longest,
+            }
+            for name, one in measured.tempo.items()
+        }
+        told = {item.name: getattr(measured, item.name) for item in fields(measured)}
+        extra = {"tempo": tempo, "notes": list(measured.notes), "failures": details, "versions": versions()}
+        return {"format": FORMAT, "result": self.result(), "measured": {**told, **extra}}
+
+    def deterministic(self) -> bytes:
+        """What depends on the seed alone, to be compared byte for byte."""
+        return json.dumps(self.result(), indent=1, allow_nan=False).encode()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as JSON, whole or not at all."""
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.part")
+        try:
+            beside.write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def html(self) -> str:
+        """A page that stands alone: scores, distributions, seats, latency, failures, episodes to watch."""
+        from motet._result_page import evaluation_page
+
+        return evaluation_page(self)
+
+
+def _plain(one: Score) -> dict[str, Any]:
+    return {
+        key: value if not isinstance(value, float) or math.isfinite(value) else None
+        for key, value in asdict(one).items()
+    }
+
+
+def _episode(episode: Episode) -> dict[str, Any]:
+    failures = [
+        {"turn": one.turn, "policy": one.policy, "agents": list(one.agents), "cause": one.cause}
+        for one in episode.failures
+    ]
+    return {
+        "number": episode.number,
+        "policies": list(episode.policies),
+        "returns": list(episode.returns),
+        "decisions": list(episode.decisions),
+        "turns": episode.turns,
+        "failures": failures,
+        "out": list(episode.out),
+        "forfeited": list(episode.forfeited),
+    }
+
+
+def evaluate(
+    world: Any,
+    policies: Any,
+    settings: Settings | None = None,
+    *,
+    workers: Workers | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+    say: Callable[[str], None] = lambda line: None,
+    **changes: Any,
+) -> Evaluation:
+    """Let policies play episodes of a world.
+
+    Args:
+        world: makes the world: a callable, the name of a shipped world, or ``module:attribute``.
+        policies: a mapping from agent to policy; or a sequence that shares the seats, in proportion and shuffled by
+            the seed; or one for all. A policy is a run directory, ``module:Class``, a built-in name (``random``,
+            ``noop``), a text with options as on the command line, a :class:`PolicySpec`, a class or a function that
+            makes one, or an object, of which copies play.
+        settings: how it is done.
+        workers: processes to play in, for several evaluations one after the other; by default they are made and ended.
+        watch: called with the number of episodes done, and of all.
+        say: called with one line when something happens that the user should know.
+        changes: fields of ``settings`` to set.
+
+    Returns:
+        The result. Interrupted by Ctrl-C it is that of the episodes so far, marked as partial.
+
+    >>> import motet
+    >>> result = motet.evaluate("treasure_hunt", ["random", "forager"], episodes=20, seed=1)  # doctest: +SKIP
+    >>> result.scores()["forager"].mean > result.scores()["random"].mean  # doctest: +SKIP
+    True
+    """
+    chosen = _changed(settings or Settings(), changes)
+    notes: list[str] = []
+
+    def note(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    game = Game.of(world, policies, chosen)
+    tasks = [
+        Task(number, game.seats(number), (number,), film=number in chosen.film) for number in range(chosen.episodes)
+    ]
+    plan, jobs = game.plan(tasks, chosen, note)
+    judge = Judge([entry.title for entry in game.entries], chosen.max_failures)
+    began, played = time.perf_counter(), list[Played]()
+    own = workers or Workers(min(jobs, len(tasks)), chosen.hang_s)
+    try:
+        with interrupts() as stop:
+            for one in own.play(plan, tasks, judge, stop, jobs):
+                played.append(one)
+                watch(len(played), len(tasks))
+            partial = len(played) < len(tasks)
+    finally:
+        if workers is None:
+            own.close()
+    for name, episode in judge.out.items():
+        note(f"{name} failed {chosen.max_failures} times and is out after episode {episode}: the stand-in acts for it")
+    if partial:
+        note(f"interrupted: {len(played)} of {len(tasks)} episodes were played")
+    measured = game.measured(played, time.perf_counter() - began, jobs, plan, notes)
+    return Evaluation(
+        world=game.described,
+        agents=game.agents,
+        policies=tuple(_told(entry) for entry in game.entries),
+        settings={name: getattr(chosen, name) for name in ("episodes", "seed", "stand_in", "max_failures")},
+        episodes=tuple(game.episode(one) for one in played),
+        out=dict(judge.out),
+        partial=partial,
+        measured=measured,
+    )
+
+
+def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    known = [item.name for item in fields(Settings)]
+    if strangers := sorted(set(changes) - set(known)):
+        raise SettingError(f"given {', '.join(strangers)}, expected none but {', '.join(known)}")
+    return replace(settings, **changes)
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.title,
+        "source": entry.source,
+        "kind": entry.kind,
+        "seat": entry.seat,
+        "proportion": entry.proportion,
+    }
+
+
+@dataclass(frozen=True)
+class Game:
+    """A world and everybody who may sit in it: what evaluations and tournaments begin with."""
+
+    factory: Callable[[], Any]
+    described: dict[str, Any]
+    world_settings: dict[str, Any]
+    agents: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, world: Any, policies: Any, settings: Settings) -> Game:
+        """From what the user gave."""
+        factory = world_factory(world)
+        described = describe_world(factory)
+        probe = as_world(factory())
+        agents = probe.agents
+        probe.close()
+        chosen = entries(policies, agents, trust=settings.trust, world=described)
+        return cls(factory, described, _world_settings(factory, described), agents, chosen, settings.seed)
+
+    def seats(self, number: int) -> tuple[int, ...]:
+        """By agent, who sits there in one episode: those with a seat of their own, the others in proportion."""
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, _SEATS, number]))
+        own = {entry.seat: place for place, entry in enumerate(self.entries) if entry.seat is not None}
+        free = [agent for agent in self.agents if agent not in own]
+        others = [place for place, entry in enumerate(self.entries) if entry.seat is None]
+        if free and not others:
+            raise SettingError(
+                f"policies: none for {', '.join(free)}, expected one for each seat, or one without seat="
+            )
+        if not free and others:
+            raise SettingError(f"policies: {self.entries[others[0]].title} has no seat: all are taken by seat=")
+        chosen = _shared_out(len(free), others, [self.entries[place].proportion for place in others], rng)
+        sitting = own | dict(zip(free, chosen, strict=True))
+        return tuple(sitting[agent] for agent in self.agents)
+
+    def plan(self, tasks: Sequence[Task], settings: Settings, say: Callable[[str], None]) -> tuple[Plan, int]:
+        """What the workers play, and how many of them at once: as many as processes are allowed for."""
+        isolated = tuple(
+            settings.isolate or settings.sandbox != "no" if entry.isolate is None else entry.isolate
+            for entry in self.entries
+        )
+        if settings.sandbox != "no" and not all(isolated):
+            name = self.entries[isolated.index(False)].title
+            raise SettingError(
+                f"isolate: given no for {name}, but a sandbox needs a process of its own for each policy"
+            )
+        if settings.limits is not None and not any(isolated):
+            raise SettingError(
+                "limits: given without isolate: only a policy in a process of its own can be held to them"
+            )
+        for task in tasks:
+            for agent, place in zip(self.agents, task.seats, strict=True):
+                self.entries[place].on(agent)
+        plan = Plan(
+            self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
+            settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
+        )  # fmt: skip
+        most = settings.max_processes
+        need = _need(plan, tasks)
+        if need > most:
+            shared = replace(plan, sharing=True)
+            if (least := _need(shared, tasks)) > most:
+                raise SettingError(
+                    f"max_processes: given {most}, but {least} policies play in one episode, each in a process of its "
+                    "own: allow more, or isolate fewer"
+                )
+            say(f"max_processes {most} is less than {need} seats: seats of the same policy share a process")
+            plan, need = shared, least
+        jobs = min(settings.jobs, most // need) if need else settings.jobs
+        if jobs < settings.jobs:
+            say(
+                f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs with {need} policy processes each"
+            )
+        return replace(plan, processes=max(1, most // jobs)), jobs
+
+    def episode(self, played: Played) -> Episode:
+        """With names instead of numbers."""
+        titles = [entry.title for entry in self.entries]
+        return Episode(
+            number=played.number,
+            policies=tuple(titles[place] for place in played.seats),
+            returns=played.returns,
+            decisions=played.decisions,
+            turns=played.turns,
+            failures=played.failures,
+            out=tuple(dict.fromkeys(titles[place] for place in played.out)),
+            forfeited=tuple(dict.fromkeys(titles[place] for place in played.forfeited)),
+            frames=played.frames,
+            frames_per_s=played.frames_per_s,
+        )
+
+    def measured(
+        self, played: Sequence[Played], seconds: float, jobs: int, plan: Plan, notes: Sequence[str]
+    ) -> Measured:
+        """What was measured in some episodes."""
+        titles = [entry.title for entry in self.entries]
+        tempo: dict[str, Tempo] = {}
+        output: dict[str, str] = {}
+        for one in played:
+            for place, times in one.tempo.items():
+                tempo.setdefault(titles[place], Tempo()).merge(times)
+            for place, text in one.output.items():
+                output[titles[place]] = text
+        isolated = dict(zip(titles, plan.isolated, strict=True))
+        ordered = {title: tempo[title] for title in dict.fromkeys(titles) if title in tempo}
+        return Measured(seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes))
+
+
+def _need(plan: Plan, tasks: Sequence[Task]) -> int:
+    """Policy processes that one episode takes at most."""
+    seatings = {task.seats: task for task in tasks}.values()
+    return max((sum(plan.isolated[bench.entry] for bench in benches(plan, task)) for task in seatings), default=0)
+
+
+def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
+    """Each gets its share of the seats, rounded up or down by chance so that it is right on average; then a shuffle."""
+    if not seats:
+        return []
+    order = rng.permutation(len(others))
+    shares = np.array(proportions)[order]
+    ends = np.cumsum(shares / shares.sum()) * seats
+    ends[-1] = seats
+    places = np.searchsorted(ends, np.arange(seats) + rng.random(), side="right")
+    chosen = [others[order[place]] for place in np.minimum(places, len(others) - 1)]
+    return [chosen[place] for place in rng.permutation(seats)]
+
+
+def _world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the world that are plain values: those given, and the defaults of the others."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    plain = (bool, int, float, str, type(None))
+    defaults = {one.name: one.default for one in parameters if isinstance(one.default, plain)}
+    return {**defaults, **described.get("settings", {})}
