@@ -82,8 +82,10 @@ class Board:
         self.evaluation = part["board/evaluation"]  # how many, step, team return of the newest, best so far
         self.alive = part["board/alive"]
         self.rounds = part["board/rounds"]
-        self.learned = part["board/learned"]  # updates, synced round, steps at the newest version
-        self.episodes = part["board/episodes"]  # count, mean of the last, last, mean length, worlds remade, version
+        # updates, synced round, steps at the newest version, updates waived, whether it rests, stage
+        self.learned = part["board/learned"]
+        # count, mean of the last, last, mean length, worlds remade, version, refreshes forced
+        self.episodes = part["board/episodes"]
         self.metrics = part["board/metrics"]
         self._names = part["board/names"]
         self.acted = _native.Bell(part["board/acted"])

@@ -115,6 +115,7 @@ class Book:
                     "random": vault["random"][i, : part.sizes.random].copy(),
                     "reader": vault["reader"][i].copy(),
                     "steps": vault["steps"][i].copy(),
+                    "stage": vault["stage"][i].copy(),
                 }
         replay = {}
         if self._settings.keep_replay:
@@ -157,12 +158,14 @@ def fill(handles: Handles, checkpoint: Checkpoint) -> None:
     for k, stack in enumerate(roster.stacks):
         held = [checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
         readers = np.stack([arrays["reader"] for arrays in held])
+        places = np.stack([arrays["stage"] for arrays in held])
         for i, a in enumerate(stack):
             if lanes := checkpoint.replay.get(roster.parts[a].name):
                 for lane in range(roster.lanes):
                     handles.replays[a].restore(lane, lanes[f"lane{lane}"])
             else:
                 readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
+                places[i, 1:] = 0  # the pace begins anew
                 handles.steps_before[a] = int(held[i]["steps"])
                 handles.updates_before[k] = int(held[i]["counters"][0])
         random = np.stack([arrays["random"] for arrays in held])
@@ -172,6 +175,7 @@ def fill(handles: Handles, checkpoint: Checkpoint) -> None:
             random=random if random.size else np.zeros((len(stack), 1), np.uint8),
             reader=readers,
             steps=[int(arrays["steps"]) for arrays in held],
+            stage=places,
         )
         handles.board.learned[k, 0] = int(held[0]["counters"][0])
 

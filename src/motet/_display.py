@@ -133,6 +133,7 @@ def _agents(
     table.add_column("agent", style="cyan", no_wrap=True, max_width=24 if wide else 10, overflow="ellipsis")
     columns = ["return", "trend", "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += ["episodes", "updates"] if wide else []
+    columns += [name for name in ("stage", "forced") if any(getattr(row, name) for row in snapshot.agents)]
     for name in columns:
         left = name == "trend"
         table.add_column(
@@ -153,7 +154,9 @@ def _agents(
             short(float(row.version)),
             short(row.lag_steps),
         ]
-        table.add_row(row.name, *cells, *([short(float(row.episodes)), short(float(row.updates))] if wide else []))
+        more = {"episodes": short(float(row.episodes)), "updates": short(float(row.updates))}
+        more |= {"stage": row.stage, "forced": short(float(row.forced))}
+        table.add_row(row.name, *cells, *(more[name] for name in columns[len(cells) :]))
     if len(snapshot.agents) > 1:
         returns = [row.mean_return for row in snapshot.agents]
         known = [value for value in returns if value is not None]

@@ -72,6 +72,7 @@ class Roster:
     seed: int
     publish_every: int = 10
     sync_interval: int = 1
+    max_lag_versions: int | None = None
     slots: int = 2
     checked: bool = False
     remake_worlds: bool = False
@@ -160,21 +161,24 @@ class Handles:
         pace, settings = self.roster.pace, self.settings(stack)
         if settings.once:
             return pace.may_act_once(self._done(stack), self._batches(stack))
-        return pace.may_act(self._done(stack), self._steps(stack), warm_up(settings))
+        return self._rests(stack) or pace.may_act(self._done(stack), self._steps(stack), warm_up(settings))
 
     def may_learn(self, stack: int) -> bool:
         """Whether there are rows enough, and the pace of a stack allows one more update."""
         pace, settings = self.roster.pace, self.settings(stack)
         if settings.once:
             return pace.may_learn_once(self._done(stack), self._batches(stack))
-        return pace.may_learn(self._done(stack), self._steps(stack), warm_up(settings))
+        return not self._rests(stack) and pace.may_learn(self._done(stack), self._steps(stack), warm_up(settings))
 
     def is_behind(self, stack: int) -> bool:
         """Whether updates are due that a stack has not done."""
-        settings = self.settings(stack)
-        if settings.once:
+        if self.settings(stack).once:
             return self._done(stack) < self._batches(stack)
-        return self._done(stack) < self.roster.pace.due(self._steps(stack), warm_up(settings))
+        return not self._rests(stack) and self.owed(stack) > 0
+
+    def owed(self, stack: int) -> int:
+        """Updates that are due and not done; nothing is due while a stack rests."""
+        return self.roster.pace.due(self._steps(stack), warm_up(self.settings(stack))) - self._done(stack)
 
     def settings(self, stack: int) -> ReaderSettings:
         """What a stack asked of its replays."""
@@ -183,7 +187,12 @@ class Handles:
     # As the pace counts: since the replays began.
 
     def _done(self, stack: int) -> int:
-        return int(self.board.learned[stack, 0]) - self.updates_before[stack]
+        """Updates done or waived."""
+        learned = self.board.learned[stack]
+        return int(learned[0]) + int(learned[3]) - self.updates_before[stack]
+
+    def _rests(self, stack: int) -> bool:
+        return bool(self.board.learned[stack, 4])
 
     def _steps(self, stack: int) -> int:
         return min(self.replays[agent].steps for agent in self.roster.stacks[stack])
@@ -254,6 +263,7 @@ class Acting:
             self.memory,
             lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
             roster.sync_interval,
+            roster.max_lag_versions,
         )
         self._limit = -(-(roster.steps - max(handles.steps_before)) // roster.actors)
         self._before = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
@@ -280,6 +290,7 @@ class Acting:
         """How the episodes went, and which versions act."""
         if self.memory.rounds % _VERSIONS_EVERY == 0:
             board.episodes[self.index, :, 5] = [seat.subscriber.version for seat in self.seats]
+            board.episodes[self.index, :, 6] = [seat.subscriber.forced for seat in self.seats]
         while self.memory.finished:
             episode = self.memory.finished.popleft()
             totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
@@ -315,6 +326,8 @@ class Learning:
         if kept.published:
             _refresh_surely(kept, f"the vault of stack {index}")
             restore(self.algorithm, desks, kept)
+        self._desks = desks
+        self._show_stage()
         vault = handles.vaults[index].publisher()
         self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
         self._publish_every = 1 if part.settings.once else roster.publish_every
@@ -348,8 +361,41 @@ class Learning:
         """Whether there are rows enough, and the pace allows one more update."""
         return self._handles.may_learn(self.index)
 
+    def move_on(self) -> None:
+        """Enter the stages that the agents' steps have reached, and publish them, update or not."""
+        stages = self._settings.stages
+        if len(stages.names) == 1:
+            return
+        reached = [stages.index(desk.replay.steps) for desk in self._desks]
+        if any(stage > desk.stage for stage, desk in zip(reached, self._desks, strict=True)):
+            for stage, desk in zip(reached, self._desks, strict=True):
+                if set(stages.names[desk.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
+                    desk.reader.forget()
+                    desk.resting = True
+                desk.stage = max(desk.stage, stage)
+            self.keep()  # before anybody is told: a successor that knows of no stage clears once more
+            self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
+            self._show_stage()
+        elif any(desk.resting for desk in self._desks):
+            rows = max(self._settings.min_rows, self._settings.batch_size)
+            if all(desk.reader.ready() >= rows for desk in self._desks):
+                waived = self._desks[0].waived + max(0, self._handles.owed(self.index))
+                for desk in self._desks:
+                    desk.resting, desk.waived = False, waived
+                self._show_stage()
+
+    def _show_stage(self) -> None:
+        """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
+        row, desks = self._board.learned[self.index], self._desks
+        if resting := any(desk.resting for desk in desks):
+            row[4] = 1
+        row[3], row[5] = desks[0].waived, min(desk.stage for desk in desks)
+        if not resting:
+            row[4] = 0
+
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
+        self.move_on()
         while self._handles.is_behind(self.index):
             self.update()
             if pulse:
@@ -452,6 +498,7 @@ def _at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> No
         seen = board.acted.count
         worked = False
         for learner in learners:
+            learner.move_on()
             if learner.may_update:
                 learner.update()
                 worked = True

@@ -85,6 +85,7 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             "version": float(row.version),
             "lag_versions": row.lag_versions,
             "lag_steps": row.lag_steps,
+            "forced": float(row.forced),
             **row.metrics,
         }
         yield from ((f"{name}/{row.name}", float(value)) for name, value in values.items() if value is not None)

@@ -21,6 +21,8 @@ from motet.algorithm import Behaviour, Nest, map_nest
 
 __all__ = ["Episode", "Memory", "Place", "Seat", "act"]
 
+_INSIST_S = 10.0  # how long a version that must be taken may be in the writing
+
 
 class RowWriters(Protocol):
     """Where transitions go: the lanes of an actor."""
@@ -43,12 +45,21 @@ class PolicySource(Protocol):
         ...
 
     @property
+    def forced(self) -> int:
+        """How often a version had to be taken, since the one held was too old."""
+        ...
+
+    @property
     def weights(self) -> npt.NDArray[np.float32]:
         """Its weights."""
         ...
 
     def refresh(self) -> bool:
         """Take the newest version; True if there was one."""
+        ...
+
+    def catch_up(self, lag_versions: int, timeout_s: float) -> bool:
+        """Be at most so many versions behind; True if a newer version was taken."""
         ...
 
     def __getitem__(self, name: str) -> Any: ...
@@ -79,26 +90,32 @@ class Episode(NamedTuple):
 
 
 class Place:
-    """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums."""
+    """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums.
+
+    Most of the time an agent acts in all worlds at once. Then the arrays of its turn are kept as they are; only where it
+    acts in some of them are they copied together.
+    """
 
     def __init__(self, worlds: int, n_frames: int) -> None:
         self._worlds, self._n_frames = worlds, n_frames
         self.open = np.zeros(worlds, np.bool_)
         """In which worlds it has a row whose reward is not known yet."""
+        self._all_open = False
         self.row: dict[str, Nest] = {}
-        """What is known of those rows by field, each ``[worlds, ...]``; made by the first turn."""
+        """What is known of those rows by field, ``[worlds, ...]`` each."""
+        self._own = False  # whether these are arrays of its own, to be written to
         self.frames: Nest = None
         """``[worlds, n_frames, ...]``"""
         self.total = np.zeros(worlds)
         self.steps = np.zeros(worlds, np.int64)
-        self._all_open = False
+        self._turns = 0  # in all worlds at once; not yet in ``steps``
 
     def begin(self, world: int) -> None:
         """A new episode in one world."""
         self.open[world] = False
         self._all_open = False
         self.total[world] = 0.0
-        self.steps[world] = 0
+        self.steps[world] = -self._turns
 
     def close(self, turn: Turn, seat: Seat, lanes: Places) -> int:
         """Close the rows that the last actions began; how many."""
@@ -119,9 +136,16 @@ class Place:
     def ask(self, turn: Turn, seat: Seat) -> npt.NDArray[Any]:
         """The actions of this turn; begins a row for each."""
         actions, extra = seat.behaviour.act(self._stacked(turn), turn.mask)
+        row = {"observation": turn.observation, "action": actions, "version": seat.subscriber.version, **extra}
         if turn.mask is not None:
-            extra = {**extra, "mask": turn.mask}
-        self._keep(turn.at, {"observation": turn.observation, "action": actions, **extra}, seat.subscriber.version)
+            row["mask"] = turn.mask
+        if len(turn.at) == self._worlds:
+            self.row, self._own = row, False
+            self._turns += 1
+            if not self._all_open:
+                self.open[:] = self._all_open = True
+        else:
+            self._write(turn.at, row)
         return actions
 
     def finish(self, ending: Ending, seat: Seat, lanes: Places) -> list[Episode]:
@@ -142,24 +166,32 @@ class Place:
         self.total[rows] += reward
         self.open[rows] = False
         self._all_open = False
-        return [Episode(ending.agent, float(self.total[w]), int(self.steps[w])) for w in rows]
+        steps = self.steps + self._turns
+        return [Episode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
 
     def _part(self, rows: Places) -> dict[str, Nest]:
-        return {name: map_nest(lambda array: array[rows], nest) for name, nest in self.row.items()}
+        """Fields of the rows of some worlds."""
+        pick = lambda value: value[rows] if isinstance(value, np.ndarray) else value  # noqa: E731
+        return {name: map_nest(pick, nest) for name, nest in self.row.items()}
 
-    def _keep(self, at: Places, row: Mapping[str, Nest], version: int) -> None:
-        if not self.row:
-            make = lambda array: np.zeros((self._worlds, *array.shape[1:]), array.dtype)  # noqa: E731
-            self.row = {name: map_nest(make, nest) for name, nest in row.items()}
-            self.row["version"] = np.zeros(self._worlds, np.uint64)
-        where = ... if len(at) == self._worlds else at
+    def _write(self, at: Places, row: Mapping[str, Nest]) -> None:
+        """Begin rows in some worlds, beside those of the others."""
+        if not self._own:
+            self.row = {name: map_nest(self._copied, nest) for name, nest in (self.row or row).items()}
+            self._own = True
         for name, nest in row.items():
-            _assign(self.row[name], where, nest)
-        self.row["version"][where] = version
-        self.steps[where] += 1
-        if not self._all_open:
-            self.open[where] = True
-            self._all_open = bool(self.open.all())
+            _assign(self.row[name], at, nest)
+        self.steps[at] += 1
+        self.open[at] = True
+        self._all_open = bool(self.open.all())
+
+    def _copied(self, value: Any) -> npt.NDArray[Any]:
+        """One field of all worlds, to be written to: of as many as there are in ``value``, the others open."""
+        if not isinstance(value, np.ndarray):
+            return np.full(self._worlds, value, np.uint64)  # the version
+        copy = np.zeros((self._worlds, *value.shape[1:]), value.dtype)
+        copy[: len(value)] = value
+        return copy
 
     def _stacked(self, turn: Turn) -> Nest:
         """What the behaviour sees: the newest frames, the first one repeated where an episode begins."""
@@ -174,14 +206,19 @@ class Place:
 
     def get_state(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
-        copy = lambda value: None if value is None else np.array(value)  # noqa: E731
-        return {name: map_nest(copy, getattr(self, name)) for name in ("open", "row", "frames", "total", "steps")}
+        if self.row:
+            self.row = {name: map_nest(self._copied, nest) for name, nest in self.row.items()}
+            self._own = True
+        frames = None if self.frames is None else map_nest(np.array, self.frames)
+        steps = self.steps + self._turns
+        return {"open": self.open.copy(), "row": map_nest(np.array, self.row), "frames": frames,
+                "total": self.total.copy(), "steps": steps}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         for name, value in state.items():
             setattr(self, name, value)
-        self._all_open = bool(self.open.all())
+        self._turns, self._own, self._all_open = 0, True, bool(self.open.all())
 
 
 def _assign(nest: Nest, where: Any, value: Nest) -> None:
@@ -239,6 +276,7 @@ def act(
     memory: Memory,
     seed_of: Callable[[int, int], int],
     sync_interval: int = 1,
+    max_lag_versions: int | None = None,
 ) -> Iterator[None]:
     """Play for ever, one round for each ``next``.
 
@@ -248,11 +286,14 @@ def act(
         memory: what it remembers; ``Memory.fresh`` at the start.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         sync_interval: rounds between looks at the publications; 1 takes a version as soon as it is there.
+        max_lag_versions: who is further behind takes the newest version at once, and insists on it.
     """
     places = memory.places
     while True:
         if memory.rounds % sync_interval == 0:
             _refresh(seats)
+        if max_lag_versions is not None:
+            _catch_up(seats, max_lag_versions)
         if crowd.over:
             _begin(crowd, memory, seed_of)
         actions = []
@@ -274,7 +315,17 @@ def act(
 def _refresh(seats: Sequence[Seat]) -> None:
     for seat in seats:
         if seat.subscriber.refresh():
-            seat.behaviour.load(seat.subscriber.weights, {name: seat.subscriber[name] for name in seat.header})
+            _load(seat)
+
+
+def _catch_up(seats: Sequence[Seat], max_lag_versions: int) -> None:
+    for seat in seats:
+        if seat.subscriber.catch_up(max_lag_versions, _INSIST_S):
+            _load(seat)
+
+
+def _load(seat: Seat) -> None:
+    seat.behaviour.load(seat.subscriber.weights, {name: seat.subscriber[name] for name in seat.header})
 
 
 def _begin(crowd: Crowd, memory: Memory, seed_of: Callable[[int, int], int]) -> None:

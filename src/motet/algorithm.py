@@ -104,6 +104,7 @@ class Stages:
     """Named stages of a run, one after the other, by the agent's steps; the last one never ends.
 
     The learner derives the stage from the steps and publishes it, also without an update; actors know it from there.
+    Lengths may be given as a mapping or as pairs.
 
     >>> stages = Stages({"warm_up": 5_000, "ramp": 20_000, "full": None}, clear_replay_on_stage=("full",))
     >>> stages.at(4_999), stages.at(6_000), stages.at(10**6)
@@ -113,9 +114,9 @@ class Stages:
     """
 
     lengths: tuple[tuple[str, int | None], ...] = (("full", None),)
-    """The name of each stage and its steps; None for the last one. A mapping will do, too."""
+    """The name of each stage and its steps; None for the last one."""
     clear_replay_on_stage: tuple[str, ...] = ()
-    """At the beginning of these, all rows so far are forgotten; updates go on when there are ``min_rows`` new ones."""
+    """At the beginning of these, all rows so far are forgotten; updates go on when there are min_rows new ones."""
 
     def __post_init__(self) -> None:
         pairs = self.lengths.items() if isinstance(self.lengths, Mapping) else self.lengths
@@ -164,7 +165,7 @@ class Staged:
     """
 
     values: tuple[tuple[str, float | Linear | Exponential], ...]
-    """The name of each stage and the value in it. A mapping will do, too."""
+    """The name of each stage and the value in it."""
 
     def __post_init__(self) -> None:
         pairs = self.values.items() if isinstance(self.values, Mapping) else self.values

@@ -50,6 +50,14 @@ class RowReader(Protocol):
         """New priorities."""
         ...
 
+    def ready(self) -> int:
+        """Rows from which a transition may be drawn."""
+        ...
+
+    def forget(self) -> None:
+        """Never again draw a row that has been written so far."""
+        ...
+
     def save_priorities(self, values: npt.NDArray[np.float32], /) -> None:
         """The priorities of all places."""
         ...
@@ -98,6 +106,21 @@ class Desk:
     publisher: PolicySink
     batch: Any
     """The reader's batch, whose arrays are this agent's part of the stacked one."""
+    stage: int = 0
+    """The stage that was entered last."""
+    resting: bool = False
+    """Whether its replay was cleared, and has not got rows enough again."""
+    waived: int = 0
+    """Updates that became due while it rested, and are not made up for."""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it is in its stages, for the vault."""
+        return self.stage, int(self.resting), self.waived
+
+    def go_on(self, stage: int, resting: int, waived: int) -> None:
+        """Go on from what the vault holds."""
+        self.stage, self.resting, self.waived = int(stage), bool(resting), int(waived)
 
 
 def vault_header(agents: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -107,6 +130,7 @@ def vault_header(agents: int, sizes: Sizes, reader_words: int) -> dict[str, tupl
         "random": ((agents, max(sizes.random, 1)), "uint8"),
         "reader": ((agents, reader_words), "uint64"),
         "steps": ((agents,), "int64"),
+        "stage": ((agents, 3), "int64"),
     }
 
 
@@ -116,8 +140,9 @@ def restore(algorithm: Algorithm, desks: Sequence[Desk], vault: Any) -> int:
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
     algorithm.load()
-    for desk, words in zip(desks, vault["reader"], strict=True):
+    for desk, words, place in zip(desks, vault["reader"], vault["stage"], strict=True):
         desk.reader.load_state(np.ascontiguousarray(words))
+        desk.go_on(*place)
     return int(vault.version)
 
 
@@ -167,7 +192,8 @@ def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSetting
     steps = [desk.replay.steps for desk in desks]
     for desk, step in zip(desks, steps, strict=True):
         if not settings.once:
-            desk.reader.sample(settings.batch_size, beta=value_at(settings.beta, step), into=desk.batch)
+            beta = value_at(settings.beta, step, settings.stages)
+            desk.reader.sample(settings.batch_size, beta=beta, into=desk.batch)
         elif desk.reader.take(settings.batch_size, settings.length, into=desk.batch) is None:
             raise NotReadyError(
                 f"an update needs {settings.batch_size} fragments of {settings.length} rows of each agent, which are "
@@ -189,7 +215,8 @@ def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> Non
     random = algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8)
     steps = [desk.replay.steps for desk in desks]
     vault.publish(
-        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words, steps=steps
+        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words, steps=steps,
+        stage=[desk.place for desk in desks],
     )  # fmt: skip
 
 

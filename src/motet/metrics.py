@@ -42,6 +42,10 @@ class AgentRow:
     broken: int
     """Episodes that broke off."""
     metrics: dict[str, float] = field(default_factory=dict)
+    stage: str = ""
+    """Of its algorithm's stages, where there are several."""
+    forced: int = 0
+    """How often an actor was too far behind and had to take the newest version."""
 
 
 @dataclass
@@ -127,7 +131,7 @@ class Watch:
         once = part.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
         stack = next(k for k, agents in enumerate(handles.roster.stacks) if i in agents)
-        newest = self._subscribers[i].newest
+        newest, stages = self._subscribers[i].newest, part.settings.stages.names
         return AgentRow(
             name=part.name,
             steps=steps,
@@ -144,6 +148,8 @@ class Watch:
             lag_steps=max(0, steps - int(handles.board.learned[stack, 2])),
             broken=sum(w.broken for w in words),
             metrics=handles.board.read_metrics(i),
+            stage=stages[int(handles.board.learned[stack, 5])] if len(stages) > 1 else "",
+            forced=int(episodes[:, 6].sum()),
         )
 
     def _process(self, i: int, role: Role, now: float) -> ProcessRow:

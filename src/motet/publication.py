@@ -18,6 +18,7 @@ False
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ import numpy.typing as npt
 
 from motet import _native
 from motet._memory import LINE, Array, Segment
-from motet.errors import NotReadyError, SettingError, SpecError
+from motet.errors import NotReadyError, SettingError, SpecError, WaitTimeoutError
 
 __all__ = ["HeaderField", "Publication", "Publisher", "Subscriber"]
 
@@ -158,6 +159,8 @@ class Subscriber(_native.SlotReader):
     waits until there is something to take. ``version`` is the one held, ``newest`` the newest published.
     """
 
+    forced: int = 0
+    """How often :meth:`catch_up` had to take a version."""
     _headers: tuple[Any, ...]
     _weights: tuple[npt.NDArray[np.float32], ...]
 
@@ -176,6 +179,27 @@ class Subscriber(_native.SlotReader):
     def lag_versions(self) -> int:
         """How many versions behind the newest one."""
         return max(self.newest - self.version, 0)
+
+    def catch_up(self, lag_versions: int, timeout_s: float) -> bool:
+        """Be at most so many versions behind, whatever is being written; True if a newer version was taken.
+
+        >>> publication = Publication(weights=4)
+        >>> publisher, subscriber = publication.publisher(), publication.subscriber()
+        >>> versions = [publisher.publish(np.ones(4, "float32")) for _ in range(3)]
+        >>> subscriber.catch_up(3, timeout_s=1), subscriber.catch_up(2, timeout_s=1), subscriber.version
+        (False, True, 3)
+        """
+        if self.newest - self.version <= lag_versions:
+            return False
+        self.forced += 1
+        deadline = time.monotonic() + timeout_s
+        while self.newest - self.version > lag_versions:
+            if not self.refresh() and time.monotonic() > deadline:
+                raise WaitTimeoutError(
+                    f"a subscriber is {self.lag_versions} versions behind, at most {lag_versions} are allowed, and "
+                    f"could not read a newer one for {timeout_s:g} s: its publisher never stops writing"
+                )
+        return True
 
     def _need(self) -> None:
         if self._have == 0:

@@ -52,6 +52,7 @@ ALGORITHMS = {
     "dqn": "motet.algorithms.dqn:DQNConfig",
     "iqn": "motet.algorithms.iqn:IQNConfig",
     "td3": "motet.algorithms.td3:TD3Config",
+    "ppo": "motet.algorithms.ppo:PPOConfig",
 }
 """The shipped algorithms by name."""
 
@@ -84,6 +85,8 @@ class Settings:
     """How policies are published: two slots or one."""
     sync_interval: int = 1
     """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
+    max_lag_versions: int | None = None
+    """An actor that is more versions behind takes the newest one at once, whatever sync_interval says; counted."""
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
@@ -115,6 +118,8 @@ class Settings:
             raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
         if self.evaluate_every is not None and self.engine == "serial":
             raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
+        if self.max_lag_versions is not None and self.max_lag_versions < 0:
+            raise SettingError(f"max_lag_versions: given {self.max_lag_versions}, expected 0 or more, or None")
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
         Pace(
@@ -124,14 +129,18 @@ class Settings:
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-    """A callable that makes a world, from the name of a shipped one, ``module:attribute``, or a callable.
+    """A callable that makes a world: from the name of a shipped one, ``gym:ID``, ``module:attribute``, or a callable.
 
     >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
     ['player_0', 'player_1']
+    >>> world_factory("gym:CartPole-v1")().observation_space.shape
+    (4,)
     """
     maker = world
-    if isinstance(world, str):
-        maker = _import(WORLDS.get(world, world), "world", list(WORLDS))
+    if isinstance(world, str) and world.startswith("gym:"):
+        maker = functools.partial(_import("motet.worlds:from_gymnasium", "world", ()), id=world.removeprefix("gym:"))
+    elif isinstance(world, str):
+        maker = _import(WORLDS.get(world, world), "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"])
     if not callable(maker):
         raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
     return functools.partial(maker, **settings) if settings else maker
@@ -274,6 +283,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         seed=settings.seed,
         publish_every=settings.publish_every,
         sync_interval=settings.sync_interval,
+        max_lag_versions=settings.max_lag_versions,
         slots=1 if settings.publish == "snapshot" else 2,
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,

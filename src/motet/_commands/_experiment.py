@@ -15,7 +15,10 @@
 
     [dqn]                          # of all agents on DQN, as --dqn.learning-rate
     learning_rate = 3e-4
-    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }
+    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or { warm_up = 1.0, full = 0.1 }, with
+
+    [dqn.stages]
+    lengths = [["warm_up", 5_000], ["full"]]
 
     [agents.agent_2]               # of this one alone
     algorithm = "iqn"
@@ -30,7 +33,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from motet.algorithm import AlgorithmConfig, Exponential, Linear
+from motet.algorithm import AlgorithmConfig, Exponential, Linear, Staged
 from motet.errors import SettingError
 from motet.train import ALGORITHMS, Settings, algorithm_config
 
@@ -132,12 +135,19 @@ def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     for schedule in (Linear, Exponential):
         if {item.name for item in fields(schedule)} == set(table):
             return schedule(**table)
-    if hasattr(before, "__dataclass_fields__"):
+    if isinstance(before, (float, Linear, Exponential, Staged)) and not {"start", "end"} & set(table):
+        parts = {name: value if _is_number(value) else _nested(0.0, value, where) for name, value in table.items()}
+        return Staged(tuple(parts.items()))
+    if hasattr(before, "__dataclass_fields__") and not isinstance(before, (Linear, Exponential, Staged)):
         return changed(before, table, where)
     raise SettingError(
-        f"{where}: given {dict(table)!r}, expected a value, or a schedule: "
-        "{start, end, steps} (linear) or {start, end, half_life} (exponential)"
+        f"{where}: given {dict(table)!r}, expected a value, or a schedule: {{start, end, steps}} (linear), "
+        "{start, end, half_life} (exponential), or one of these for each stage"
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _fits(value: Any, before: Any) -> bool:
@@ -146,7 +156,7 @@ def _fits(value: Any, before: Any) -> bool:
         return True
     if isinstance(before, bool) or isinstance(value, bool):
         return isinstance(before, bool) and isinstance(value, bool)
-    if isinstance(before, (float, Linear, Exponential)):
+    if isinstance(before, (float, Linear, Exponential, Staged)):
         return isinstance(value, (int, float))
     return isinstance(value, type(before))
 

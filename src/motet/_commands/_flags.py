@@ -7,6 +7,7 @@ Which flags there are depends on the world and on the algorithm: ``--world.size`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import sys
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from motet._commands._experiment import Experiment, read, short_name
-from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule
+from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule, Staged
 from motet.errors import SettingError
 from motet.train import ALGORITHMS, WORLDS, Settings, world_factory
 
@@ -49,7 +50,7 @@ def parse(arguments: Sequence[str]) -> Asked:
     place, helps = _place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
-            f"world: none given, expected one of {', '.join(WORLDS)}, 'module:attribute' or a .toml file"
+            f"world: none given, expected one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file"
         )
     name = given.pop(place) if place is not None else ""
     experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
@@ -103,7 +104,8 @@ def _options(experiment: Experiment, world: Any) -> type:
     """A dataclass of all flags, with what the experiment says as defaults."""
     arg = tyro.conf.arg
     config = _unchecked(experiment.config(experiment.algorithm))
-    about = "A shipped world ({}), package.module:make_env, or an experiment.toml.".format(", ".join(WORLDS))
+    shipped = ", ".join(WORLDS)
+    about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment.toml."
     known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
     rows: list[tuple[Any, ...]] = [
         ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
@@ -180,7 +182,8 @@ def _world_flags(maker: Any, experiment: Experiment) -> Any:
     for name in known:
         default = experiment.world_settings.get(name, signature.parameters[name].default)
         kind = _flag_type(hints.get(name), default)
-        if kind is None or name == "render_mode":
+        bound = isinstance(maker, functools.partial) and name in maker.keywords
+        if kind is None or bound or name == "render_mode":
             continue
         if name == "agents":
             kind = Annotated[kind, tyro.conf.arg(prefix_name=False, help="How many agents.")]
@@ -206,7 +209,7 @@ def _flag_type(hint: Any, default: Any) -> Any:
     return type(default) if type(default) in _PLAIN else None
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
 
 _registry = tyro.constructors.ConstructorRegistry()
 
@@ -217,14 +220,21 @@ def _schedule(info: Any) -> Any:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="FLOAT|linear:START:END:STEPS|exponential:START:END:HALF_LIFE",
+        metavar="FLOAT|linear:START:END:STEPS|exponential:START:END:HALF_LIFE|STAGE=VALUE,...",
         instance_from_str=lambda words: _read_schedule(words[0]),
-        is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential)),
+        is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential, Staged)),
         str_from_instance=lambda value: [_write_schedule(value)],
     )
 
 
 def _read_schedule(text: str) -> Schedule:
+    if "=" in text:
+        parts = [part.partition("=") for part in text.split(",")]
+        return Staged(tuple((name, _read_plain(value)) for name, _, value in parts))
+    return _read_plain(text)
+
+
+def _read_plain(text: str) -> float | Linear | Exponential:
     kind, *numbers = text.split(":")
     try:
         if not numbers:
@@ -244,4 +254,6 @@ def _read_schedule(text: str) -> Schedule:
 def _write_schedule(value: Schedule) -> str:
     if isinstance(value, (int, float)):
         return str(value)
+    if isinstance(value, Staged):
+        return ",".join(f"{name}={_write_schedule(part)}" for name, part in value.values)
     return ":".join([type(value).__name__.lower(), *map(str, dataclasses.astuple(value))])
