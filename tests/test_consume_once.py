@@ -12,15 +12,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from stand_in import StandIn
 
 from motet._book import Book
 from motet._engine import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
-from motet.errors import SettingError
 from motet.supervisor import Limits
-from motet.train import Settings, _roster, train
-from motet.worlds import MatrixGame
+from motet.train import Settings, train
 
 IDS, MOMENTS = 64, 6000
 
@@ -178,7 +175,7 @@ def check_ledger(lanes, result, config, agent=0):
     seen = arrays["state"][16:].reshape(IDS, MOMENTS)
     assert rows + others == updates * config.batch_size * config.length == cursors.sum()
     waiting = written["head"] - int(cursors.sum())
-    assert 0 <= waiting
+    assert waiting >= 0
     assert strange == 0, "a row was followed by what did not follow it"
     assert set(np.unique(seen)) <= {0.0, 1.0}, "a row was used twice"
     assert seen.sum() == rows

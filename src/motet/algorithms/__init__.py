@@ -2,6 +2,7 @@
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 
-__all__ = ["DQNConfig", "IQNConfig", "TD3Config"]
+__all__ = ["DQNConfig", "IQNConfig", "PPOConfig", "TD3Config"]

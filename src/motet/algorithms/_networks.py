@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,15 @@ __all__ = ["Block", "Encoder", "Network"]
 
 @dataclass(frozen=True)
 class Block:
-    """A fully connected network with rectifiers between its layers, as a part of a flat vector."""
+    """A fully connected network with an activation between its layers, as a part of a flat vector."""
 
     sizes: tuple[int, ...]
     """Inputs, then the outputs of each layer."""
     start: int = 0
     """Where it begins in the vector: weight [out, in] and bias [out] of each layer in turn."""
     activate_last: bool = False
-    """A rectifier behind the last layer too."""
+    """An activation behind the last layer too."""
+    activation: Literal["relu", "tanh"] = "relu"
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -57,7 +58,7 @@ class Block:
 
     def native(self, scale: float = 1.0) -> _native.Mlp:
         """The same network for acting; ``scale`` multiplies its inputs."""
-        return _native.Mlp(self.sizes, self.offsets, "relu", self.activate_last, scale)
+        return _native.Mlp(self.sizes, self.offsets, self.activation, self.activate_last, scale)
 
     def initialise(self, flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Draw weights and biases of one row uniformly within ``1 / sqrt(inputs)``."""
@@ -65,6 +66,17 @@ class Block:
             bound = 1 / math.sqrt(n_in)
             flat[weight : weight + n_in * n_out] = rng.uniform(-bound, bound, n_in * n_out)
             flat[bias : bias + n_out] = rng.uniform(-bound, bound, n_out)
+
+    def initialise_orthogonally(
+        self, flat: npt.NDArray[np.float32], rng: np.random.Generator, gain: float, last_gain: float
+    ) -> None:
+        """Draw weights with orthogonal rows or columns times a gain, the last layer with its own; biases are zero."""
+        for n_in, n_out, weight, bias in self.layers:
+            tall = np.linalg.qr(rng.standard_normal((max(n_in, n_out), min(n_in, n_out))))
+            signed = tall.Q * np.sign(np.diagonal(tall.R))
+            matrix = signed if n_out >= n_in else signed.T
+            flat[weight:bias] = (matrix * (last_gain if bias + n_out == self.end else gain)).ravel()
+            flat[bias : bias + n_out] = 0
 
 
 class Network:
@@ -77,6 +89,7 @@ class Network:
         if grad is not None:
             self._grad_weights, self._grad_biases = self._views(grad)
         self._buffers: dict[tuple[str, int], list[Tensor]] = {}
+        self._activate: Callable[[Tensor], Tensor] = torch.relu_ if block.activation == "relu" else torch.tanh_
 
     def _views(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         agents, layers = flat.shape[0], list(self._block.layers)
@@ -96,7 +109,7 @@ class Network:
         for i, (weight, bias, out) in enumerate(zip(self._weights_t, self._biases, layers, strict=True)):
             torch.baddbmm(bias, x, weight, out=out)
             if i < last or self._block.activate_last:
-                torch.relu_(out)
+                self._activate(out)
             x = out
         return layers
 
@@ -118,7 +131,10 @@ class Network:
         rooms = self._room("backward", grad.shape[1], self._block.sizes[:-1])
         for i in reversed(range(len(layers))):
             if i < len(layers) - 1 or self._block.activate_last:
-                torch.ops.aten.threshold_backward.grad_input(grad, layers[i], 0, grad_input=grad)
+                if self._block.activation == "relu":
+                    torch.ops.aten.threshold_backward.grad_input(grad, layers[i], 0, grad_input=grad)
+                else:
+                    torch.ops.aten.tanh_backward.grad_input(grad, layers[i], grad_input=grad)
             if weights:
                 torch.bmm(grad.transpose(1, 2), layers[i - 1] if i else x, out=self._grad_weights[i])
                 torch.sum(grad, 1, keepdim=True, out=self._grad_biases[i])

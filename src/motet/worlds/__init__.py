@@ -4,8 +4,10 @@
 played all at once (Parallel). Each is a function of its seed and the actions alone, and each can be written down in
 mid-episode (``get_state``, plain tuples) and taken up again (``set_state``) in a fresh instance with the same settings,
 bit for bit; the states of ``Rooms`` and ``SmallHunt``, which are also models to plan with, hold no random stream.
+``from_gymnasium`` makes a Gymnasium environment by its id.
 """
 
+from motet.worlds._gymnasium import from_gymnasium
 from motet.worlds.cleanup import Cleanup
 from motet.worlds.hockey import Hockey
 from motet.worlds.matrix import MatrixGame
@@ -13,4 +15,4 @@ from motet.worlds.rooms import Rooms
 from motet.worlds.small_hunt import SmallHunt
 from motet.worlds.treasure_hunt import TreasureHunt
 
-__all__ = ["Cleanup", "Hockey", "MatrixGame", "Rooms", "SmallHunt", "TreasureHunt"]
+__all__ = ["Cleanup", "Hockey", "MatrixGame", "Rooms", "SmallHunt", "TreasureHunt", "from_gymnasium"]
