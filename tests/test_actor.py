@@ -61,7 +61,7 @@ class Rows:
 
     def append(self, lanes, **named):
         for i, lane in enumerate(lanes):
-            row = {name: values[i].tolist() for name, values in named.items()}
+            row = {name: values if isinstance(values, int) else values[i].tolist() for name, values in named.items()}
             self.lanes[lane].append(row)
 
     def interrupt(self, lane):
@@ -231,3 +231,46 @@ def test_frames_are_stacked_by_world_and_repeat_the_first_one():
         next(rounds)
     assert [rows[0] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert [rows[1] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]
+
+
+class Masked(Script):
+    """Only the action that is the turn's number is allowed."""
+
+    def mask(self, agent):
+        return np.arange(5) == self.turn
+
+
+def test_a_row_keeps_the_mask_under_which_its_action_was_chosen():
+    places = seats(1)
+    for seat in places:
+        seat.masked = True
+    rounds = act(OneByOne([Masked()], (True, True)), places, Memory.fresh(1, places), lambda w, n: n)
+    for _ in range(6):
+        next(rounds)
+    for rows in (places[0].writers[0], places[1].writers[0]):
+        assert [row["mask"].index(True) for row in rows] == [0, 1, 2]
+        assert all(rows[-1]["final_mask"])
+
+
+class Alternating(Script):
+    """Begins with the agent that its seed names: two worlds are at different points of a turn."""
+
+    def reset(self, seed=None):
+        super().reset(seed)
+        self.mover = seed
+
+
+def test_worlds_at_different_points_keep_their_rows_apart():
+    places = seats(2)
+    memory = Memory.fresh(2, places)
+    rounds = act(crowd([Alternating(turns=9), Alternating(turns=9)]), places, memory, lambda w, n: w)
+    for _ in range(9):
+        next(rounds)
+    assert [row["observation"] for row in places[0].writers[0]] == [[t, 0] for t in range(4)]
+    assert [row["observation"] for row in places[0].writers[1]] == [[t, 0] for t in range(1, 4)]
+    assert [row["observation"] for row in places[1].writers[1]] == [[t, 1] for t in range(4)]
+    state = memory.places[0].get_state()
+    assert state["steps"].tolist() == [5, 4]
+    copy = Memory.fresh(2, places).places[0]
+    copy.set_state(state)
+    assert copy.get_state()["row"]["observation"].tolist() == [[4, 0], [4, 0]]

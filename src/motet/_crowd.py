@@ -33,7 +33,7 @@ class Turn(NamedTuple):
     at: Places
     """The worlds, ascending."""
     observation: Nest
-    """``[len(at), ...]``; valid until the next ``look``."""
+    """``[len(at), ...]``; it stays as it is until the agent's turn after next, and so does the mask."""
     reward: npt.NDArray[np.float64]
     """``[len(at)]``: what it earned since it was last asked."""
     mask: npt.NDArray[np.bool_] | None
@@ -113,10 +113,14 @@ class OneByOne:
         self.lanes = self._everywhere = np.arange(self.worlds)
         self.over, self.broken = list(range(self.worlds)), list[int]()
         self._agents = range(len(self._worlds[0].agents))
-        self._seen: list[Nest] = [None] * len(self._agents)  # buffers [worlds, ...]
-        self._rewards = np.zeros((len(self._agents), self.worlds))
+        self._seen: list[Nest] = [None] * len(self._agents)  # buffers [worlds, ...]: this turn's, and the last one's
+        self._seen_before: list[Nest] = [None] * len(self._agents)
+        self._rewards = list(np.zeros((len(self._agents), self.worlds)))
+        self._turns: list[Turn] = []
         self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in self._agents]
-        self._asked: list[list[tuple[int, int]]] = [[] for _ in range(self.worlds)]  # (turn, place in it), by world
+        self._asked: list[list[tuple[int, int]]] = [
+            [] for _ in range(self.worlds)
+        ]  # (agent, its place in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
@@ -129,49 +133,42 @@ class OneByOne:
         """Whose turn it is."""
         at: list[list[int]] = [[] for _ in self._agents]
         for w, world in enumerate(self._worlds):
+            asked = self._asked[w]
+            asked.clear()
             try:
                 for agent in world.group():
                     place = len(at[agent])
                     self._keep(agent, place, world.observe(agent))
-                    self._rewards[agent, place] = world.reward(agent)
+                    self._rewards[agent][place] = world.reward(agent)
                     if self._masked[agent]:
                         mask = world.mask(agent)
                         self._masks[agent][place] = True if mask is None else mask  # type: ignore[index]
                     at[agent].append(w)
+                    asked.append((agent, place))
             except WorldError:
                 if self._remake is None:
                     raise
                 self._replace(w, self._remake())
-                for rows in at:
-                    if rows and rows[-1] == w:
-                        rows.pop()
-        return self._turns(at)
+                for agent, _ in asked:
+                    at[agent].pop()
+                asked.clear()
+        self._turns = [self._turn(agent, rows) for agent, rows in enumerate(at) if rows]
+        return self._turns
 
-    def _turns(self, at: list[list[int]]) -> list[Turn]:
-        for asked in self._asked:
-            asked.clear()
-        turns: list[Turn] = []
-        for agent, rows in enumerate(at):
-            if not rows:
-                continue
-            n = len(rows)
-            for place, w in enumerate(rows):
-                self._asked[w].append((len(turns), place))
-            mask, reward, seen = self._masks[agent], self._rewards[agent], self._seen[agent]
-            if n == self.worlds:
-                turns.append(Turn(agent, self._everywhere, seen, reward, mask))
-            else:
-                part = map_nest(lambda array: array[:n], seen)  # noqa: B023 (called at once)
-                turns.append(Turn(agent, np.array(rows), part, reward[:n], None if mask is None else mask[:n]))
-        self._order = [turn.agent for turn in turns]
-        return turns
+    def _turn(self, agent: int, rows: list[int]) -> Turn:
+        masks, reward, seen, n = self._masks[agent], self._rewards[agent], self._seen[agent], len(rows)
+        mask = None if masks is None else masks[:n].copy()
+        if n == self.worlds:
+            return Turn(agent, self._everywhere, seen, reward, mask)
+        return Turn(agent, np.array(rows), map_nest(lambda array: array[:n], seen), reward[:n], mask)
 
     def _keep(self, agent: int, place: int, observation: Nest) -> None:
+        if place == 0:
+            self._seen[agent], self._seen_before[agent] = self._seen_before[agent], self._seen[agent]
         buffer = self._seen[agent]
         if buffer is None:
-            buffer = self._seen[agent] = map_nest(
-                lambda array: np.zeros((self.worlds, *np.shape(array)), array.dtype), observation
-            )
+            make = lambda array: np.zeros((self.worlds, *np.shape(array)), array.dtype)  # noqa: E731
+            buffer = self._seen[agent] = map_nest(make, observation)
         if isinstance(buffer, np.ndarray):
             buffer[place] = observation
         else:
@@ -180,18 +177,17 @@ class OneByOne:
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one array of actions for each turn."""
         # Numbers as Python has them: what a world is to be given one by one should not be taken out one by one.
-        chosen = [a.tolist() if a.ndim == 1 and a.dtype.kind in "iu" else a for a in actions]
+        chosen = {
+            turn.agent: given.tolist() if given.ndim == 1 and given.dtype.kind in "iu" else given
+            for turn, given in zip(self._turns, actions, strict=True)
+        }
         ends: dict[int, list[tuple[Any, ...]]] = {}
-        for w, (world, asked) in enumerate(zip(self._worlds, self._asked, strict=True)):
+        for w, asked in enumerate(self._asked):
             if not asked:
                 continue
+            world = self._worlds[w]
             try:
-                if len(asked) > 1:  # in the order of the group, which need not be that of the turns
-                    by_agent = {self._order[turn]: chosen[turn][place] for turn, place in asked}
-                    world.act([by_agent[agent] for agent in world.group()])
-                else:
-                    ((turn, place),) = asked
-                    world.act((chosen[turn][place],))
+                world.act([chosen[agent][place] for agent, place in asked])
                 for agent, terminated, truncated in world.ended():
                     end = (w, terminated, truncated and not terminated, world.reward(agent), world.observe(agent))
                     ends.setdefault(agent, []).append(end)
@@ -263,32 +259,35 @@ class Together:
         self.lanes = self._everywhere = np.arange(self.worlds)
         self.over, self.broken = list(range(self.worlds)), list[int]()
         self.can_save = vector.can_save
-        self._agents = range(len(vector.agents))
-        self._rewards = np.zeros((len(self._agents), self.worlds))
+        self._owed = np.zeros((len(vector.agents), self.worlds))
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
         self._vector.reset(np.array(at), seeds)
-        self._rewards[:, at] = 0.0
+        self._owed[:, at] = 0.0
         self.over = [world for world in self.over if world not in at]
 
     def look(self) -> list[Turn]:
-        """Everybody's turn, in all worlds."""
-        vector = self._vector
-        return [Turn(a, self._everywhere, vector.observe(a), self._rewards[a], None) for a in self._agents]
+        """The turn of those whose turn it is, in all worlds."""
+        turns = []
+        for agent in self._vector.group():
+            turns.append(Turn(agent, self._everywhere, self._vector.observe(agent), self._owed[agent].copy(), None))
+            self._owed[agent] = 0.0
+        return turns
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """One step of all worlds."""
-        self._vector.act(actions)
-        for agent in self._agents:
-            self._rewards[agent] = self._vector.reward(agent)
-        if not np.isfinite(self._rewards).all():
-            agent, world = np.argwhere(~np.isfinite(self._rewards))[0]
+        vector, owed = self._vector, self._owed
+        vector.act(actions)
+        for agent in range(len(owed)):
+            owed[agent] += vector.reward(agent)
+        if not np.isfinite(owed).all():
+            agent, world = np.argwhere(~np.isfinite(owed))[0]
             raise WorldError(
-                f"{type(self._vector).__name__} (agent {self._vector.agents[agent]}, world {world}): the reward is "
-                f"{self._rewards[agent, world]}; expected a finite number"
+                f"{type(vector).__name__} (agent {vector.agents[agent]}, world {world}): the reward is "
+                f"{owed[agent, world]}; expected a finite number"
             )
-        terminated, truncated = self._vector.ended()
+        terminated, truncated = vector.ended()
         ended = np.flatnonzero(terminated | truncated)
         if not len(ended):
             return []
@@ -296,22 +295,18 @@ class Together:
         flags = terminated[ended], truncated[ended] & ~terminated[ended]
         return [
             Ending(
-                agent,
-                ended,
-                *flags,
-                self._rewards[agent][ended],
-                map_nest(lambda array: array[ended], self._vector.observe(agent)),
+                agent, ended, *flags, owed[agent, ended], map_nest(lambda array: array[ended], vector.observe(agent))
             )
-            for agent in self._agents
+            for agent in range(len(owed))
         ]
 
     def get_state(self) -> Any:
         """The state of all worlds."""
-        return self._vector.get_state(), self._rewards.copy(), list(self.over)
+        return self._vector.get_state(), self._owed.copy(), list(self.over)
 
     def set_state(self, state: Any) -> None:
         """Go on from there."""
-        inner, rewards, over = state
+        inner, owed, over = state
         self._vector.set_state(inner)
-        self._rewards[...] = rewards
+        self._owed[...] = owed
         self.over = list(over)

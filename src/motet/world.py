@@ -109,9 +109,10 @@ class World(Protocol):
 class VectorWorld(Protocol):
     """K worlds of one kind that are stepped together as arrays: quick where a step is a few operations on arrays.
 
-    Everybody acts at once, and the episodes of all agents of a world end together. A world takes no notice of the other
-    ones: it plays the same episode alone. An environment whose ``vector(worlds)`` gives one of these is driven through
-    it by actors; everywhere else it is used as the single environment that it is.
+    All worlds are at the same point of a turn: the same agents act at once in each of them. The episodes of all agents
+    of a world end together. A world takes no notice of the other ones: it plays the same episode alone. An environment
+    whose ``vector(worlds)`` gives one of these is driven through it by actors; everywhere else it is used as the single
+    environment that it is.
     """
 
     agents: tuple[str, ...]
@@ -129,24 +130,28 @@ class VectorWorld(Protocol):
     def reset(self, worlds: NDArray[np.int64], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds; the other ones go on."""
 
+    def group(self) -> Sequence[int]:
+        """The agents that act at once now, in all worlds."""
+        return range(len(self.agents))
+
     @abstractmethod
     def observe(self, agent: int) -> Any:
-        """What an agent sees in all worlds now: an array ``[K, ...]``, or a dict or tuple of them; until the next step.
+        """What an agent sees in all worlds now: arrays ``[K, ...]`` of the caller's own, or a dict or tuple of them.
 
         In a world that ended: what it saw last, until that world's reset.
         """
 
     @abstractmethod
     def act(self, actions: Sequence[NDArray[Any]]) -> None:
-        """One step of all worlds: for each agent its actions ``[K, ...]``. Worlds that ended were reset before."""
+        """Play for each of the group its actions ``[K, ...]``, in its order. Worlds that ended were reset before."""
 
     @abstractmethod
     def reward(self, agent: int) -> NDArray[Any]:
-        """What an agent earned in the last step, ``[K]``."""
+        """What an agent earned by the last ``act``, its own or others', ``[K]``."""
 
     @abstractmethod
     def ended(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Whether the last step terminated a world and whether it cut it off, ``[K]`` each."""
+        """Whether the last ``act`` terminated a world and whether it cut it off, ``[K]`` each."""
 
     def get_state(self) -> Any:
         """Everything that decides what happens next in all worlds, as plain values and arrays."""

@@ -93,9 +93,48 @@ MOTET_INLINE void add_lanes(V (*sums)[kParts], float* totals) {
 }
 #endif
 
+// Sums of one block of 16 outputs for kRows rows, kAtOnce outputs of each at a time: a weight that was loaded serves all
+// of the rows. Every row's sums are made in the same order whatever kRows and kAtOnce are.
+template <class V, u64 kAtOnce, u64 kRows>
+MOTET_INLINE void block(const float* const* row, const float* const* end, const float* const* xs, const float (*last)[kLanes],
+                        u64 whole, bool rest, V (*sums)[kLanes][kLanes / (sizeof(V) / sizeof(float))]) {
+  constexpr u64 kWidth = sizeof(V) / sizeof(float), kParts = kLanes / kWidth;
+  for (u64 k = 0; k < kLanes; k += kAtOnce) {
+    V held[kRows][kAtOnce][kParts] = {};
+    auto add = [&](const float* const* from, const float* const* ws, u64 i) __attribute__((always_inline)) {
+      V a[kRows][kParts], b;
+#pragma GCC unroll 4
+      for (u64 r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (u64 p = 0; p < kParts; ++p) std::memcpy(&a[r][p], from[r] + i + p * kWidth, sizeof(V));
+#pragma GCC unroll 16
+      for (u64 j = 0; j < kAtOnce; ++j)
+#pragma GCC unroll 4
+        for (u64 p = 0; p < kParts; ++p) {
+          std::memcpy(&b, ws[k + j] + i + p * kWidth, sizeof(V));
+#pragma GCC unroll 4
+          for (u64 r = 0; r < kRows; ++r) held[r][j][p] += a[r][p] * b;
+        }
+    };
+    for (u64 i = 0; i < whole; i += kLanes) add(xs, row, i);
+    if (rest) {
+      const float* ends[kRows];
+      for (u64 r = 0; r < kRows; ++r) ends[r] = last[r];
+      add(ends, end, 0);
+    }
+#pragma GCC unroll 4
+    for (u64 r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (u64 j = 0; j < kAtOnce; ++j)
+#pragma GCC unroll 4
+        for (u64 p = 0; p < kParts; ++p) sums[r][k + j][p] = held[r][j][p];
+  }
+}
+
 // y[r, o] = x[r, :] . w[o, :] + b[o], then the rectifier if asked.
-// V is what the machine's registers hold, kAtOnce how many outputs have their sums there; neither changes the order.
-template <class V, u64 kAtOnce>
+// V is what the machine's registers hold, kSums how many outputs have their sums there, of kTogether rows at once where
+// there are so many; none of them changes the order.
+template <class V, u64 kSums, u64 kTogether>
 MOTET_INLINE void layer(const float* w, const float* b, u64 in, u64 out, const float* x, float* y, u64 rows, bool rectify) {
   constexpr u64 kWidth = sizeof(V) / sizeof(float), kParts = kLanes / kWidth;
   const u64 whole = in / kLanes * kLanes, rest = in - whole;
@@ -114,55 +153,42 @@ MOTET_INLINE void layer(const float* w, const float* b, u64 in, u64 out, const f
       if (rest && !whole) std::memcpy(room[k], row[k], in * sizeof(float));
       end[k] = whole ? row[k] + in - kLanes : room[k];
     }
-    for (u64 r = 0; r < rows; ++r) {
-      const float* xr = x + r * in;
-      float last[kLanes] = {};
-      if (rest) std::memcpy(last + (whole ? kLanes - rest : 0), xr + whole, rest * sizeof(float));
-      V sums[kLanes][kParts];
-      for (u64 k = 0; k < kLanes; k += kAtOnce) {
-        V held[kAtOnce][kParts] = {};
-        auto add = [&](const float* xs, const float* const* ws, u64 i) __attribute__((always_inline)) {
-          V a[kParts], b;
-#pragma GCC unroll 4
-          for (u64 p = 0; p < kParts; ++p) std::memcpy(&a[p], xs + i + p * kWidth, sizeof(V));
-#pragma GCC unroll 16
-          for (u64 j = 0; j < kAtOnce; ++j)
-#pragma GCC unroll 4
-            for (u64 p = 0; p < kParts; ++p) {
-              std::memcpy(&b, ws[k + j] + i + p * kWidth, sizeof(V));
-              held[j][p] += a[p] * b;
-            }
-        };
-        for (u64 i = 0; i < whole; i += kLanes) add(xr, row, i);
-        if (rest) add(last, end, 0);
-#pragma GCC unroll 16
-        for (u64 j = 0; j < kAtOnce; ++j)
-#pragma GCC unroll 4
-          for (u64 p = 0; p < kParts; ++p) sums[k + j][p] = held[j][p];
+    for (u64 r = 0; r < rows;) {
+      const u64 together = rows - r < kTogether ? 1 : kTogether;
+      const float* xs[kTogether];
+      float last[kTogether][kLanes] = {};
+      for (u64 i = 0; i < together; ++i) {
+        xs[i] = x + (r + i) * in;
+        if (rest) std::memcpy(last[i] + (whole ? kLanes - rest : 0), xs[i] + whole, rest * sizeof(float));
       }
-      float totals[kLanes];
-      add_lanes(sums, totals);
-      for (u64 k = 0; k < kLanes; ++k) {
-        float total = totals[k] + bias[k];
-        totals[k] = rectify && total < 0 ? 0.0f : total;  // a NaN stays one
+      V sums[kTogether][kLanes][kParts];
+      if (together == 1) block<V, kSums, 1>(row, end, xs, last, whole, rest, sums);
+      else block<V, kSums / kTogether, kTogether>(row, end, xs, last, whole, rest, sums);
+      for (u64 i = 0; i < together; ++i, ++r) {
+        float totals[kLanes];
+        add_lanes(sums[i], totals);
+        for (u64 k = 0; k < kLanes; ++k) {
+          float total = totals[k] + bias[k];
+          totals[k] = rectify && total < 0 ? 0.0f : total;  // a NaN stays one
+        }
+        std::memcpy(y + r * out + o, totals, n * sizeof(float));
       }
-      std::memcpy(y + r * out + o, totals, n * sizeof(float));
     }
   }
 }
 
 using Function = void (*)(const float*, const float*, u64, u64, const float*, float*, u64, bool);
 
-#define MOTET_LAYER(name, V, at_once)                                                                                       \
+#define MOTET_LAYER(name, V, sums, together)                                                                                \
   inline void name(const float* w, const float* b, u64 in, u64 out, const float* x, float* y, u64 rows, bool rectify) {     \
-    layer<V, at_once>(w, b, in, out, x, y, rows, rectify);                                                                  \
+    layer<V, sums, together>(w, b, in, out, x, y, rows, rectify);                                                           \
   }
 #ifdef MOTET_X86_CLONES
-MOTET_LAYER(layer_baseline, Floats4, 2)
-__attribute__((target("avx2,fma"))) MOTET_LAYER(layer_avx2, Floats8, 4)
-__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) MOTET_LAYER(layer_avx512, Floats16, 16)
+MOTET_LAYER(layer_baseline, Floats4, 2, 1)
+__attribute__((target("avx2,fma"))) MOTET_LAYER(layer_avx2, Floats8, 4, 2)
+__attribute__((target("avx512f,avx512dq,avx512vl,fma"))) MOTET_LAYER(layer_avx512, Floats16, 16, 4)
 #else
-MOTET_LAYER(layer_baseline, Floats4, 4)
+MOTET_LAYER(layer_baseline, Floats4, 4, 2)
 #endif
 #undef MOTET_LAYER
 
