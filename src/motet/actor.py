@@ -92,8 +92,8 @@ class Episode(NamedTuple):
 class Place:
     """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums.
 
-    Most of the time an agent acts in all worlds at once. Then the arrays of its turn are kept as they are; only where it
-    acts in some of them are they copied together.
+    Most of the time an agent acts in all worlds at once. Then the arrays of its turn are kept as they are; only where
+    it acts in some of them are they copied together.
     """
 
     def __init__(self, worlds: int, n_frames: int) -> None:
