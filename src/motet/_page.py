@@ -38,6 +38,7 @@ from motet._numbers import short
 from motet.errors import SettingError
 
 __all__ = [
+    "Cell",
     "Child",
     "Column",
     "Html",
@@ -261,6 +262,7 @@ class Shown:
 
 
 Cell = Html | Shown | str | int | float | None
+"""What a table may hold."""
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption: str = "") -> Html:

@@ -23,7 +23,16 @@ from motet.replay import FrameStack
 if TYPE_CHECKING:
     from motet.policy import Policy
 
-__all__ = ["hold", "is_alive", "load_policies", "new_directory", "read_history", "read_status", "snapshot_from"]
+__all__ = [
+    "hold",
+    "is_alive",
+    "load_policies",
+    "new_directory",
+    "read_history",
+    "read_lines",
+    "read_status",
+    "snapshot_from",
+]
 
 
 @contextlib.contextmanager
@@ -85,18 +94,37 @@ def read_status(run: RunDirectory) -> Snapshot:
 def read_history(run: RunDirectory) -> list[Snapshot]:
     """All snapshots of a run, oldest first. A last line that is being written is left out."""
     path = run.path / "metrics.jsonl"
-    if not path.is_file():
-        return []
     found = []
-    lines = path.read_text().splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if not line.endswith("\n"):
-            break
+    for number, line in read_lines(path):
         try:
-            found.append(snapshot_from(json.loads(line)))
+            found.append(snapshot_from(line))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path}, line {number} cannot be read: {error}") from error
     return found
+
+
+def read_lines(path: Path, damaged: dict[int, str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a JSON lines file with their numbers; none if there is no file.
+
+    A last line that is being written is left out. Lines that cannot be read are added to ``damaged``, with the reason;
+    without it the first one is an error.
+    """
+    if not path.is_file():
+        return
+    with path.open(errors="replace") as file:
+        for number, text in enumerate(file, 1):
+            if not text.endswith("\n"):
+                return
+            try:
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise ValueError(f"given a {type(line).__name__}, expected an object")
+            except (ValueError, RecursionError) as error:
+                if damaged is None:
+                    raise CorruptionError(f"{path}, line {number} cannot be read: {error}") from error
+                damaged[number] = str(error)
+                continue
+            yield number, line
 
 
 def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:

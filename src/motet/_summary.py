@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
-from motet._display import clock, short
-from motet._runs import load_policies, read_history
+from motet._files import write_whole
+from motet._numbers import clock, short
+from motet._runs import load_policies, read_history, read_lines
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import Snapshot
@@ -127,14 +127,12 @@ def learning_curve(run: Path) -> Path | None:
     if not any(steps for steps, _ in curves.values()):
         return None
     target = run / "learning_curve.png"
-    _write_whole(target, lambda beside: _draw(beside, run.name, curves, _evaluations(run)))
+    write_whole(target, lambda beside: _draw(beside, run.name, curves, _evaluations(run)))
     return target
 
 
 def _evaluations(run: Path) -> list[dict[str, Any]]:
-    path = run / "evaluation.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [line for _, line in read_lines(run / "evaluation.jsonl")]
 
 
 def _draw(
@@ -194,7 +192,7 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
         world.close()
     rate = float(getattr(env, "metadata", {}).get("render_fps", 10))
     target = run / "episode.gif"
-    _write_whole(target, lambda beside: _write_gif(beside, frames, rate))
+    write_whole(target, lambda beside: _write_gif(beside, frames, rate))
     return target
 
 
@@ -226,12 +224,3 @@ def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], rate: float) 
     step = max(1, -(-max(frames[0].shape[:2]) // _PIXELS))
     small = [np.ascontiguousarray(frame[::step, ::step]) for frame in frames]
     imageio.v3.imwrite(path, small, extension=".gif", duration=1000 / max(rate, 1.0), loop=0)
-
-
-def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
-    beside = target.with_name(f".{target.stem}.part{target.suffix}")
-    try:
-        write(beside)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("motet._commands.train:resume", "go on with a run from its newest checkpoint"),
     "status": ("motet._commands.runs:status", "show all agents and processes of a run, and what each waits for"),
     "watch": ("motet._commands.runs:watch", "watch a run that goes on elsewhere"),
+    "report": ("motet._commands.report:report", "show several runs or seeds on one page, to be kept and sent"),
     "plan": ("motet._commands.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
     "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
     "doctor": ("motet._doctor:doctor", "tell what this machine offers, and what to do where something is missing"),

@@ -1,0 +1,296 @@
+"""What runs left behind, as arrays: read from their directories, with everything that is wrong with them in words.
+
+A run that was resumed has several *sessions* in one file. Seconds and counters are counted on through all of them;
+looks at a future that was given up, because the run went on from an earlier checkpoint, are left out of the curves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._runs import is_alive, read_lines, read_status, snapshot_from
+from motet.checkpoint import RunDirectory
+from motet.errors import MotetError
+from motet.metrics import AgentRow, Snapshot
+
+__all__ = ["COUNTERS", "Course", "Run", "Table", "extent", "interval", "read_run", "thinned"]
+
+Array = npt.NDArray[np.float64]
+Table = dict[str, Array]
+"""Columns of equal length by name; ``nan`` where something is not known."""
+
+_SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
+_LAGS = ("lag_versions", "lag_steps")
+_PLACES = {"steps", "updates", "version", *_LAGS}
+COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _PLACES)
+"""What is counted for an agent, from 0 in each session."""
+
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged line ends in
+_MAX_SAID = 500  # lines of a run's own log that are shown
+
+
+@dataclass
+class Course:
+    """How something went: a table for the team, and one for each agent, row by row the same moments."""
+
+    team: Table
+    agents: dict[str, Table]
+
+    def __len__(self) -> int:
+        return len(self.team["steps"])
+
+
+@dataclass
+class Run:
+    """One run directory."""
+
+    path: Path
+    name: str
+    """The shortest end of its path that no other run of the report has."""
+    config: dict[str, Any]
+    state: str
+    """running, dead (ended without an end), done, stopped, failed; or new, before its first look."""
+    looks: Course
+    evaluations: Course
+    newest: Snapshot | None
+    sessions: int
+    restarts: dict[str, int]
+    """By process, in all sessions."""
+    counters: dict[str, dict[str, int]]
+    """By agent and name, in all sessions."""
+    said: list[str]
+    """The newest lines of its log."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def seed(self) -> Any:
+        """Of everything random in it."""
+        return self.config.get("settings", {}).get("seed")
+
+    @property
+    def seconds(self) -> float:
+        """Time at work, in all sessions."""
+        return float(self.looks.team["seconds"][-1]) if len(self.looks) else 0.0
+
+    @property
+    def steps(self) -> int:
+        """Done so far."""
+        return self.newest.steps if self.newest else 0
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """A run with all it left behind.
+
+    Raises:
+        MotetError: it is no run, of another format, or its config cannot be read.
+    """
+    directory = RunDirectory.open(path)
+    config, problems = directory.config(), list[str]()
+    if not all(isinstance(config.get(key), dict) for key in ("world", "agents", "settings")):
+        raise MotetError(f"run: {str(directory.path)!r} has a config.json without world, agents or settings")
+    tally = _Tally()
+    damaged: dict[int, str] = {}
+    for number, line in read_lines(directory.path / "metrics.jsonl", damaged):
+        try:
+            tally.add(snapshot_from(line))
+        except _BROKEN as error:
+            damaged[number] = f"{error}, perhaps of another version of motet"
+    problems += _left_out("metrics.jsonl", damaged)
+    evaluations, damaged = _evaluations(directory.path)
+    problems += _left_out("evaluation.jsonl", damaged)
+    newest = tally.newest
+    try:
+        newest = read_status(directory)
+    except MotetError as error:
+        if newest is not None:
+            problems.append(f"{error}; its last line of metrics.jsonl is shown instead")
+    state = newest.state if newest is not None else "new"
+    alive = is_alive(directory.path)
+    if state == "running" and not alive:
+        state = "dead"
+    if not tally.rows:
+        problems.append("it has no metrics yet" if alive else "it has no metrics")
+    return Run(
+        path=directory.path,
+        name=directory.path.name,
+        config=config,
+        state="running" if alive else state,
+        looks=tally.course(),
+        evaluations=evaluations,
+        newest=newest,
+        sessions=tally.sessions,
+        restarts=tally.restarts.total(),
+        counters={name: counts.total() for name, counts in tally.counters.items()},
+        said=_said(directory),
+        problems=problems,
+    )
+
+
+def _left_out(file: str, damaged: Mapping[int, str]) -> list[str]:
+    if not damaged:
+        return []
+    first, *rest = sorted(damaged)
+    lines = f"line {first} is" if not rest else f"line {first} and {len(rest)} more are"
+    return [f"{file}: {lines} left out, because it cannot be read: {damaged[first]}"]
+
+
+def _said(directory: RunDirectory) -> list[str]:
+    path = directory.logs / "run.log"
+    return path.read_text(errors="replace").splitlines()[-_MAX_SAID:] if path.is_file() else []
+
+
+# ---- looks
+
+
+class _Counts:
+    """Numbers that begin at 0 again now and then."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+        self._now: dict[str, int] = {}
+
+    def add(self, values: Mapping[str, int], anew: bool = False) -> None:
+        for name, value in values.items():
+            if anew or value < self._now.get(name, 0):
+                self._before[name] = self._before.get(name, 0) + self._now.get(name, 0)
+            self._now[name] = int(value)
+
+    def total(self) -> dict[str, int]:
+        return {name: self._before.get(name, 0) + value for name, value in self._now.items()}
+
+
+class _Tally:
+    """Takes looks, oldest first."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
+        self.newest: Snapshot | None = None
+        self.sessions = 0
+        self.restarts = _Counts()
+        self.counters: dict[str, _Counts] = {}
+        self._seconds_before = 0.0
+
+    def add(self, now: Snapshot) -> None:
+        agents = {row.name: _row(row) for row in now.agents}
+        returns = [row["mean_return"] for row in agents.values()]
+        team = {"steps": float(now.steps), "seconds": float(now.seconds), "steps_per_s": float(now.steps_per_s)}
+        before = self.newest
+        anew = before is None or before.state != "running" or team["seconds"] < before.seconds
+        if before is not None and anew:
+            self._seconds_before += before.seconds
+            self.rows = [row for row in self.rows if row[0]["steps"] <= team["steps"]]
+        team["seconds"] += self._seconds_before
+        self.sessions += anew
+        self.restarts.add({row.name: row.restarts for row in now.processes}, anew)
+        for agent in now.agents:
+            counts = self.counters.setdefault(agent.name, _Counts())
+            counts.add({name: getattr(agent, name) for name in COUNTERS})
+        self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
+        self.newest = now
+
+    def course(self) -> Course:
+        return _course(self.rows)
+
+
+def _row(agent: AgentRow) -> dict[str, float]:
+    found = {name: _float(getattr(agent, name)) for name in (*_SHOWN, *_LAGS)}
+    return found | {f"metrics.{name}": _float(value) for name, value in agent.metrics.items()}
+
+
+def _float(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _course(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]]) -> Course:
+    names = list(dict.fromkeys(name for _, agents in rows for name in agents))
+    empty: Mapping[str, float] = {}
+    return Course(
+        _table([team for team, _ in rows]),
+        {name: _table([agents.get(name, empty) for _, agents in rows]) for name in names},
+    )
+
+
+def _table(rows: Sequence[Mapping[str, float]]) -> Table:
+    names = dict.fromkeys(name for row in rows for name in row) or {"steps": None, "seconds": None}
+    return {name: np.array([row.get(name, math.nan) for row in rows], np.float64) for name in names}
+
+
+# ---- evaluations
+
+
+def _evaluations(run: Path) -> tuple[Course, dict[int, str]]:
+    rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
+    damaged: dict[int, str] = {}
+    for number, line in read_lines(run / "evaluation.jsonl", damaged):
+        try:
+            step, episodes = float(line["step"]), int(line["episodes"])
+            agents = {
+                str(name): {
+                    "steps": step,
+                    "mean": float(one["mean"]),
+                    "half": _t(episodes) * float(one["std"]) / math.sqrt(max(episodes - 1, 1)),
+                }
+                for name, one in line["agents"].items()
+            }
+            team = {"steps": step, "mean": float(line["team"]), "episodes": float(episodes)}
+        except _BROKEN as error:
+            damaged[number] = f"{error}, perhaps of another version of motet"
+            continue
+        rows = [row for row in rows if row[0]["steps"] < step]
+        rows.append((team, agents))
+    return _course(rows), damaged
+
+
+# ---- several runs
+
+
+def thinned(x: Array, y: Array, points: int = 240) -> tuple[Array, Array]:
+    """A curve of at most so many points: those that are known, each place once, evenly picked, the last one kept."""
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    last = np.append(np.diff(x) > 0, True) if len(x) else np.zeros(0, bool)
+    x, y = x[last], y[last]
+    if len(x) > points:
+        pick = np.unique(np.linspace(0, len(x) - 1, points).round().astype(int))
+        x, y = x[pick], y[pick]
+    return x, y
+
+
+# Quantiles of Student's t for an interval of 95 %, by degrees of freedom from 1 on.
+# fmt: off
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+      2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+# fmt: on
+
+
+def interval(values: Array) -> tuple[Array, Array, Array]:
+    """Mean over the first axis, and its 95 % interval by Student's t; for two values their range.
+
+    >>> [round(float(v), 2) for v in interval(np.array([1.0, 2.0, 3.0]))]
+    [2.0, -0.48, 4.48]
+    """
+    n, mean = len(values), values.mean(0)
+    if n < 3:
+        return mean, values.min(0), values.max(0)
+    half = _t(n) * values.std(0, ddof=1) / math.sqrt(n)
+    return mean, mean - half, mean + half
+
+
+def extent(values: Array) -> tuple[Array, Array, Array]:
+    """Mean over the first axis, the lowest and the highest value."""
+    return values.mean(0), values.min(0), values.max(0)
+
+
+def _t(n: int) -> float:
+    """Of n values; infinite for a single one."""
+    if n < 2:
+        return math.inf
+    return _T[n - 2] if n - 2 < len(_T) else 1.96 + 2.4 / (n - 1)

@@ -1,0 +1,113 @@
+"""Groups: runs with equal settings apart from the seed, and in what such groups differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from motet._courses import Run
+
+__all__ = ["ABSENT", "Group", "differing", "group"]
+
+ABSENT = "absent"
+"""A setting that a run's version of motet did not have."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a lambda: no difference
+
+
+@dataclass
+class Group:
+    """Runs with equal settings apart from the seed."""
+
+    name: str
+    number: int
+    runs: list[Run]
+    settings: dict[str, str]
+
+    @property
+    def shown(self) -> list[Run]:
+        """Those that have curves."""
+        return [run for run in self.runs if len(run.looks)]
+
+    @property
+    def agents(self) -> list[str]:
+        """Of its world."""
+        return list(dict.fromkeys(name for run in self.shown for name in run.looks.agents))
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Sort runs into groups, in the order in which they were given, seeds upwards."""
+    sorts: dict[str, list[Run]] = {}
+    for run in runs:
+        sorts.setdefault(_exactly(run.config), []).append(run)
+    uniform = _uniform(runs)
+    groups = [
+        Group("", i, sorted(members, key=lambda run: (str(run.seed).zfill(12), run.name)), settings)
+        for i, members in enumerate(sorts.values())
+        for settings in [_settings(members[0].config, uniform)]
+    ]
+    keys = differing(groups)
+    for one in groups:
+        letter = chr(ord("A") + one.number) if len(groups) <= 26 else f"#{one.number + 1}"
+        words = ", ".join(f"{key.rpartition('.')[2]} {one.settings.get(key, ABSENT)}" for key in keys)
+        one.name = f"{letter}: {words}" if words and len(words) <= 40 else letter
+    return groups
+
+
+def differing(groups: Sequence[Group]) -> list[str]:
+    """The settings in which groups differ."""
+    keys = dict.fromkeys(key for one in groups for key in one.settings)
+    return [key for key in keys if len({one.settings.get(key) for one in groups}) > 1]
+
+
+def _exactly(config: Mapping[str, Any]) -> str:
+    """Everything a run was asked for but the seed, for comparing."""
+    settings = {key: value for key, value in config["settings"].items() if key != "seed"}
+    return _ADDRESS.sub("", json.dumps([config["world"], config["agents"], settings], sort_keys=True))
+
+
+def _uniform(runs: Sequence[Run]) -> bool:
+    """Whether the agents of each run are alike, so that they need not be named."""
+    return all(len({repr(agent) for agent in run.config["agents"].values()}) == 1 for run in runs)
+
+
+def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
+    """The same for people, one line each."""
+    agents = {**config["agents"]}
+    found = {"world": config["world"]}
+    if uniform:
+        found |= {"agents": ", ".join(agents), "algorithm": next(iter(agents.values()))}
+    else:
+        found |= {"agents": agents}
+    found |= {"settings": {key: value for key, value in config["settings"].items() if key != "seed"}}
+    flat: dict[str, str] = {}
+    _flatten("", found, flat)
+    return flat
+
+
+def _flatten(prefix: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, Mapping) and not _is_leaf(value):
+        for key, item in value.items():
+            if not (prefix == "settings" and key == "class"):
+                _flatten(f"{prefix}.{key}" if prefix else str(key), item, into)
+    else:
+        into[prefix.removeprefix("settings.")] = _words(value)
+
+
+def _is_leaf(value: Mapping[str, Any]) -> bool:
+    """Small dataclasses, schedules above all, are read best in one line."""
+    return "class" in value and len(value) <= 5 and not any(isinstance(item, (dict, list)) for item in value.values())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        kind = str(value.get("class")).rpartition(":")[2].lower()
+        return f"{kind}({', '.join(f'{key} {item}' for key, item in value.items() if key != 'class')})"
+    if isinstance(value, list):
+        return " x ".join(map(_words, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    return _ADDRESS.sub("", str(value))

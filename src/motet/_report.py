@@ -1,0 +1,498 @@
+"""The page of a report: its sections, from the overview down to every setting. Groups in, elements out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet._charts import Line, lines
+from motet._courses import COUNTERS, Array, Run, Table, extent, interval, thinned
+from motet._groups import ABSENT, Group, differing
+from motet._numbers import clock, short
+from motet._page import (
+    Cell,
+    Child,
+    Column,
+    Html,
+    Section,
+    Shown,
+    details,
+    facts,
+    note,
+    page,
+    paragraph,
+    picture,
+    side_by_side,
+    table,
+)
+from motet._version import __version__
+from motet.errors import SettingError
+
+__all__ = ["report_page"]
+
+_POINTS = 200  # of a mean curve
+_MAX_PICTURE = 8 * 2**20  # bytes of an episode's picture
+_FAINT = 12  # runs that are drawn one by one behind their mean, at most
+
+
+def report_page(groups: Sequence[Group], refused: Mapping[Path, str]) -> str:
+    """The whole file."""
+    runs = [run for group in groups for run in group.runs]
+    return page(_title(groups), _sections(groups, refused), lead=_lead(runs), generator=f"motet {__version__}")
+
+
+def _title(groups: Sequence[Group]) -> str:
+    worlds = dict.fromkeys(_world(run) for group in groups for run in group.runs)
+    return " and ".join(worlds) if len(worlds) <= 3 else f"{len(worlds)} worlds"
+
+
+def _world(run: Run) -> str:
+    path = run.config["world"].get("path")
+    return str(path).rpartition(":")[2] if path else "a world of a script"
+
+
+def _lead(runs: Sequence[Run]) -> str:
+    used = sorted({str(run.config.get("motet", "of unknown version")) for run in runs})
+    return f"{_count(len(runs), 'run')} of motet {', '.join(used)}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def _sections(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Section]:
+    return [
+        Section(title, parts)
+        for title, parts in (
+            ("Overview", _overview(groups, refused)),
+            ("Learning", _learning(groups)),
+            ("Evaluations", _evaluations(groups)),
+            ("Agents", _agents(groups)),
+            ("Pace and lag", _pace(groups)),
+            ("Learners", _learners(groups)),
+            ("Faults and counters", _faults(groups)),
+            ("Episodes", _episodes(groups)),
+            ("Settings", _all_settings(groups)),
+        )
+        if parts
+    ]
+
+
+def _overview(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Child]:
+    runs = [run for group in groups for run in group.runs]
+    numbers: list[tuple[str, Child]] = [
+        ("runs", len(runs)),
+        ("groups", len(groups)),
+        ("steps of each agent", f"{max(run.steps for run in runs):,}"),
+        ("time at work", clock(sum(run.seconds for run in runs))),
+        ("restarts", sum(sum(run.restarts.values()) for run in runs)),
+    ]
+    parts: list[Child] = [facts(numbers), *_notes(groups, refused), _runs_table(groups)]
+    if keys := differing(groups):
+        columns = [Column("setting"), *(Column(group.name) for group in groups)]
+        rows: list[list[Cell]] = [
+            [Html("code", key), *(group.settings.get(key, ABSENT) for group in groups)] for key in keys
+        ]
+        parts.append(details("In what the groups differ", table(columns, rows), open_=len(keys) <= 12))
+    return parts
+
+
+def _notes(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Html]:
+    found = [note(f"Not shown: {why}.", level="error") for why in refused.values()]
+    for group in groups:
+        for run in group.runs:
+            if run.state == "running":
+                share = f"{run.steps:,} of {run.newest.limit:,} steps" if run.newest else "no step yet"
+                found.append(note(f"{run.name} is still going: {share}.", level="warning"))
+            if run.state in ("failed", "dead"):
+                how = {"failed": "failed", "dead": "died"}[run.state]
+                found.append(note(f"{run.name} {how} after {run.steps:,} steps.", level="warning"))
+            if why := run.config.get("fell_back"):
+                found.append(note(f"{run.name} was played by the serial engine instead: {why}", level="warning"))
+            found += [note(f"{run.name}: {problem}.", level="warning") for problem in run.problems]
+        found += _doubts(group)
+    found.append(note(_how_grouped(groups)))
+    return found
+
+
+def _doubts(group: Group) -> list[Html]:
+    """What makes runs of one group less alike than their settings."""
+    found = []
+    for seed in dict.fromkeys(str(run.seed) for run in group.runs):
+        same = [run.name for run in group.runs if str(run.seed) == seed]
+        if len(same) > 1:
+            found.append(
+                note(f"{_and(same)} have the same seed, {seed}, and are counted as different runs.", level="warning")
+            )
+    for name in ("motet", "python", "numpy", "torch"):
+        used = {str(run.config.get("versions", {}).get(name)) for run in group.runs}
+        if len(used) > 1:
+            found.append(note(f"Group {group.name}: runs with {name} {_and(sorted(used))} are mixed.", level="warning"))
+    ends = [(run.looks.team["steps"][-1], run.name) for run in group.shown]
+    if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
+        steps, name = min(ends)
+        found.append(
+            note(f"Means of group {group.name} end at {steps:,.0f} steps, as {name} does; leave it out to see further.")
+        )
+    return found
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _how_grouped(groups: Sequence[Group]) -> str:
+    sizes = _and([_count(len(group.runs), "run") for group in groups])
+    text = "Runs with equal settings apart from the seed are one group"
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        return "One run: curves are its own, without an interval."
+    text += f": {_count(len(groups), 'group')} of {sizes}."
+    return (
+        text + " Curves are means over the runs of a group; bands are 95 % intervals of the mean (for two runs: both)."
+    )
+
+
+def _runs_table(groups: Sequence[Group]) -> Html:
+    columns = [
+        Column("run"),
+        *([Column("group")] if len(groups) > 1 else []),
+        Column("seed", number=True),
+        Column("state"),
+        Column("steps", number=True),
+        Column("time", number=True, hint="at work, in all sessions"),
+        Column("steps/s", number=True, hint="over the whole time"),
+        Column("team return", number=True, hint="sum over agents of the mean return of their last episodes"),
+        Column("best evaluation", number=True, hint="the team's, greedy"),
+        Column("restarts", number=True),
+        Column("sessions", number=True, hint="1, and one more for each time it was resumed"),
+    ]
+    rows: list[list[Cell]] = []
+    for group in groups:
+        for run in group.runs:
+            returns = run.looks.team.get("mean_return", np.zeros(0))
+            best = run.evaluations.team.get("mean", np.zeros(0))
+            rows.append(
+                [
+                    Shown(None, Html("code", run.name), hint=str(run.path)),
+                    *([group.name.partition(":")[0]] if len(groups) > 1 else []),
+                    run.seed,
+                    run.state,
+                    run.steps,
+                    Shown(run.seconds, clock(run.seconds)),
+                    _short(run.steps / run.seconds if run.seconds else None),
+                    _short(float(returns[-1]) if len(returns) else None),
+                    _short(float(best.max()) if len(best) else None),
+                    sum(run.restarts.values()),
+                    run.sessions,
+                ]
+            )
+    return table(columns, rows)
+
+
+def _short(value: float | None) -> Shown:
+    value = value if value is not None and np.isfinite(value) else None
+    return Shown(value, short(value))
+
+
+# ---- curves
+
+Pick = Callable[[Run], tuple[Array, Array]]
+Band = Callable[[Array], tuple[Array, Array, Array]]
+
+
+def _mean(
+    runs: Sequence[Run], pick: Pick, name: str, colour: int, faint: bool = False, band: Band = interval
+) -> Line | None:
+    """One curve for several runs: their mean where all of them are, with a band."""
+    curves = [curve for curve in (thinned(*pick(run)) for run in runs) if len(curve[0])]
+    if not curves:
+        return None
+    if len(curves) == 1:
+        (x, y) = curves[0]
+        return Line(name, x.tolist(), y.tolist(), colour=colour)
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), _POINTS)
+    mean, low, high = band(np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves]))
+    behind = [(x.tolist(), y.tolist()) for x, y in curves] if faint and len(curves) <= _FAINT else []
+    return Line(name, grid.tolist(), mean.tolist(), low.tolist(), high.tolist(), colour=colour, behind=behind)
+
+
+def _column(agent: str | None, y: str, x: str = "steps", of: str = "looks", length: float = 1.0) -> Pick:
+    """Picks a curve out of a run: the team's, or an agent's, over steps or units of time."""
+
+    def pick(run: Run) -> tuple[Array, Array]:
+        course = getattr(run, of)
+        columns: Table = course.team if agent is None else course.agents.get(agent, {})
+        xs = course.team.get(x, np.zeros(0)) if x == "seconds" else columns.get(x, np.zeros(0))
+        return (xs / length, columns[y]) if y in columns else (np.zeros(0), np.zeros(0))
+
+    return pick
+
+
+def _by_group(groups: Sequence[Group], pick: Pick, faint: bool = True, band: Band = interval) -> list[Line]:
+    found = (_mean(group.shown, pick, group.name, group.number, faint, band) for group in groups)
+    return [line for line in found if line is not None]
+
+
+def _by_agent(group: Group, y: str, of: str = "looks", band: Band = interval) -> list[Line]:
+    faint = len(group.agents) == 1
+    found = (_mean(group.shown, _column(a, y, of=of), a, i, faint, band) for i, a in enumerate(group.agents))
+    curves = [line for line in found if line is not None]
+    if of == "evaluations" and len(group.shown) == 1:
+        return [_with_error(line, group.shown[0]) for line in curves]
+    return curves
+
+
+def _with_error(line: Line, run: Run) -> Line:
+    """The interval of a single run's evaluations, over their episodes."""
+    half = np.interp(line.x, *thinned(*_column(line.name, "half", of="evaluations")(run)))
+    low, high = np.asarray(line.y) - half, np.asarray(line.y) + half
+    return replace(line, low=low.tolist(), high=high.tolist())
+
+
+def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, of: str = "looks") -> list[Html]:
+    """A chart for each group with a curve for each agent, all on the same axes."""
+    curves = {group.name: _by_agent(group, y, of) for group in groups}
+    every = [line for found in curves.values() for line in found]
+    return [
+        lines(
+            found,
+            title=what if len(groups) == 1 else f"{what}, {name}",
+            x_label="steps of the agent",
+            y_label=y_label,
+            beside=every,
+        )
+        for name, found in curves.items()
+        if found
+    ]
+
+
+def _learning(groups: Sequence[Group]) -> list[Child]:
+    team = _by_group(groups, _column(None, "mean_return"))
+    if not team:
+        return [paragraph("No run has finished an episode yet.")]
+    several = any(len(group.agents) > 1 for group in groups)
+    whose = "Team return" if several else "Return"
+    label = "sum over agents of the mean return of their last episodes" if several else "mean of the last episodes"
+    unit, length = _unit(max(run.seconds for group in groups for run in group.shown))
+    over_time = _by_group(groups, _column(None, "mean_return", "seconds", length=length))
+    parts: list[Child] = [
+        lines(team, title=f"{whose} over steps", x_label="steps of each agent", y_label=label, height_rem=19),
+        lines(over_time, title=f"{whose} over time", x_label=f"{unit} at work", y_label=label, height_rem=13),
+    ]
+    if several:
+        parts.append(side_by_side(*_charts_by_agent(groups, "mean_return", "Return of each agent", "return")))
+    return parts
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    units = (("hours", 3600.0), ("minutes", 60.0))
+    return next(((name, length) for name, length in units if seconds >= 2 * length), ("seconds", 1.0))
+
+
+def _evaluations(groups: Sequence[Group]) -> list[Child]:
+    team = _by_group(groups, _column(None, "mean", of="evaluations"))
+    if not team:
+        return []
+    counts = {int(n) for g in groups for run in g.runs for n in run.evaluations.team.get("episodes", np.zeros(0))}
+    parts: list[Child] = [
+        paragraph(f"Greedy episodes of the published policies, {_and([f'{n:,}' for n in sorted(counts)])} each time."),
+        lines(team, title="Evaluated team return", x_label="steps of each agent", y_label="mean return"),
+    ]
+    if any(len(group.agents) > 1 for group in groups):
+        charts = _charts_by_agent(groups, "mean", "Evaluated return of each agent", "mean return", "evaluations")
+        parts.append(side_by_side(*charts))
+    return parts
+
+
+def _agents(groups: Sequence[Group]) -> list[Child]:
+    parts: list[Child] = []
+    for group in groups:
+        if group.shown:
+            parts += [Html("h3", group.name)] if len(groups) > 1 else []
+            parts.append(_agents_table(group))
+    return parts
+
+
+def _agents_table(group: Group) -> Html:
+    columns = [
+        Column("agent"),
+        Column("algorithm"),
+        Column("last return", number=True, hint="mean of the last episodes, at the end"),
+        Column("best return", number=True, hint="the highest mean of the last episodes"),
+        Column("evaluated", number=True, hint="the last evaluation, greedy"),
+        Column("episodes", number=True),
+        Column("length", number=True, hint="of the last episodes, in steps"),
+        Column("steps/s", number=True, hint="median over the run"),
+        Column("updates/s", number=True, hint="median over the run"),
+        Column("replay ratio", number=True, hint="transitions drawn for each step"),
+        Column("lag, versions", number=True, hint="median over the run"),
+    ]
+    rows: list[list[Cell]] = []
+    for agent in group.agents:
+
+        def cell(y: str, how: Callable[[Array], Any], of: str = "looks", agent: str = agent) -> Shown:
+            found = [_column(agent, y, of=of)(run)[1] for run in group.shown]
+            known = [values[np.isfinite(values)] for values in found]
+            return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
+
+        kinds = {str(run.config["agents"].get(agent, {}).get("class")).rpartition(":")[2] for run in group.runs}
+        rows.append(
+            [
+                agent,
+                _and(sorted(kinds)).removesuffix("Config"),
+                cell("mean_return", _last),
+                cell("mean_return", np.max),
+                cell("mean", _last, "evaluations"),
+                _with_interval(np.array([run.counters[agent]["episodes"] for run in group.shown], np.float64)),
+                cell("mean_length", _last),
+                cell("steps_per_s", np.median),
+                cell("updates_per_s", np.median),
+                cell("replay_ratio", _last),
+                cell("lag_versions", np.median),
+            ]
+        )
+    runs = len(group.shown)
+    return table(columns, rows, caption="" if runs == 1 else f"Means over {runs} runs, with half of the 95 % interval.")
+
+
+def _last(values: Array) -> float:
+    return float(values[-1])
+
+
+def _with_interval(values: Array) -> Shown:
+    if not len(values):
+        return Shown(None, "-")
+    mean, low, high = (float(value) for value in interval(values))
+    if len(values) == 1 or low == high:
+        return Shown(mean, short(mean))
+    hint = f"{short(low, 4)} to {short(high, 4)}, {len(values)} runs"
+    return Shown(mean, [f"{short(mean)} ", Html("small", f"± {short((high - low) / 2, 2)}")], hint)
+
+
+def _pace(groups: Sequence[Group]) -> list[Child]:
+    """Quantities over time: by agent for one group, the mean of all agents for several."""
+    wanted = (
+        ("replay_ratio", "Replay ratio", "transitions drawn for each step", True),
+        ("lag_versions", "Policy lag", "versions that the actor furthest behind is behind", True),
+        ("lag_steps", "Steps since the newest version", "steps of the agent", True),
+        ("steps_per_s", "Steps per second", "steps of an agent", True),
+        ("updates_per_s", "Updates per second", "updates of an agent", True),
+        ("replay_fill", "Replay fill", "rows over the capacity", True),
+    )
+    return _small_charts(groups, wanted)
+
+
+def _learners(groups: Sequence[Group]) -> list[Child]:
+    names = dict.fromkeys(
+        name
+        for group in groups
+        for run in group.shown
+        for columns in run.looks.agents.values()
+        for name in columns
+        if name.startswith("metrics.")
+    )
+    return _small_charts(groups, [(name, name.partition(".")[2].replace("_", " "), "", False) for name in names])
+
+
+def _small_charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str, str, bool]]) -> list[Child]:
+    charts = []
+    for y, title, label, from_zero in wanted:
+        if len(groups) == 1:
+            found = _by_agent(groups[0], y, band=extent)
+        else:
+            found = _by_group(groups, _over_agents(y), faint=False, band=extent)
+        if found:
+            charts.append(lines(found, title=title, x_label="steps", y_label=label, from_zero=from_zero, height_rem=11))
+    if not charts:
+        return []
+    words = ["Means over all agents of a group."] if len(groups) > 1 else []
+    words += ["Bands reach from the lowest run to the highest."] if any(len(g.shown) > 1 for g in groups) else []
+    return [paragraph(" ".join(words), quiet=True), side_by_side(*charts)]
+
+
+def _over_agents(y: str) -> Pick:
+    def pick(run: Run) -> tuple[Array, Array]:
+        known = [columns[y] for columns in run.looks.agents.values() if y in columns]
+        return (run.looks.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
+
+    return pick
+
+
+# ---- faults, pictures, settings
+
+
+def _faults(groups: Sequence[Group]) -> list[Child]:
+    runs = [run for group in groups for run in group.shown]
+    if not runs:
+        return []
+    names = [name for name in COUNTERS if name != "episodes"]
+    restarts: list[list[Cell]] = [[run.name, name, n] for run in runs for name, n in run.restarts.items() if n]
+    counters: list[list[Cell]] = [
+        [run.name, agent, *(counts.get(name) for name in names)]
+        for run in runs
+        for agent, counts in run.counters.items()
+        if any(counts.get(name) for name in names)
+    ]
+    columns = [Column("run"), Column("agent"), *(Column(name.replace("_", " "), number=True) for name in names)]
+    parts: list[Child] = []
+    if restarts:
+        parts.append(table([Column("run"), Column("process"), Column("restarts", number=True)], restarts))
+    else:
+        parts.append(paragraph("No process was restarted."))
+    if counters:
+        parts.append(table(columns, counters))
+    else:
+        parts.append(paragraph(f"Nothing was counted under {_and([name.replace('_', ' ') for name in names])}."))
+    for run in runs:
+        if run.said:
+            words = [Html("li", line) for line in run.said]
+            parts.append(
+                details(f"What {run.name} said ({_count(len(words), 'line')})", Html("ul", words, class_="log"))
+            )
+    return parts
+
+
+def _episodes(groups: Sequence[Group]) -> list[Child]:
+    shown: list[Html] = []
+    words: list[Html] = []
+    for group in groups:
+        for run in group.runs:
+            path = run.path / "episode.gif"
+            if not path.is_file():
+                continue
+            try:
+                size = path.stat().st_size
+                if size > _MAX_PICTURE:
+                    words.append(note(f"{path} is left out: it has {size / 2**20:.0f} MiB.", level="warning"))
+                    continue
+                caption = (
+                    f"{run.name}, seed {run.seed}, {group.name}" if len(groups) > 1 else f"{run.name}, seed {run.seed}"
+                )
+                shown.append(picture(path.read_bytes(), alt=f"an episode of {run.name}", caption=caption))
+            except (OSError, SettingError) as error:
+                words.append(note(f"{path} cannot be shown: {error}.", level="warning"))
+    if not (shown or words):
+        return []
+    return [
+        paragraph("Played greedily with the last policies.", quiet=True),
+        *words,
+        side_by_side(*shown, least_rem=14),
+    ]
+
+
+def _all_settings(groups: Sequence[Group]) -> list[Child]:
+    parts: list[Child] = []
+    for group in groups:
+        seeds = ", ".join(str(run.seed) for run in group.runs)
+        rows: list[list[Cell]] = [
+            [Html("code", key), value] for key, value in {**group.settings, "seed": seeds}.items()
+        ]
+        versions = group.runs[0].config.get("versions", {})
+        rows += [[Html("code", f"{name}, version"), str(version)] for name, version in versions.items()]
+        title = f"Group {group.name}" if len(groups) > 1 else "All settings"
+        parts.append(details(title, table([Column("setting"), Column("value")], rows)))
+    return parts
