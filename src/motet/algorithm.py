@@ -408,7 +408,8 @@ class Behaviour(Protocol):
         """Actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields but ``mask``.
 
         ``masks`` ``[B, n]``: True where an action is allowed. A row's result does not depend on the other rows but for
-        the random numbers drawn, and their number per row is always the same.
+        the random numbers drawn, and their number per row is always the same. The arrays are the caller's: what was
+        given before stays as it was.
         """
         ...
 
