@@ -4,16 +4,21 @@ import functools
 import hashlib
 import os
 
+import gymnasium
 import pytest
 from stand_in import StandIn
 
+from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.td3 import TD3Config
+from motet.algorithms.ppo import PPOConfig
 from motet.train import Settings, train
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 1000}
+ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
     "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=400),
@@ -27,12 +32,12 @@ ALGORITHMS = {
 def fingerprint(result):
     digest = hashlib.sha256()
     for name, arrays in sorted(result.agents.items()):
-        for part in ("state", "counters", "random", "reader"):
+        for part in ("state", "counters", "random", "reader", "stage"):
             digest.update(name.encode() + part.encode() + arrays[part].tobytes())
     return digest.hexdigest()
 
 
-def both(world, algorithm, **settings):
+def both(world, algorithm, least=100, **settings):
     """The fingerprints of a serial and of a lockstep run; asserts that processes of their own took part."""
     seen = set()
     serial = train(world, algorithm, Settings(engine="serial", publish_every=3, **settings))
@@ -47,7 +52,7 @@ def both(world, algorithm, **settings):
     assert os.getpid() not in pids
     assert serial.steps == lockstep.steps
     assert serial.updates == lockstep.updates
-    assert min(serial.updates.values()) > 100
+    assert min(serial.updates.values()) > least
     return fingerprint(serial), fingerprint(lockstep)
 
 
@@ -69,9 +74,50 @@ def test_several_actors_and_worlds_are_the_serial_run():
     assert one == other
 
 
+CONTINUOUS = {**SMALL, "hidden": (16,)}
+TD3S = {
+    "td3": TD3Config(**CONTINUOUS),
+    "td3, prioritised, 3 steps": TD3Config(**CONTINUOUS, prioritised=True, n_step=3),
+    "td3, normalised, in stages": TD3Config(
+        **CONTINUOUS,
+        normalise=True,
+        freeze_normaliser_on_stage="full",
+        stages=Stages({"ramp": 400, "full": None}, clear_replay_on_stage=("full",)),
+        noise=Staged({"ramp": Linear(1.0, 0.2, 400), "full": 0.1}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TD3S)
+def test_several_actors_and_worlds_on_td3_are_the_serial_run(name):
+    world = functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=50)
+    one, other = both(world, TD3S[name], steps=1000, updates_per_step=0.5, actors=2, worlds_per_actor=3)
+    assert one == other
+
+
 def test_agents_that_differ_in_algorithm_are_the_serial_run():
     mixed = {"player_0": ALGORITHMS["dqn"], "player_1": ALGORITHMS["iqn"]}
     one, other = both(MatrixGame, mixed, steps=800, updates_per_step=0.5, learner_processes=2)
+    assert one == other
+
+
+def test_rows_read_once_are_the_serial_run():
+    """Ordinary PPO: every rollout with the weights of the update before it."""
+    ppo = PPOConfig(**ONCE, hidden=(16,))
+    one, other = both(HUNT, ppo, least=30, steps=1200, learner_processes=2)
+    assert one == other
+
+
+@pytest.mark.parametrize("world", ["gym:CartPole-v1", "gym:Pendulum-v1"])
+def test_rows_read_once_of_several_actors_and_worlds_are_the_serial_run(world):
+    ppo = PPOConfig(**ONCE, hidden=(16,), normalise=True, entropy=0.01)
+    one, other = both(world, ppo, least=60, steps=2400, actors=2, worlds_per_actor=3)
+    assert one == other
+
+
+def test_agents_that_draw_and_agents_that_read_once_are_the_serial_run():
+    mixed = {"player_0": ALGORITHMS["dqn"], "player_1": PPOConfig(**ONCE, hidden=(16,))}
+    one, other = both(MatrixGame, mixed, least=20, steps=800, updates_per_step=0.5, learner_processes=2)
     assert one == other
 
 
