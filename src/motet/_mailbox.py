@@ -1,0 +1,164 @@
+"""The shared memory between a policy process and its parent: what lies where, and how values get in and out.
+
+The parent writes a question (observation, mask, seed) and rings; the policy process writes the answer (action, or the
+text of what went wrong) and rings back. Each side counts: a question has a number, its answer carries the same one.
+
+The policy process may write anywhere in this memory at any time, so the parent believes nothing in it. It keeps
+dtypes, shapes and capacities to itself, reads every word once, and checks what it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet import _native
+from motet._memory import Array, Segment
+from motet._values import taker
+from motet.errors import SettingError
+
+__all__ = [
+    "ACT", "FAILED", "FINE", "KIND", "MASKED", "MISFIT", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
+    "STATE", "VALUE", "Mailbox", "is_arrays", "layout",
+]  # fmt: skip
+
+# Kinds of questions.
+RESET, ACT, PICKLED = 1, 2, 3
+# States of answers. MORE: the next piece of a pickled observation, please.
+FINE, MORE, FAILED, MISFIT, REFUSED = 0, 1, 2, 3, 4
+
+# Words of a question: its number, its kind, the seed or the length of what is pickled, and whether there is a mask.
+NUMBER, KIND, VALUE, MASKED = 0, 1, 2, 3
+# Words of an answer: the number of the question, the state, the length of the text.
+STATE, LENGTH = 1, 2
+
+PIECE_BYTES = 256 * 1024
+TEXT_BYTES = 8 * 1024
+
+Put = Callable[[Any], None]
+Take = Callable[[], Any]
+
+
+class Mailbox:
+    """The segment of one policy process, as both sides see it. What crosses is bound when the spaces are known.
+
+    Args:
+        segment: made of :func:`layout`.
+        fresh: whether nobody has used it yet.
+    """
+
+    def __init__(self, segment: Segment, *, fresh: bool = False) -> None:
+        self.segment = segment
+        self.asked = _native.Bell(segment["bells"][0], fresh)
+        self.answered = _native.Bell(segment["bells"][1], fresh)
+        self.question, self.answer, self.mask = segment["question"], segment["answer"], segment["mask"]
+        self.written, self.output = segment["written"], segment["output"]
+        if fresh:
+            for words in (self.question, self.answer, self.written):
+                words.fill(0)
+
+    def bind(self, observations: Any, actions: Any) -> None:
+        """Learn the spaces of what crosses."""
+        self.put_action, self.take_action = _crossing(actions, self.segment, "action")
+        if "piece" in self.segment:
+            self.piece: npt.NDArray[np.uint8] = self.segment["piece"]
+        else:
+            self.put_observation, self.take_observation = _crossing(observations, self.segment, "observation")
+
+    # ---- text of the policy, for the parent
+
+    def text(self) -> str:
+        """What went wrong, as the policy process tells it."""
+        length = min(int(self.answer[LENGTH]), TEXT_BYTES)
+        return self.segment["text"][:length].tobytes().decode(errors="replace")
+
+    def put_text(self, text: str) -> None:
+        """Tell what went wrong; of what is too long, the beginning."""
+        data = np.frombuffer(text.encode(errors="replace")[:TEXT_BYTES], np.uint8)
+        self.segment["text"][: len(data)] = data
+        self.answer[LENGTH] = len(data)
+
+    def printed(self) -> str:
+        """The last of what the policy printed."""
+        written, size = int(self.written[0]), len(self.output)
+        data = self.output.tobytes()
+        data = data[:written] if written <= size else data[written % size :] + data[: written % size]
+        return data.decode(errors="replace")
+
+
+def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> dict[str, Array]:
+    """What a mailbox is made of.
+
+    Args:
+        observations: a space; if it is not made of arrays, observations are pickled, piece by piece.
+        actions: a space made of arrays.
+        masked: whether questions may come with masks.
+        output_bytes: how much of the policy's output is kept.
+    """
+    return {
+        "bells": Array((2, _native.BELL_BYTES)),
+        "question": Array((8,), "uint64"),
+        "answer": Array((8,), "uint64"),
+        "written": Array((8,), "uint64"),
+        "text": Array((TEXT_BYTES,)),
+        "output": Array((output_bytes,)),
+        "mask": Array((int(actions.n) if masked else 0,), "bool"),
+        **_leaves(actions, "action"),
+        **(_leaves(observations, "observation") if is_arrays(observations) else {"piece": Array((PIECE_BYTES,))}),
+    }
+
+
+def is_arrays(space: Any) -> bool:
+    """Whether values of the space are arrays, or dicts and tuples of them."""
+    try:
+        taker(space, "")
+    except SettingError:
+        return False
+    return True
+
+
+def _parts(space: Any, name: str) -> dict[Any, tuple[Any, str]] | None:
+    """The parts of a dict or tuple space by key, each with a name of its own; None for an array."""
+    inner = getattr(space, "spaces", None)
+    if inner is None:
+        return None
+    items = inner.items() if hasattr(inner, "items") else enumerate(inner)
+    return {key: (part, f"{name}.{index}") for index, (key, part) in enumerate(items)}
+
+
+def _leaves(space: Any, name: str) -> dict[str, Array]:
+    """All arrays that make up a value of a space."""
+    parts = _parts(space, name)
+    if parts is None:
+        return {name: Array(tuple(space.shape or ()), space.dtype)}
+    return {key: array for part in parts.values() for key, array in _leaves(*part).items()}
+
+
+def _crossing(space: Any, segment: Segment, name: str) -> tuple[Put, Take]:
+    """Functions that put a value of a space into the segment, and take a copy out of it."""
+    parts = _parts(space, name)
+    if parts is None:
+        return _array_crossing(segment[name])
+    inner = {key: _crossing(part, segment, part_name) for key, (part, part_name) in parts.items()}
+
+    def put(value: Any) -> None:
+        for key, (put_part, _) in inner.items():
+            put_part(value[key])
+
+    def take_dict() -> dict[Any, Any]:
+        return {key: take() for key, (_, take) in inner.items()}
+
+    def take_tuple() -> tuple[Any, ...]:
+        return tuple(take() for _, take in inner.values())
+
+    return put, take_dict if hasattr(space.spaces, "items") else take_tuple
+
+
+def _array_crossing(view: npt.NDArray[Any]) -> tuple[Put, Take]:
+    def put(value: Any) -> None:
+        view[...] = value
+
+    return put, view.copy

@@ -1,0 +1,120 @@
+"""The parent's hold on one policy process: starts it, hears how it fares, and sees it dead.
+
+See :mod:`motet._policy_process` for the other side. What is read here is the kernel's word, or that of the guard, which
+runs nothing of the policy's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+from motet import _policy_process, _sandbox
+from motet._memory import Segment, format_bytes
+from motet._policy_process import Birth
+from motet._process import Child, context
+from motet.errors import WaitTimeoutError
+
+__all__ = ["Warden"]
+
+DEATH_S = 10.0
+"""How long processes may take to die."""
+
+
+class Warden:
+    """Holds one policy process. It is being started when this returns.
+
+    Args:
+        name: what it is called in messages.
+        segment: the memory of its mailbox.
+        birth: what it is made of.
+    """
+
+    def __init__(self, name: str, segment: Segment, birth: Birth) -> None:
+        self.name, self._birth = name, birth
+        self._pid: int | None = None
+        self._pidfd: int | None = None
+        self._pipe, theirs = context().Pipe()
+        try:
+            self._child = Child(name, _policy_process.enter, (segment, theirs, birth))
+        finally:
+            theirs.close()
+
+    def hear(self) -> tuple[str, str] | None:
+        """How it ended, as cause and detail; None while it lives."""
+        gone = self._child.exit is not None  # looked at first: what was told before its end is in the pipe by now
+        while self._pipe.poll(0):
+            try:
+                kind, value = _policy_process.unpack(self._pipe.recv_bytes(64))
+            except (EOFError, ConnectionError):
+                break
+            if kind == _policy_process.BORN:
+                self._take(value)
+            elif kind == _policy_process.MEMORY:
+                return "memory", f"more than {format_bytes(self._birth.memory_bytes or 0)} of memory"
+            elif kind == _policy_process.CROWDED:
+                return "refused", f"more than {_policy_process.MOST_DESCENDANTS} processes at once"
+            else:
+                return "died", _ending(os.waitstatus_to_exitcode(value))
+        if not gone:
+            return None
+        code = self._child.exit
+        return "died", "killed together with its guard" if self._birth.guarded or code is None else _ending(code)
+
+    def _take(self, pid: int) -> None:
+        self._pid = pid
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(ProcessLookupError):
+                self._pidfd = os.pidfd_open(pid)
+
+    def cpu_s(self) -> float:
+        """CPU time of the process and of all below it."""
+        if self._pid is None:
+            return 0.0
+        total = 0.0
+        for pid in (self._pid, *_policy_process.descendants(self._pid)):
+            with contextlib.suppress(OSError):  # it has ended
+                total += time.clock_gettime((~pid << 3) | 2)  # how Linux numbers the clock of another process
+        return total
+
+    def starved_s(self) -> float:
+        """For how long its main thread, the one that decides, has been ready and waited for a processor."""
+        if self._pid is None or sys.platform != "linux":
+            return 0.0
+        try:
+            with open(f"/proc/{self._pid}/schedstat") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count
+            return 0.0
+
+    def end(self) -> None:
+        """End the process and all that it started, and see that they are dead."""
+        self._pipe.close()  # which the guard takes as a request
+        try:
+            if not (self._birth.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
+                self._kill()
+        finally:
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+            if self._birth.sandbox is not None:
+                _sandbox.remove(self._birth.sandbox.folder)
+        self._child.close()
+
+    def _kill(self) -> None:
+        """What can be done without a guard: the process itself goes, and what has stayed in its group."""
+        self._child.kill(DEATH_S)
+        if self._pid is None or self._pidfd is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            os.killpg(self._pid, signal.SIGKILL)
+        if not select.select([self._pidfd], [], [], DEATH_S)[0]:
+            raise WaitTimeoutError(f"{self.name} (pid {self._pid}) did not die within {DEATH_S:g} s of SIGKILL")
+
+
+def _ending(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

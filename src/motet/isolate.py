@@ -1,0 +1,397 @@
+"""IsolatedPolicy: a policy that lives in a process of its own, with limits, and costs nobody but itself when it fails.
+
+The policy is made in its process from a :class:`~motet.policy.PolicySpec`. Observations and masks flow to it, actions
+back, through one piece of shared memory that is theirs alone; both sides wait on bells. Asking does not wait, so
+several policies can be asked first and awaited afterwards, and think at the same time:
+
+>>> from gymnasium.spaces import Box, Discrete
+>>> spec = PolicySpec("motet.policy:ConstantPolicy", {"action": 2})
+>>> with IsolatedPolicy(spec, Box(0, 1, (4,)), Discrete(3), agent="agent_0") as policy:
+...     policy.ask_reset(seed=1)
+...     policy.answer()
+...     policy.ask(np.zeros(4, "float32"))
+...     policy.answer()
+2
+
+What comes back is never believed: it is copied once, then checked against the action space; nothing of it is
+unpickled. Whatever goes wrong raises :class:`~motet.errors.PolicyFailure` with its cause, and by then the process is
+gone, and with it every process that it started. :meth:`IsolatedPolicy.replace` starts a new one.
+
+Time that a policy spends waiting for a processor does not count against its deadline, so that others who compute
+without end cannot make it late. (Linux tells how long that was.) No wait is longer than ten times its limit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from motet import _mailbox, _policy_process, _sandbox
+from motet._mailbox import Mailbox
+from motet._memory import Segment
+from motet._policy_process import Birth
+from motet._values import Misfit, giver, taker
+from motet._warden import Warden
+from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
+from motet.policy import PolicySpec
+
+__all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
+
+_PATIENCE = 10
+"""No wait is longer than this many times its limit, however busy the machine."""
+_SLICE_S = 0.02
+"""How often somebody who waits looks at the process he waits for."""
+_MOST_STRAYS = 100
+"""How often a bell may ring in vain. (An honest one does at most once.)"""
+_GUARDED = sys.platform == "linux"
+_DETAIL = 2000
+"""Characters of a failure's detail."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a policy in its own process may take.
+
+    Memory and CPU are watched, not left to the kernel's limits: there the one on memory breaks torch, the one on CPU
+    adds up over all episodes, and the one on processes does not hold for root.
+    """
+
+    start_s: float = 30.0
+    """Until the policy is made."""
+    reset_s: float = 10.0
+    """For a reset."""
+    decision_s: float = 10.0
+    """For a decision."""
+    memory_bytes: int | None = None
+    """Private memory of the policy's process and of all that it starts; what the libraries share is not counted."""
+    cpu_s: float | None = None
+    """CPU time for a decision, all threads and processes together."""
+    open_files: int = 256
+    """Open files."""
+    output_bytes: int = 65536
+    """How much of what it prints is kept: the last of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "reset_s", "decision_s", "cpu_s"):
+            value = getattr(self, name)
+            if not (name == "cpu_s" and value is None) and not (0 < value < math.inf):
+                raise SettingError(f"{name}: given {value}, expected seconds above 0")
+        for name, least in (("memory_bytes", 2**20), ("open_files", 16), ("output_bytes", 1024)):
+            value = getattr(self, name)
+            if not (name == "memory_bytes" and value is None) and value < least:
+                raise SettingError(f"{name}: given {value}, expected {least} or more")
+        if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
+            raise SettingError(
+                f"memory_bytes and cpu_s are watched on Linux alone, and this is {sys.platform}: leave them"
+            )
+
+
+def sandbox_gaps() -> tuple[str, ...]:
+    """What this machine lacks of what ``sandbox="strict"`` needs, in words; empty where it can be used."""
+    return _sandbox.gaps()
+
+
+class IsolatedPolicy:
+    """A :class:`~motet.policy.Policy` in a process of its own. One question at a time; ``answer`` before the next.
+
+    The process is being started when this returns; whoever waits for the first answer finds out whether that went well.
+
+    Args:
+        spec: where the policy comes from. It is made in its own process alone.
+        observation_space: of its agent. What is no array, dict or tuple is pickled on its way to the policy.
+        action_space: of its agent; made of arrays.
+        agent: the name of its agent; offered to the policy's factory.
+        world: settings of the world; offered too.
+        limits: what it may take.
+        sandbox: ``"strict"``: it can open no socket, read nothing but the interpreter, the packages and its own data,
+            write nowhere but to a temporary folder of its own, start no process, and reach no other one; an error where
+            the kernel cannot hold it to that. ``"best-effort"``: as far as the kernel can, with a warning. Its own data
+            are those arguments of the spec that are paths (``pathlib.Path``), or are called ``data``.
+        masked: whether questions may come with a mask.
+    """
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        agent: str = "",
+        world: Mapping[str, Any] = {},
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        sandbox: Literal["no", "best-effort", "strict"] = "no",
+        masked: bool = False,
+    ) -> None:
+        self._name = f"policy {spec.title}" + (f" of {agent}" if agent else "")
+        self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _module_and_data(spec)
+        self._spaces = observation_space, action_space
+        self._give = giver(action_space)
+        self._mask_size = _mask_size(action_space) if masked else 0
+        self._layout = _mailbox.layout(observation_space, action_space, masked, limits.output_bytes)
+        self._pickled = "piece" in self._layout
+        if not self._pickled:
+            self._take = taker(observation_space, "the observation")
+            self._dtype, self._shape = observation_space.dtype, observation_space.shape
+        self._rest = memoryview(b"")  # of an observation that crosses in pieces
+        self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, agent, dict(world)))
+        self._warden: Warden | None = None
+        self._seen = self._number = 0
+        self._start()
+
+    # ---- questions and answers
+
+    def ask_reset(self, seed: int) -> None:
+        """Tell it that a new episode begins. Does not wait."""
+        if not 0 <= seed < 2**64:
+            raise SettingError(f"seed: given {seed}, expected 0 to 2**64 - 1")
+        self._check_free()
+        self._send(_mailbox.RESET, seed, None)
+
+    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
+        """Ask for an action. Does not wait."""
+        warden = self._check_free()
+        if mask is not None:
+            self._put_mask(mask)
+        length = 0
+        if self._pickled:
+            self._rest = memoryview(pickle.dumps(observation, protocol=5))
+            length = len(self._rest)
+            self._put_piece()
+        else:
+            self._put_observation(observation)
+        if self._limits.cpu_s is not None:
+            self._cpu_before_s = warden.cpu_s()
+        self._send(_mailbox.PICKLED if self._pickled else _mailbox.ACT, length, mask)
+
+    def answer(self) -> Any:
+        """Wait for the answer to what was asked, and return it: an action, or None after a reset."""
+        if not self._open:
+            raise MotetError(f"{self._name}: there is nothing to wait for; ask first")
+        wait = self._box.answered.wait
+        count = wait(self._seen, min(_SLICE_S, self._limit_s / 4))
+        while True:
+            if count == self._seen:
+                self._watch()
+            else:
+                self._seen = count
+                if self._is_answered():
+                    return self._accept()
+            count = wait(self._seen, _SLICE_S)
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins; wait until the policy is ready for it."""
+        self.ask_reset(seed)
+        self.answer()
+
+    def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The action for one observation."""
+        self.ask(observation, mask)
+        return self.answer()
+
+    # ---- asking
+
+    def _check_free(self) -> Warden:
+        if self._warden is None:
+            raise MotetError(f"{self._name}: its process has ended; replace() starts a new one")
+        if self._open and self._number != _policy_process.START:
+            raise MotetError(f"{self._name}: it has not answered the last question yet; wait for answer() first")
+        return self._warden
+
+    def _put_mask(self, mask: npt.NDArray[np.bool_]) -> None:
+        if len(mask) != self._mask_size:
+            expected = f"{self._mask_size} entries" if self._mask_size else "none, because masked is False"
+            raise SpecError(f"{self._name}: given a mask of {len(mask)} entries, expected {expected}")
+        self._box.mask[:] = mask
+
+    def _put_observation(self, given: Any) -> None:
+        if not (given.__class__ is np.ndarray and given.dtype == self._dtype and given.shape == self._shape):
+            try:
+                given = self._take(given)
+            except Misfit as error:
+                raise SpecError(f"{self._name}: {error}") from None
+        self._box.put_observation(given)
+
+    def _put_piece(self) -> None:
+        piece, self._rest = self._rest[: _mailbox.PIECE_BYTES], self._rest[_mailbox.PIECE_BYTES :]
+        self._box.piece[: len(piece)] = np.frombuffer(piece, np.uint8)
+
+    def _send(self, kind: int, value: int, mask: Any) -> None:
+        question = self._box.question
+        question[_mailbox.KIND], question[_mailbox.VALUE] = kind, value
+        question[_mailbox.MASKED] = mask is not None
+        self._kind, self._open, self._strays = kind, True, 0
+        self._limit_s = self._limits.reset_s if kind == _mailbox.RESET else self._limits.decision_s
+        self._ring()
+        self._begin_waiting()
+
+    def _ring(self) -> None:
+        self._number += 1
+        self._box.question[_mailbox.NUMBER] = self._number
+        self._box.asked.ring()
+
+    def _begin_waiting(self) -> None:
+        self._since, self._starved_before_s = time.monotonic(), -1.0
+
+    # ---- waiting
+
+    def _is_answered(self) -> bool:
+        """The bell rang: whether it was for the answer that is waited for, and that one is fine."""
+        number, state = int(self._box.answer[_mailbox.NUMBER]), int(self._box.answer[_mailbox.STATE])
+        if number == self._number and state == _mailbox.FINE:
+            self._started = True
+            return True
+        if number == _policy_process.START and not self._started:
+            self._check_state(state, "start")
+            self._started = True
+            self._begin_waiting()  # for what was asked meanwhile
+        elif number != self._number:
+            self._stray()
+        elif state == _mailbox.MORE and len(self._rest):
+            self._put_piece()
+            self._ring()
+        else:
+            self._check_state(state, "reset" if self._kind == _mailbox.RESET else "exception")
+        return False
+
+    def _check_state(self, state: int, phase: str) -> None:
+        causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.MISFIT: "answer"}
+        if state in causes:
+            self._fail(causes[state], self._box.text())
+        if state != _mailbox.FINE:
+            self._fail("answer", "it is in no known form")
+
+    def _stray(self) -> None:
+        """The bell rang without an answer: by the guard at its end, once at its beginning, or it tries something."""
+        self._check_alive()
+        self._strays += 1
+        if self._strays > _MOST_STRAYS:
+            self._fail("answer", "it rings without answering")
+
+    def _accept(self) -> Any:
+        """The answer, copied once and then checked."""
+        action = None
+        if self._kind in (_mailbox.ACT, _mailbox.PICKLED):
+            self._check_cpu()
+            try:
+                action = self._give(self._box.take_action())
+            except Misfit as error:
+                self._fail("answer", str(error))
+        self._open = False
+        return action
+
+    def _watch(self) -> None:
+        """There is no answer yet: look whether the process lives and keeps its limits."""
+        warden = self._check_alive()
+        if self._started and self._kind != _mailbox.RESET:
+            self._check_cpu()
+        what, limit_s = ("reset" if self._kind == _mailbox.RESET else "decision"), self._limit_s
+        if not self._started:
+            what, limit_s = "start", self._limits.start_s
+        starved_s, waited_s = warden.starved_s(), time.monotonic() - self._since
+        if self._starved_before_s < 0:
+            self._starved_before_s = starved_s if self._started else 0.0
+        counted_s = waited_s - (starved_s - self._starved_before_s)
+        if counted_s >= limit_s or waited_s >= _PATIENCE * limit_s:
+            self._fail("timeout", f"no {what} within {limit_s:g} s")
+
+    def _check_alive(self) -> Warden:
+        assert self._warden is not None
+        if end := self._warden.hear():
+            self._fail(*end)
+        return self._warden
+
+    def _check_cpu(self) -> None:
+        limit_s = self._limits.cpu_s
+        if limit_s is not None and self._warden is not None and self._warden.cpu_s() - self._cpu_before_s > limit_s:
+            self._fail("cpu", f"more than {limit_s:g} s of CPU time for a decision")
+
+    def _fail(self, cause: str, detail: str) -> NoReturn:
+        """See the process dead, then say why."""
+        self.close()
+        raise PolicyFailure(cause, _clean(detail)[:_DETAIL])
+
+    # ---- the process
+
+    @property
+    def output(self) -> str:
+        """The last of what the policy printed, without control characters; from the process that is, or was, there."""
+        return _clean(self._box.printed())
+
+    def replace(self) -> None:
+        """End the process, see it dead, and start a new one."""
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        """End the process and all that it started, and see them dead."""
+        warden, self._warden, self._open = self._warden, None, False
+        if warden is not None:
+            warden.end()
+
+    def __enter__(self) -> IsolatedPolicy:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self._box = Mailbox(Segment(self._layout, sealed=True), fresh=True)
+        self._box.bind(*self._spaces)
+        self._seen, self._number, self._kind, self._strays = 0, _policy_process.START, 0, 0
+        self._open, self._started, self._limit_s = True, False, self._limits.start_s
+        self._begin_waiting()
+        cell = None
+        if self._sandbox != "no":
+            folder = tempfile.mkdtemp(prefix="motet-policy-")
+            cell = _sandbox.Cell(_sandbox.reach(*self._own), folder, self._sandbox == "strict")
+        birth = Birth(*self._parts, self._limits.memory_bytes, self._limits.open_files, cell, _GUARDED)
+        self._warden = Warden(self._name, self._box.segment, birth)
+
+
+def _checked_sandbox(sandbox: str) -> str:
+    if sandbox not in ("no", "best-effort", "strict"):
+        raise SettingError(f"sandbox: given {sandbox!r}, expected 'no', 'best-effort' or 'strict'")
+    lacking = "; ".join(_sandbox.gaps()) if sandbox != "no" else ""
+    if lacking and sandbox == "strict":
+        raise SettingError(
+            f"sandbox: given 'strict', but this machine lacks {lacking}. 'best-effort' does what is possible without"
+        )
+    if lacking:
+        warnings.warn(f"the sandbox has holes: this machine lacks {lacking}", RuntimeWarning, stacklevel=3)
+    return sandbox
+
+
+def _mask_size(space: Any) -> int:
+    if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
+        raise SettingError(f"masked: given True for {space!r}, expected a Discrete action space")
+    return int(space.n)
+
+
+def _module_and_data(spec: PolicySpec) -> tuple[str | None, list[str | os.PathLike[str]]]:
+    """Which module and which files a policy needs."""
+    factory = spec.factory
+    module = factory.partition(":")[0] if isinstance(factory, str) else getattr(factory, "__module__", None)
+    data = [value for name, value in spec.arguments.items() if name == "data" or isinstance(value, os.PathLike)]
+    return module, [path for path in data if isinstance(path, str | os.PathLike)]
+
+
+def _clean(text: str) -> str:
+    """Text of a policy without what could steer a terminal or turn a line around.
+
+    >>> _clean("red \\x1b[31m and\\r\\nback \\u202e")
+    'red [31m and\\nback '
+    """
+    return "".join(character for character in text if character.isprintable() or character in "\n\t")
