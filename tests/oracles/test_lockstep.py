@@ -11,8 +11,8 @@ from stand_in import StandIn
 from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
-from motet.algorithms.td3 import TD3Config
 from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 from motet.train import Settings, train
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
