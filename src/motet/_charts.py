@@ -243,7 +243,8 @@ def ticks(low: float, high: float, wanted: int = 5, whole: bool = False) -> list
         step = max(1.0, round(step))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     digits = max(0, 2 - math.floor(math.log10(step)))
-    return [round(i * step, digits) + 0.0 for i in range(first, last + 1)] or [low]
+    found = dict.fromkeys(round(i * step, digits) + 0.0 for i in range(first, last + 1))
+    return list(found) or [low]  # none twice, where they are closer than numbers can be
 
 
 def _labels(values: Sequence[float]) -> list[str]:

@@ -88,17 +88,17 @@ def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
     return flat
 
 
-def _flatten(prefix: str, value: Any, into: dict[str, str]) -> None:
-    if isinstance(value, Mapping) and not _is_leaf(value):
-        for key, item in value.items():
-            if not (prefix == "settings" and key == "class"):
-                _flatten(f"{prefix}.{key}" if prefix else str(key), item, into)
-    else:
+def _flatten(prefix: str, value: Any, into: dict[str, str], inside: bool = False) -> None:
+    """``inside``: of a dataclass, whose small parts, schedules above all, are read best in one line."""
+    if not isinstance(value, Mapping) or (inside and _is_small(value)):
         into[prefix.removeprefix("settings.")] = _words(value)
+        return
+    for key, item in value.items():
+        if not (prefix == "settings" and key == "class"):
+            _flatten(f"{prefix}.{key}" if prefix else str(key), item, into, inside or "class" in value)
 
 
-def _is_leaf(value: Mapping[str, Any]) -> bool:
-    """Small dataclasses, schedules above all, are read best in one line."""
+def _is_small(value: Mapping[str, Any]) -> bool:
     return "class" in value and len(value) <= 5 and not any(isinstance(item, (dict, list)) for item in value.values())
 
 
