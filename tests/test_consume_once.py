@@ -1,6 +1,7 @@
 """Rows that are read once: each is used once by the learner state that lives on, whoever is killed."""
 
 import functools
+import math
 import os
 import random
 import signal
@@ -12,12 +13,17 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from stand_in import StandIn
 
+from motet._board import WAITS
 from motet._book import Book
 from motet._engine import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
+from motet.checkpoint import RunDirectory
+from motet.errors import ChildError, SettingError
 from motet.supervisor import Limits
-from motet.train import Settings, train
+from motet.train import Settings, resume, train
+from motet.worlds import MatrixGame
 
 IDS, MOMENTS = 64, 6000
 
@@ -218,3 +224,123 @@ def test_every_row_is_used_once_while_actors_and_learners_are_killed(no_leaks, t
 def test_every_row_is_used_once_in_a_long_storm(no_leaks, slack, tmp_path, monkeypatch):
     killer, _ = storm(tmp_path, monkeypatch, steps=15_000, kills=20, pause_s=0.1, slack=slack)
     assert len(set(killer.sent)) == 3
+
+
+def test_the_last_whole_batches_are_used_when_all_is_played(no_leaks, tmp_path, monkeypatch):
+    """A learner that is slow to begin with does not leave behind what waits for it."""
+    lanes, config = Lanes(monkeypatch), Ledger(slow_s=0.02)
+    result = train(functools.partial(Diary, str(tmp_path)), config, Settings(steps=1000, slack=3))
+    waiting, *_ = check_ledger(lanes, result, config)
+    assert waiting <= config.batch_size * config.length
+
+
+def test_actors_wait_for_the_pace_with_a_beat_and_a_name_and_never_for_room(no_leaks, tmp_path, monkeypatch):
+    lanes, config = Lanes(monkeypatch), Ledger(slow_s=0.4)
+    seen = Killer(lanes, ["actor-0"], 0, 0.0)
+    monkeypatch.setattr(Book, "tick", lambda book: seen())
+    settings = Settings(steps=200, slack=1, limits=Limits(hang_s=0.8))
+    result = train(functools.partial(Diary, str(tmp_path)), config, settings)
+    assert result.restarts == 0
+    assert ("actor-0", WAITS.index("the learners (pace)")) in seen.waits
+    assert lanes.count()["waits"] == 0
+    check_ledger(lanes, result, config)
+
+
+def test_with_a_slack_of_one_an_actor_is_at_most_one_batch_ahead(tmp_path, monkeypatch):
+    lanes, config, ahead = Lanes(monkeypatch), Ledger(slow_s=0.003), []
+    settings = Settings(steps=3000, worlds_per_actor=3)
+
+    def look(book):
+        done = int(lanes.handles.board.learned[0, 0])
+        ahead.append(lanes.count()["head"] // (config.batch_size * config.length) - done)
+
+    monkeypatch.setattr(Book, "tick", look)
+    train(functools.partial(Diary, str(tmp_path)), config, settings)
+    assert max(ahead) <= 3  # one at work, one complete, and what is begun in the lanes
+
+
+def test_agents_that_draw_and_agents_that_read_once_share_a_world(no_leaks):
+    mixed = {"player_0": StandIn(), "player_1": Pupil()}
+    result = train(MatrixGame, mixed, Settings(steps=4000, updates_per_step=0.2, slack=50))
+    assert result.state == "done"
+    assert result.updates["player_0"] == pytest.approx(0.2 * 4000, abs=60)
+    assert result.agents["player_1"]["counters"][1] > 3900
+
+
+@dataclass(frozen=True)
+class Pupil(Ledger):
+    """Counts rows alone: its observations are anybody's."""
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        return _Counting(self, agents)
+
+
+class _Counting(_Writing):
+    def update(self, batch, steps):
+        self.counters[:, 0] += 1
+        self.counters[:, 1] += batch.valid.sum((1, 2))
+        return Update({"rows": self.counters[:, 1].astype(np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        (Pupil(), {"slack": math.inf}, "slack: given inf, expected a finite number: player_0, player_1 read every row"),
+        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step: given 0.5, expected none: player_0, player_1 learn"),
+        (Pupil(), {"slack": 0.5}, "slack"),
+        ({"player_0": StandIn(), "player_1": Pupil()}, {}, "updates_per_step: none given, so learners would run fr"),
+        ({"player_0": StandIn(), "player_1": Pupil()}, {"slack": 2}, "updates_per_step: none given"),
+        ({"player_0": StandIn(), "player_1": Pupil()}, {"updates_per_step": 1, "slack": math.inf}, "slack: given inf"),
+        (StandIn(), {"slack": 2}, "slack: given without updates_per_step"),
+    ],
+)
+def test_paces_that_would_stall_others_or_mean_nothing_are_refused(algorithm, settings, message):
+    with pytest.raises(SettingError, match=message):
+        train(MatrixGame, algorithm, Settings(steps=100, **settings))
+
+
+def test_a_run_goes_on_with_its_cursors_and_its_state(tmp_path, monkeypatch):
+    lanes, config, world = Lanes(monkeypatch), Ledger(), functools.partial(Diary, str(tmp_path))
+    for engine in ("processes", "serial"):
+        for keep in (True, False):
+            run = tmp_path / f"{engine}-{keep}"
+            train(world, config, Settings(steps=600, engine=engine, keep_replay=keep), run=run)
+            first = check_rows(lanes)
+            result = resume(run, steps=600, world=world, algorithm=config)
+            assert result.steps == 1200
+            counters = next(iter(result.agents.values()))["counters"]
+            assert counters[0] * config.batch_size * config.length == counters[1] + counters[2]
+            assert counters[1] + check_rows(lanes) + first >= 1150
+            assert counters[3] == 0
+
+
+def check_rows(lanes):
+    """Rows that wait."""
+    replay = lanes.handles.replays[0]
+    return sum(replay.words(i).head - replay.words(i).released for i in range(replay.spec.n_lanes))
+
+
+def test_an_update_that_raises_leaves_the_vault_as_it_was(tmp_path, monkeypatch):
+    """What was taken for it is not counted as used."""
+    lanes, config, world = Lanes(monkeypatch), Failing(), functools.partial(Diary, str(tmp_path))
+    with pytest.raises(ChildError, match="the pen is dry"):
+        train(world, config, Settings(steps=600), run=tmp_path / "run")
+    kept = RunDirectory.open(tmp_path / "run").load().agents["agent_0"]
+    assert kept["counters"][0] == 5
+    assert kept["reader"][-1] == 5 * config.batch_size * config.length
+    assert lanes.handles.replays[0].words(0).released == kept["reader"][-1]
+
+
+@dataclass(frozen=True)
+class Failing(Ledger):
+    """Raises in its sixth update."""
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        return _Failing(self, agents)
+
+
+class _Failing(_Writing):
+    def update(self, batch, steps):
+        if self.counters[0, 0] == 5:
+            raise RuntimeError("the pen is dry")
+        return super().update(batch, steps)

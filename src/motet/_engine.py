@@ -14,18 +14,20 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import add
+from operator import ge, sub
 from typing import Any
 
 import numpy as np
 
 from motet._board import FINISHED, Board, Pulse
-from motet._crowd import make_crowd
+from motet._crowd import Crowd, make_crowd
 from motet._memory import Array, Segment
 from motet._process import Portable
+from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
 from motet.actor import Memory, Seat, act
-from motet.algorithm import Algorithm, AlgorithmConfig, ReaderSettings, Sizes, StackedBatch
+from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, ReaderSettings, Sizes, StackedBatch
 from motet.errors import WaitTimeoutError
+from motet.league import Draw, LeagueBoard, Results, Table
 from motet.learner import Desk, learn, restore, vault_header
 from motet.pace import Pace
 from motet.publication import HeaderField, Publication
@@ -76,11 +78,24 @@ class Roster:
     slots: int = 2
     checked: bool = False
     remake_worlds: bool = False
+    self_play: SelfPlay | None = None
+    """If there is one part alone, which learns to play all seats."""
+
+    @property
+    def partitions(self) -> dict[str, float]:
+        """The partitions of a replay with their shares of a batch."""
+        return {"": 1.0} if self.self_play is None else self.self_play.partitions(self.parts[0].settings.once)
 
     @property
     def lanes(self) -> int:
-        """Lanes of a replay: one for each world."""
-        return self.actors * self.worlds_per_actor
+        """Lanes of a replay: one for each world and partition."""
+        return self.actors * self.worlds_per_actor * len(self.partitions)
+
+    def lanes_of(self, actor: int) -> list[int]:
+        """The lanes of an actor's worlds, partition by partition."""
+        every, mine = self.actors * self.worlds_per_actor, actor * self.worlds_per_actor
+        starts = [part * every + mine for part in range(len(self.partitions))]
+        return [lane for start in starts for lane in range(start, start + self.worlds_per_actor)]
 
     def replay_spec(self, part: Part) -> ReplaySpec:
         """The replay of one agent."""
@@ -97,7 +112,7 @@ class Roster:
             action=part.action_space,
             extra=extra,
             capacity=max(settings.capacity, least),
-            lanes=self.lanes,
+            lanes=dict.fromkeys(self.partitions, self.actors * self.worlds_per_actor),
             once=part.settings.once,
             checked=self.checked,
         )
@@ -125,8 +140,14 @@ class Handles:
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (roster.actors + len(roster.processes) + 1, roster.actors, len(roster.parts), len(roster.stacks))
         layout |= Board.layout(*size)
+        if (play := roster.self_play) is not None:
+            weights = roster.parts[0].sizes.weights
+            layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
         segment = Segment(layout)
         self.board = Board(*size, segment)
+        self.league: LeagueBoard | None = None
+        if play is not None:
+            self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
         self.replays = [Replay(spec, segment, f"agent{i}/replay") for i, spec in enumerate(specs)]
         self.publications = [
             Publication(
@@ -230,7 +251,7 @@ def seed_for(seed: int, *path: int) -> int:
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint32)[0])
 
 
-_WORLD, _BEHAVIOUR, _LEARNER, _READER = range(4)  # what a seed is for
+_WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # what a seed is for
 
 
 class Acting:
@@ -239,9 +260,11 @@ class Acting:
     def __init__(self, handles: Handles, index: int, start: int, goes_on: bool = False) -> None:
         roster = handles.roster
         self.index, self._seed = index, roster.seed
-        lanes = range(index * roster.worlds_per_actor, (index + 1) * roster.worlds_per_actor)
-        masked = [part.masked for part in roster.parts]
+        lanes = roster.lanes_of(index)
+        masked = [part.masked for part in roster.parts] * (1 if handles.league is None else 2)
         self.crowd = make_crowd(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
+        if handles.league is not None:
+            self.crowd = _against_the_league(handles, handles.league, self.crowd, index, start)
         self.seats = []
         for i, part in enumerate(roster.parts):
             behaviour = part.config.behaviour(part.observation_space, part.action_space)
@@ -265,16 +288,11 @@ class Acting:
             roster.sync_interval,
             roster.max_lag_versions,
         )
-        self._limit = -(-(roster.steps - max(handles.steps_before)) // roster.actors)
-        self._before = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
+        done = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
+        self._left = [-(-(roster.steps - before) // roster.actors) for before in handles.steps_before]
+        self._left = list(map(sub, self._left, done))
         self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
-
-    @property
-    def steps(self) -> int:
-        """Steps of the agent that has done most, in this actor's worlds."""
-        steps: int = max(map(add, self._before, self.memory.closed))
-        return steps
 
     def renew(self) -> None:
         """Give every behaviour a new random stream, by the round: what goes on and what is copied here stay equal."""
@@ -283,8 +301,8 @@ class Acting:
 
     @property
     def finished(self) -> bool:
-        """Whether it has done its part of the steps."""
-        return self.steps >= self._limit
+        """Whether an agent has done its part of the steps."""
+        return any(map(ge, self.memory.closed, self._left))
 
     def report(self, board: Board) -> None:
         """How the episodes went, and which versions act."""
@@ -300,6 +318,29 @@ class Acting:
             row[1:4] = sum(totals) / len(totals), episode.total, sum(lengths) / len(lengths)
             row[4] = self.memory.remade
             row[0] += 1
+
+
+def _against_the_league(handles: Handles, league: LeagueBoard, crowd: Crowd, actor: int, start: int) -> Crowd:
+    """Worlds of two players, of which the league plays one."""
+    roster, part, play = handles.roster, handles.roster.parts[0], handles.roster.self_play
+    assert play is not None
+    header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in part.config.header.items()}
+
+    def behaviour() -> Behaviour:
+        return part.config.behaviour(part.observation_space, part.action_space)
+
+    return Versus(
+        crowd,
+        Draw(league),
+        Results(league.results[actor]),
+        [Scripted(maker.value) for maker in play.makers],
+        Newest(behaviour(), handles.publications[0].subscriber(), tuple(part.config.header)),
+        lambda weights: Frozen(behaviour(), weights, header),
+        lambda world, n: seed_for(roster.seed, _OPPONENT, actor, start, world, n) / 2**32,
+        play.league.block,
+        play.margin,
+        len(roster.partitions) > 1,
+    )
 
 
 class Learning:
@@ -328,6 +369,7 @@ class Learning:
             restore(self.algorithm, desks, kept)
         self._desks = desks
         self._show_stage()
+        self._table = None if handles.league is None else Table(handles.league)
         vault = handles.vaults[index].publisher()
         self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
         self._publish_every = 1 if part.settings.once else roster.publish_every
@@ -340,6 +382,7 @@ class Learning:
             gamma=settings.gamma,
             prioritised=settings.prioritised,
             alpha=settings.alpha,
+            shares=handles.roster.partitions,
             seed=seed_for(handles.roster.seed, _READER, agent),
         )
         arrays = _arrays(mine)
@@ -362,7 +405,9 @@ class Learning:
         return self._handles.may_learn(self.index)
 
     def move_on(self) -> None:
-        """Enter the stages that the agents' steps have reached, and publish them, update or not."""
+        """Enter the stages that the agents' steps have reached, and publish them, update or not; review the league."""
+        if self._table is not None and self._table.due(steps := self._desks[0].replay.steps):
+            self._table.review(steps, self.algorithm.weights()[0])
         stages = self._settings.stages
         if len(stages.names) == 1:
             return
@@ -414,8 +459,10 @@ class Learning:
             self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
         if update is None or (self.done % _METRICS_EVERY and not self.once):
             return
+        rates = {} if self._table is None else self._table.rates()
         for i, agent in enumerate(self._agents):
-            self._board.write_metrics(agent, {name: float(values[i]) for name, values in update.metrics.items()})
+            metrics = {name: float(values[i]) for name, values in update.metrics.items()}
+            self._board.write_metrics(agent, metrics | rates)
 
     def keep(self) -> None:
         """Keep and publish the present state, whatever is due."""
