@@ -10,6 +10,7 @@ from motet.evaluate import Evaluation, evaluate
 from motet.pace import Pace
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
+from motet.tournament import Tournament, tournament
 from motet.train import Settings, resume, train
 from motet.world import World, as_world
 
@@ -22,12 +23,14 @@ __all__ = [
     "Replay",
     "ReplaySpec",
     "Settings",
+    "Tournament",
     "World",
     "__version__",
     "as_world",
     "evaluate",
     "regret",
     "resume",
+    "tournament",
     "train",
 ]
 

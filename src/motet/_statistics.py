@@ -29,8 +29,9 @@ class Score:
 def score(values: Sequence[float]) -> Score | None:
     """Of values that are independent of each other; None if there are none. A single one has no interval: it is all.
 
-    >>> score([1.0, 2.0, 3.0])
-    Score(count=3, mean=2.0, low=-0.4841377117831433, high=4.484137711783144, deviation=1.0, least=1.0, most=3.0)
+    >>> one = score([1.0, 2.0, 3.0])
+    >>> one.count, one.mean, round(one.low, 4), round(one.high, 4), one.deviation
+    (3, 2.0, -0.4841, 4.4841, 1.0)
     """
     if not values:
         return None

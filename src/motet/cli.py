@@ -22,13 +22,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("motet._commands.runs:status", "show all agents and processes of a run, and what each waits for"),
     "watch": ("motet._commands.runs:watch", "watch a run that goes on elsewhere"),
     "report": ("motet._commands.report:report", "show several runs or seeds on one page, to be kept and sent"),
+    "eval": ("motet._commands.eval:evaluate_", "let policies play, each in its own process if asked, and compare them"),
+    "tournament": ("motet._commands.tournament:tournament_", "let policies play each other, and rate them"),
     "plan": ("motet._commands.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
     "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
     "doctor": ("motet._doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""
 
-OWN_FLAGS = {"train"}
+OWN_FLAGS = {"train", "eval", "tournament"}
 """Commands whose flags depend on their arguments: they take them as they are."""
 
 

@@ -193,8 +193,10 @@ class Evaluation:
 
     def result(self) -> dict[str, Any]:
         """What depends on the seed alone, as plain values."""
-        scores = [{"policy": name, "seat": None, **_plain(one)} for name, one in self.scores().items() if one]
-        seats = [{"policy": name, "seat": agent, **_plain(one)} for (name, agent), one in self.seat_scores().items()]
+        scores = [{"policy": name, "seat": None, **plain_score(one)} for name, one in self.scores().items() if one]
+        seats = [
+            {"policy": name, "seat": agent, **plain_score(one)} for (name, agent), one in self.seat_scores().items()
+        ]
         team = self.team()
         return {
             "partial": self.partial,
@@ -203,10 +205,10 @@ class Evaluation:
             "policies": [dict(one) for one in self.policies],
             "settings": dict(self.settings),
             "scores": scores + seats,
-            "team": None if team is None else _plain(team),
+            "team": None if team is None else plain_score(team),
             "failures": self.failures(),
             "out": dict(self.out),
-            "episodes": [_episode(episode) for episode in self.episodes],
+            "episodes": [plain_episode(episode) for episode in self.episodes],
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -227,9 +229,9 @@ class Evaluation:
             }
             for name, one in measured.tempo.items()
         }
-        told = {item.name: getattr(measured, item.name) for item in fields(measured)}
+        named = {item.name: getattr(measured, item.name) for item in fields(measured)}
         extra = {"tempo": tempo, "notes": list(measured.notes), "failures": details, "versions": versions()}
-        return {"format": FORMAT, "result": self.result(), "measured": {**told, **extra}}
+        return {"format": FORMAT, "result": self.result(), "measured": {**named, **extra}}
 
     def deterministic(self) -> bytes:
         """What depends on the seed alone, to be compared byte for byte."""
@@ -252,14 +254,16 @@ class Evaluation:
         return evaluation_page(self)
 
 
-def _plain(one: Score) -> dict[str, Any]:
+def plain_score(one: Score) -> dict[str, Any]:
+    """As JSON takes it."""
     return {
         key: value if not isinstance(value, float) or math.isfinite(value) else None
         for key, value in asdict(one).items()
     }
 
 
-def _episode(episode: Episode) -> dict[str, Any]:
+def plain_episode(episode: Episode) -> dict[str, Any]:
+    """As JSON takes it."""
     failures = [
         {"turn": one.turn, "policy": one.policy, "agents": list(one.agents), "cause": one.cause}
         for one in episode.failures
@@ -308,7 +312,7 @@ def evaluate(
     >>> result.scores()["forager"].mean > result.scores()["random"].mean  # doctest: +SKIP
     True
     """
-    chosen = _changed(settings or Settings(), changes)
+    chosen = with_changes(settings or Settings(), changes)
     notes: list[str] = []
 
     def note(line: str) -> None:
@@ -340,7 +344,7 @@ def evaluate(
     return Evaluation(
         world=game.described,
         agents=game.agents,
-        policies=tuple(_told(entry) for entry in game.entries),
+        policies=tuple(told(entry) for entry in game.entries),
         settings={name: getattr(chosen, name) for name in ("episodes", "seed", "stand_in", "max_failures")},
         episodes=tuple(game.episode(one) for one in played),
         out=dict(judge.out),
@@ -349,14 +353,16 @@ def evaluate(
     )
 
 
-def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Some fields set to something else."""
     known = [item.name for item in fields(Settings)]
     if strangers := sorted(set(changes) - set(known)):
         raise SettingError(f"given {', '.join(strangers)}, expected none but {', '.join(known)}")
     return replace(settings, **changes)
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def told(entry: Entry) -> dict[str, Any]:
+    """What a result says about a policy."""
     return {
         "name": entry.title,
         "source": entry.source,

@@ -24,7 +24,7 @@ from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule, Stag
 from motet.errors import SettingError
 from motet.train import ALGORITHMS, WORLDS, Settings, world_factory
 
-__all__ = ["Asked", "parse"]
+__all__ = ["Asked", "parse", "place_of_world", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
 
@@ -47,7 +47,7 @@ class Asked:
 def parse(arguments: Sequence[str]) -> Asked:
     """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
     given = list(arguments)
-    place, helps = _place_of_world(given), bool({"-h", "--help"} & set(given))
+    place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
             f"world: none given, expected one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file"
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> Asked:
         sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
 
     maker = world_factory(experiment.world) if experiment.world else None
-    world = _world_flags(maker, experiment) if maker else None
+    world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
         raise SettingError(f"agents: the world {experiment.world} has no such setting")
     options = _options(experiment, world)
@@ -81,7 +81,7 @@ _DESCRIPTION = (
 )
 
 
-def _place_of_world(given: Sequence[str]) -> int | None:
+def place_of_world(given: Sequence[str]) -> int | None:
     """The first argument, or else the first that looks like a world."""
     if given and not given[0].startswith("-"):
         return 0
@@ -167,7 +167,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
 # ---- the world's own settings
 
 
-def _world_flags(maker: Any, experiment: Experiment) -> Any:
+def world_flags(maker: Any, experiment: Experiment) -> Any:
     """A dataclass of those parameters of a world that a flag can set, with the experiment's values; None: no such."""
     signature = inspect.signature(maker)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())

@@ -1,0 +1,199 @@
+"""What ``motet eval`` and ``motet tournament`` have in common: their flags, the world they name, progress, output."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from motet._commands._experiment import Experiment
+from motet._commands._flags import place_of_world, world_flags
+from motet._config import rebuild_world
+from motet.checkpoint import RunDirectory
+from motet.errors import SettingError
+from motet.evaluate import Settings
+from motet.train import WORLDS, world_factory
+
+__all__ = ["Play", "parse", "progress", "write", "yaml"]
+
+arg = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class Play:
+    """The flags."""
+
+    name_: Annotated[str, tyro.conf.Positional, arg(metavar="WORLD|RUN")]
+    """A shipped world, package.module:make_env, or a run directory, for its world."""
+    policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(aliases=["-p"], metavar="POLICY")] = ()
+    """Once for each policy."""
+    seed: int = 0
+    """Of everything random."""
+    jobs: Annotated[int, arg(aliases=["-j"])] = 1
+    """Processes that play episodes at the same time. The result is the same for any number."""
+    isolate: bool = False
+    """Give each policy on each seat a process of its own, in which its failures cost nobody else."""
+    sandbox: Literal["no", "strict", "best-effort"] = "no"
+    """Bar these processes from network, files and other processes. Alone it means strict."""
+    decision_timeout: float | None = None
+    """Seconds for a decision of an isolated policy."""
+    reset_timeout: float | None = None
+    """Seconds for its reset."""
+    start_timeout: float | None = None
+    """Seconds until it is made."""
+    memory_mb: int | None = None
+    """Private memory that it may take."""
+    cpu_s: float | None = None
+    """CPU time that a decision of it may take."""
+    stand_in: Literal["noop", "random", "forfeit"] = "noop"
+    """Who acts for a policy that failed, to the end of the episode; or the episode ends there."""
+    max_failures: int = 10
+    """A policy that has failed so often is out."""
+    max_processes: int = 64
+    """Policy processes at most; with too few there are fewer jobs, then seats that share one."""
+    trust: bool = False
+    """Import what a run directory names outside of motet, which runs its code."""
+
+    def settings(self, **more: Any) -> Settings:
+        """As the Python API takes them."""
+        limits = {
+            "decision_s": self.decision_timeout,
+            "reset_s": self.reset_timeout,
+            "start_s": self.start_timeout,
+            "memory_bytes": None if self.memory_mb is None else self.memory_mb * 2**20,
+            "cpu_s": self.cpu_s,
+        }
+        if given := {name: value for name, value in limits.items() if value is not None}:
+            from motet.isolate import Limits
+
+            more["limits"] = Limits(**given)
+        kept = {item.name for item in dataclasses.fields(Settings)} & {item.name for item in dataclasses.fields(Play)}
+        return Settings(**{name: getattr(self, name) for name in kept}, **more)
+
+
+def parse(arguments: Sequence[str], kind: type[Play], prog: str, about: str) -> tuple[Any, Callable[[], Any]]:
+    """The flags, and what makes the world. Ends the process for ``--help``."""
+    given = _bare_sandbox(list(arguments))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+    place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
+    if place is None and not helps:
+        raise SettingError(
+            f"world: none given, expected one of {', '.join(WORLDS)}, 'module:attribute' or a run directory"
+        )
+    name = given.pop(place) if place is not None else ""
+    maker = _maker(name, "--trust" in given) if name else None
+    flags = world_flags(maker, Experiment(name)) if maker is not None else None
+    more: list[Any] = [] if flags is None else [("world_", Annotated[type(flags), arg(name="world")], flags)]
+    options: Any = dataclasses.make_dataclass(kind.__name__, more, bases=(kind,), frozen=True)
+    chosen = tyro.cli(
+        options,
+        prog=prog,
+        description=about,
+        args=["--help"] if helps else [name, *given],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return chosen, _made(maker, chosen)
+
+
+def _bare_sandbox(given: list[str]) -> list[str]:
+    """``--sandbox`` alone means strict."""
+    return [
+        "--sandbox=strict"
+        if token == "--sandbox" and given[i + 1 : i + 2] not in (["no"], ["strict"], ["best-effort"])
+        else token
+        for i, token in enumerate(given)
+    ]
+
+
+def _maker(name: str, trust: bool) -> Callable[..., Any]:
+    if (Path(name) / "config.json").is_file():
+        return rebuild_world(RunDirectory.open(name).config().get("world", {}), trust=trust)
+    return world_factory(name)
+
+
+def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
+    """The world with the settings that flags gave."""
+    assert maker is not None  # help has ended the process
+    settings = {}
+    for name, parameter in inspect.signature(maker).parameters.items():
+        value = getattr(getattr(chosen, "world_", None), name, parameter.default)
+        if value != parameter.default:
+            settings[name] = value
+    return world_factory(maker, settings)
+
+
+# ---- what the user sees meanwhile, and afterwards
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """``watch`` and ``say``, on standard error: a bar on a terminal, now and then a line elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, highlight=False)
+    last = [time.monotonic()]
+    if not console.is_terminal:
+
+        def tell(done: int, total: int) -> None:
+            if time.monotonic() - last[0] > 10:
+                last[0] = time.monotonic()
+                console.print(f"{done:,} of {total:,} {what}", soft_wrap=True)
+
+        yield tell, lambda line: console.print(line, soft_wrap=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield (
+            lambda done, total: bar.update(task, completed=done, total=total),
+            lambda line: bar.console.print(line, soft_wrap=True),
+        )
+
+
+def yaml(value: Any, depth: int = 0) -> str:
+    """Plain values as YAML: blocks of mappings and sequences, everything else as JSON, which is YAML too.
+
+    >>> print(yaml({"a": [1, {"b": None, "c": []}], "d e": "x"}))
+    "a":
+      - 1
+      -
+        "b": null
+        "c": []
+    "d e": "x"
+    """
+    pad = "  " * depth
+    if isinstance(value, dict) and value:
+        pairs = [(f"{pad}{json.dumps(str(key))}:", item) for key, item in value.items()]
+    elif isinstance(value, list | tuple) and value:
+        pairs = [(f"{pad}-", item) for item in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    lines = []
+    for head, item in pairs:
+        text = yaml(item, depth + 1)
+        lines.append(f"{head}\n{text}" if isinstance(item, dict | list | tuple) and item else f"{head} {text}")
+    return "\n".join(lines)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)

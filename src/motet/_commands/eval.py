@@ -1,0 +1,173 @@
+"""``motet eval``: policies play, and what came of it as a table, JSON, YAML, a page, a video."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from motet._commands._play import Play, parse, progress, write, yaml
+from motet._drawing import write_video
+from motet._numbers import clock, short
+from motet._result_page import score_cell, seconds
+from motet.errors import SettingError
+from motet.evaluate import Evaluation, evaluate
+
+__all__ = ["evaluate_", "plain_table", "show"]
+
+ABOUT = """Let policies play episodes of a world, and tell how well each did.
+
+A POLICY is a run or checkpoint directory, a folder of motet plan, package.module:Class,
+or one of random, noop, constant, forager, tit_for_tat; then options after commas:
+  data=PATH kw.NAME=VALUE       arguments of the class
+  proportion=2                  its share of the seats, which are shuffled by the seed
+  seat=agent_0                  or one seat for it alone
+  name=NAME kind=joint|team isolate=yes|no
+  agent=agent_0 step=50000      of a run: whose policy, of which checkpoint
+
+Without one a run's own policies play. The same seed gives the same result, byte for byte,
+for any number of jobs, with or without isolation.
+
+  motet eval runs/mine --episodes 200 --jobs 4
+  motet eval treasure_hunt -p runs/mine,proportion=2 -p my.module:Policy,isolate=yes --html report.html"""
+
+
+@dataclass(frozen=True)
+class Eval(Play):
+    """The flags of ``motet eval``."""
+
+    episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
+    """Episodes to play."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """What is printed."""
+    out: Path | None = None
+    """A file for everything as JSON."""
+    html: Path | None = None
+    """A file for a page that stands alone."""
+    video: Path | None = None
+    """A file (.gif, .mp4) for the first of the episodes to draw."""
+    film: tuple[int, ...] = ()
+    """Which episodes to draw, for the page and the video; 0 by default."""
+
+
+def evaluate_(arguments: Sequence[str]) -> int:
+    """Let policies play."""
+    chosen, factory = parse(arguments, Eval, "motet eval", ABOUT)
+    run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
+    policies = list(chosen.policy) or ([run] if run else [])
+    if not policies:
+        raise SettingError("policy: none given, expected one or more: -p random -p runs/mine")
+    film = chosen.film or ((0,) if chosen.html or chosen.video else ())
+    if strangers := [number for number in film if not 0 <= number < chosen.episodes]:
+        raise SettingError(f"film: given {strangers[0]}, expected episodes from 0 to {chosen.episodes - 1}")
+    settings = chosen.settings(episodes=chosen.episodes, film=film)
+    with progress("episodes") as (watch, say):
+        result = evaluate(factory, policies, settings, watch=watch, say=say)
+    if chosen.out is not None:
+        write(chosen.out, json.dumps(result.as_dict(), indent=1, allow_nan=False) + "\n")
+    if chosen.html is not None:
+        write(chosen.html, result.html())
+    if chosen.format == "table":
+        show(result)
+        for path in (chosen.out, chosen.html):
+            if path is not None:
+                sys.stdout.write(f"written to {path}\n")
+    else:
+        plain = result.as_dict()
+        text = json.dumps(plain, indent=1, allow_nan=False) if chosen.format == "json" else yaml(plain)
+        sys.stdout.write(text + "\n")
+    if chosen.video is not None:
+        drawn = next((episode for episode in result.episodes if episode.number == min(film)), None)
+        if drawn is None:
+            raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
+        write_video(chosen.video, drawn.frames, drawn.frames_per_s)
+        sys.stderr.write(f"drawn in {chosen.video}\n")
+    return 130 if result.partial else 0
+
+
+def show(result: Evaluation) -> None:
+    """The tables of an evaluation."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(_scores(result))
+    seats = result.seat_scores()
+    if len(result.agents) > 1 and len(result.names) > 1 and len(result.agents) <= 8:
+        console.print()
+        console.print(_seats(result, seats))
+    failed = [failure for episode in result.episodes for failure in episode.failures]
+    if failed:
+        console.print()
+        console.print(_failures(result))
+    console.print()
+    measured = result.measured
+    for name, episode in result.out.items():
+        console.print(Text(f"{name} failed too often and is out after episode {episode}", style="red"))
+    done = f"{len(result.episodes):,} episodes, seed {result.settings['seed']}"
+    jobs = f"{measured.jobs} job{'' if measured.jobs == 1 else 's'}"
+    line = f"{done}, {clock(measured.seconds)} with {jobs}"
+    if result.partial:
+        console.print(
+            Text(f"partial: {len(result.episodes):,} of {result.settings['episodes']:,} episodes", style="yellow")
+        )
+    console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def plain_table(*columns: str) -> Any:
+    """A table without lines; the first column is a name, the others are numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else None, no_wrap=i > 0)
+    return table
+
+
+def _scores(result: Evaluation) -> Any:
+    table = plain_table("policy", "return", "deviation", "least", "most", "episodes", "failures", "decides in", "p99")
+    failures = result.failures()
+    for name, one in result.scores().items():
+        tempo = result.measured.tempo.get(name)
+        times = (seconds(tempo.quantile(0.5)), seconds(tempo.quantile(0.99))) if tempo else ("-", "-")
+        failed = sum(failures.get(name, {}).values())
+        if one is None:
+            table.add_row(name, "-", "-", "-", "-", "0", f"{failed:,}", *times)
+            continue
+        deviation = short(one.deviation) if one.count > 1 else "-"
+        mean = str(score_cell(one).text)
+        table.add_row(name, mean, deviation, short(one.least), short(one.most), f"{one.count:,}", f"{failed:,}", *times)
+    team = result.team()
+    if team is not None and len(result.agents) > 1:
+        deviation = short(team.deviation) if team.count > 1 else "-"
+        row = (str(score_cell(team).text), deviation, short(team.least), short(team.most), f"{team.count:,}")
+        table.add_row("all seats", *row, "", "", "", style="dim")
+    return table
+
+
+def _seats(result: Evaluation, seats: Any) -> Any:
+    table = plain_table("by seat", *result.agents)
+    for name in result.names:
+        cells = [seats.get((name, agent)) for agent in result.agents]
+        table.add_row(name, *("-" if one is None else str(score_cell(one).text) for one in cells))
+    return table
+
+
+def _failures(result: Evaluation) -> Any:
+    table = plain_table("failures of", "cause", "times", "first in episode", "turn")
+    table.add_column("detail")
+    firsts: dict[tuple[str, str], Any] = {}
+    for episode in result.episodes:
+        for failure in episode.failures:
+            firsts.setdefault((failure.policy, failure.cause), failure)
+    counts = result.failures()
+    for (name, cause), first in firsts.items():
+        detail = first.detail.splitlines()[0] if first.detail else ""
+        times = f"{counts[name][cause]:,}"
+        table.add_row(name, cause, times, f"{first.episode:,}", f"{first.turn:,}", detail)
+    return table

@@ -1,0 +1,115 @@
+"""``motet tournament``: policies play each other; ratings and a cross table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from motet._commands._play import Play, parse, progress, write, yaml
+from motet._commands.eval import plain_table
+from motet._numbers import clock
+from motet._result_page import score_cell
+from motet.tournament import Tournament, tournament
+
+__all__ = ["tournament_"]
+
+ABOUT = """Let policies play each other, with everybody on every seat in turn, and rate them.
+
+A POLICY is given as to motet eval. Games are written to --dir as they are played; called again
+with the same flags it goes on where it was interrupted. The same seed gives the same table,
+for any number of jobs, with or without isolation.
+
+  motet tournament matrix -p tit_for_tat -p random -p constant,kw.action=1,name=defector --dir cups/1"""
+
+
+@dataclass(frozen=True)
+class Cup(Play):
+    """The flags of ``motet tournament``."""
+
+    rounds: int = 10
+    """In each everybody meets everybody, once on each seat."""
+    group: int = 2
+    """Policies that meet in a game; with more seats than that they share them."""
+    pairing: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="A,B")] = ()
+    """Who meets, by name, once for each pairing; by default everybody meets everybody."""
+    dir: Path | None = None
+    """A directory for the games, to go on from."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """What is printed."""
+    out: Path | None = None
+    """A file for everything as JSON."""
+    html: Path | None = None
+    """A file for a page that stands alone."""
+
+
+def tournament_(arguments: Sequence[str]) -> int:
+    """Let policies play each other."""
+    chosen, factory = parse(arguments, Cup, "motet tournament", ABOUT)
+    pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
+    with progress("games") as (watch, say):
+        result = tournament(
+            factory,
+            list(chosen.policy),
+            rounds=chosen.rounds,
+            group=chosen.group,
+            pairings=pairings,
+            path=chosen.dir,
+            settings=chosen.settings(),
+            watch=watch,
+            say=say,
+        )
+    if chosen.out is not None:
+        write(chosen.out, json.dumps(result.as_dict(), indent=1, allow_nan=False) + "\n")
+    if chosen.html is not None:
+        write(chosen.html, result.html())
+    if chosen.format == "table":
+        show(result)
+        for path in (chosen.out, chosen.html):
+            if path is not None:
+                sys.stdout.write(f"written to {path}\n")
+    else:
+        plain = result.as_dict()
+        text = json.dumps(plain, indent=1, allow_nan=False) if chosen.format == "json" else yaml(plain)
+        sys.stdout.write(text + "\n")
+    return 130 if result.partial else 0
+
+
+def show(result: Tournament) -> None:
+    """The tables of a tournament."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    found, returns, failures = result.ratings(), result.returns(), result.failures()
+    table = plain_table("policy", "rating", "95 %", "return", "games", "failures")
+    for name, one in found.items():
+        mean = returns[name]
+        table.add_row(
+            name,
+            f"{one.rating:.0f}",
+            f"{one.low:.0f} to {one.high:.0f}",
+            "-" if mean is None else str(score_cell(mean).text),
+            f"{one.games:,}",
+            f"{failures.get(name, 0):,}",
+        )
+    console.print(table)
+    if 1 < len(found) <= 12:
+        cross = result.cross_table()
+        table = plain_table("share won against", *found)
+        for name in found:
+            table.add_row(name, *(f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found))
+        console.print()
+        console.print(table)
+    console.print()
+    for name, game in result.out.items():
+        console.print(Text(f"{name} failed too often and is out after game {game}", style="red"))
+    if result.partial:
+        console.print(Text("partial: it was interrupted; with --dir it goes on from there", style="yellow"))
+    line = f"{len(result.games):,} games, seed {result.settings['seed']}, {clock(result.seconds)}"
+    console.print(Text(line, style="dim"), soft_wrap=True)

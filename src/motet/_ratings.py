@@ -1,0 +1,110 @@
+"""Ratings from who beat whom: Bradley and Terry's model by maximum likelihood, in Elo's units, with intervals.
+
+The model: a player of strength ``a`` beats one of strength ``b`` with probability ``1 / (1 + exp(b - a))``; a draw is
+half a win for each. So that nobody's strength is infinite who won everything, each player also has ``prior`` draws
+against an imaginary one of average strength. Intervals follow from the curvature of the likelihood at its top (the
+observed information): they shrink with the number of games, and stay wide for who won everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.errors import SettingError
+
+__all__ = ["Rating", "ratings", "strengths", "wins"]
+
+_MEAN = 1500.0
+_UNIT = 400 / math.log(10)
+_DEVIATIONS = 1.959963984540054  # of a normal distribution, for 95 %
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A player's strength in Elo's units, and where it is with 95 % confidence. The players' mean is 1500."""
+
+    rating: float
+    low: float
+    high: float
+    games: int
+
+
+def wins(players: int, games: Sequence[Mapping[int, float]]) -> Floats:
+    """``[players, players]``: how often the first beat the second; a draw counts half for each.
+
+    A game is the score of each of its players. With more than two every pair counts, all pairs of a game together as
+    much as one game for each but the first.
+
+    >>> wins(2, [{0: 3.0, 1: 1.0}, {0: 2.0, 1: 2.0}]).tolist()
+    [[0.0, 1.5], [0.5, 0.0]]
+    """
+    won = np.zeros((players, players))
+    for scores in games:
+        share = 2.0 / len(scores)
+        for one, own in scores.items():
+            for other, theirs in scores.items():
+                if one != other:
+                    won[one, other] += share * (1.0 if own > theirs else 0.5 if own == theirs else 0.0)
+    return won
+
+
+def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
+    """The most likely strengths ``[players]``, their mean being 0, and their covariances.
+
+    >>> theta, covariance = strengths(np.array([[0.0, 30.0], [10.0, 0.0]]), prior=0.0)
+    >>> bool(np.isclose(theta[0] - theta[1], np.log(3)))
+    True
+    """
+    if prior < 0 or (prior == 0 and not _connected(won)):
+        raise SettingError(
+            f"prior: given {prior}, expected more than 0: somebody won or lost every game, and has no finite strength"
+        )
+    count, games = len(won), won + won.T
+    theta = np.zeros(count)
+    for _ in range(200):
+        beats = 1 / (1 + np.exp(theta[None, :] - theta[:, None]))
+        average = 1 / (1 + np.exp(-theta))
+        gradient = (won - games * beats).sum(1) + prior * (0.5 - average)
+        information = -games * beats * (1 - beats)
+        np.fill_diagonal(information, 0.0)
+        np.fill_diagonal(information, -information.sum(1) + prior * average * (1 - average))
+        if prior == 0:
+            information += 1.0  # strengths are known up to a common constant: let it be such that their sum is 0
+        step = np.linalg.solve(information, gradient)
+        theta += step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))  # Newton's method, held back far from the top
+        if np.abs(step).max() < 1e-12:
+            break
+    centre = np.eye(count) - 1 / count
+    return centre @ theta, centre @ np.linalg.inv(information) @ centre
+
+
+def _connected(won: Floats) -> bool:
+    """Whether everybody beat everybody, perhaps by way of others: then the likelihood has a highest point."""
+    reach = (won > 0) | np.eye(len(won), dtype=np.bool_)
+    for _ in range(len(won)):
+        reach = (reach.astype(np.int64) @ reach.astype(np.int64)) > 0
+    return bool(reach.all())
+
+
+def ratings(players: int, games: Sequence[Mapping[int, float]], *, prior: float = 1.0) -> list[Rating]:
+    """Of all players, from the scores of the players of each game.
+
+    >>> [round(one.rating) for one in ratings(2, [{0: 1.0, 1: 0.0}] * 3 + [{0: 0.0, 1: 1.0}], prior=0.0)]
+    [1595, 1405]
+    """
+    if players < 2 or not games:
+        raise SettingError(f"given {players} players and {len(games)} games, expected 2 or more and 1 or more")
+    theta, covariance = strengths(wins(players, games), prior)
+    found = []
+    for player in range(players):
+        rating = _MEAN + _UNIT * float(theta[player])
+        half = _UNIT * _DEVIATIONS * math.sqrt(float(covariance[player, player]))
+        found.append(Rating(rating, rating - half, rating + half, sum(player in scores for scores in games)))
+    return found

@@ -1,0 +1,318 @@
+"""The pages of an evaluation and of a tournament: what came of it, for people to keep and to send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from motet._charts import Bar, bars, strips
+from motet._numbers import clock, short
+from motet._page import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
+from motet._statistics import Score
+
+if TYPE_CHECKING:
+    from motet.evaluate import Episode, Evaluation
+    from motet.tournament import Tournament
+
+__all__ = ["evaluation_page", "score_cell", "seconds", "tournament_page"]
+
+_EPISODES = 1000  # rows of the table of episodes at most
+_FAILURES = 200
+
+
+def seconds(value: float) -> str:
+    """A short time.
+
+    >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
+    ('12 µs', '46 ms', '3.2 s')
+    """
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if value < limit:
+            return f"{value * factor:.2g} {unit}" if value * factor < 100 else f"{value * factor:.0f} {unit}"
+    return f"{value:.2g} s" if value < 100 else f"{value:.0f} s"
+
+
+def score_cell(one: Score) -> Shown:
+    """A mean with its interval."""
+    if one.count == 1:
+        return Shown(one.mean, short(one.mean), "one episode has no interval")
+    half = (one.high - one.low) / 2
+    return Shown(one.mean, f"{short(one.mean)} ± {short(half)}", f"95 % between {short(one.low)} and {short(one.high)}")
+
+
+def evaluation_page(result: Evaluation) -> str:
+    """One HTML file with everything in it."""
+    sections = [
+        _scores(result),
+        _seats(result),
+        _watch(result),
+        _latency(result),
+        _failures(result),
+        _episodes(result),
+    ]
+    return page(
+        f"{_world(result)[0]}: {', '.join(result.names)}",
+        [part for part in sections if part is not None],
+        lead=f"{_world(result)[1]}, seed {result.settings['seed']}.",
+    )
+
+
+def _world(result: Evaluation | Tournament) -> tuple[str, str]:
+    """Its name, and its name with its settings."""
+    name = (result.world.get("path") or str(result.world.get("given", "a world"))).rpartition(":")[2]
+    told = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
+    return name, f"{name} ({told})" if told else name
+
+
+def _scores(result: Evaluation) -> Section:
+    measured = result.measured
+    parts: list[Html] = []
+    if result.partial:
+        asked = result.settings["episodes"]
+        parts.append(note(f"Interrupted after {len(result.episodes):,} of {asked:,} episodes.", level="warning"))
+    for name, episode in result.out.items():
+        parts.append(note(f"{name} failed too often and is out after episode {episode}.", level="error"))
+    parts.append(
+        facts(
+            [
+                ("episodes", f"{len(result.episodes):,}"),
+                ("policies", str(len(result.names))),
+                ("seats", str(len(result.agents))),
+                ("failures", f"{sum(len(episode.failures) for episode in result.episodes):,}"),
+                ("took", clock(measured.seconds)),
+            ]
+        )
+    )
+    columns = [
+        Column("policy"),
+        Column("return", number=True, hint="mean over episodes, with its 95 % interval"),
+        Column("deviation", number=True, hint="of single episodes"),
+        Column("least", number=True),
+        Column("most", number=True),
+        Column("episodes", number=True),
+        Column("failures", number=True),
+    ]
+    failures = result.failures()
+    rows: list[list[Cell]] = []
+    for name, one in result.scores().items():
+        failed = sum(failures.get(name, {}).values())
+        if one is None:
+            rows.append([name, None, None, None, None, 0, failed])
+            continue
+        deviation = one.deviation if one.count > 1 else None
+        rows.append([name, score_cell(one), deviation, one.least, one.most, one.count, failed])
+    team = result.team()
+    if team is not None and len(result.agents) > 1:
+        deviation = team.deviation if team.count > 1 else None
+        rows.append(
+            [Html("em", "all seats together"), score_cell(team), deviation, team.least, team.most, team.count, ""]
+        )
+    parts.append(table(columns, rows, caption="Returns"))
+    parts.append(
+        strips(
+            {name: result.returns(name) for name in result.names},
+            title="Every episode",
+            x_label="return on one seat, mean of a policy's seats",
+            caption="A dot is an episode, the box the middle half, the line the median.",
+        )
+    )
+    return Section("Scores", parts)
+
+
+def _seats(result: Evaluation) -> Section | None:
+    found = result.seat_scores()
+    if len(result.agents) < 2:
+        return None
+    rows: list[list[Cell]] = []
+    for name in result.names:
+        cells = [found.get((name, agent)) for agent in result.agents]
+        rows.append([name, *(None if one is None else score_cell(one) for one in cells)])
+    columns = [Column("policy"), *(Column(agent, number=True) for agent in result.agents)]
+    shown: list[Html] = [table(columns, rows, caption="Return by seat")]
+    if len(found) <= 40:
+        marks = [
+            Bar(f"{name}, {agent}", one.mean, *_whisker(one), colour=result.names.index(name))
+            for (name, agent), one in found.items()
+        ]
+        shown.append(bars(marks, title="Return by policy and seat", x_label="mean, with its 95 % interval"))
+    return Section("Seats", shown, lead="What it is worth to sit where. A dash: the policy never sat there.")
+
+
+def _whisker(one: Score) -> tuple[float | None, float | None]:
+    return (one.low, one.high) if one.count > 1 else (None, None)
+
+
+def _watch(result: Evaluation) -> Section | None:
+    drawn = [episode for episode in result.episodes if episode.frames]
+    if not drawn:
+        return None
+    return Section("Episodes to watch", [_player(result, episode) for episode in drawn])
+
+
+def _player(result: Evaluation, episode: Episode) -> Html:
+    who = ", ".join(
+        f"{agent}: {name} ({short(value)})"
+        for agent, name, value in zip(result.agents, episode.policies, episode.returns, strict=True)
+    )
+    return player(
+        episode.frames,
+        frames_per_s=max(episode.frames_per_s, 1.0),
+        alt=f"episode {episode.number}",
+        caption=f"Episode {episode.number}, {episode.turns:,} turns. {who}",
+    )
+
+
+def _latency(result: Evaluation) -> Section:
+    measured = result.measured
+    columns = [
+        Column("policy"),
+        Column("process"),
+        Column("decisions", number=True),
+        Column("median", number=True),
+        Column("p99", number=True),
+        Column("longest", number=True),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            name,
+            "its own" if measured.isolated.get(name) else "the job's",
+            one.count,
+            Shown(one.quantile(0.5), seconds(one.quantile(0.5))),
+            Shown(one.quantile(0.99), seconds(one.quantile(0.99))),
+            Shown(one.longest, seconds(one.longest)),
+        ]
+        for name, one in measured.tempo.items()
+    ]
+    jobs = f"{measured.jobs} job{'' if measured.jobs == 1 else 's'}"
+    sandbox = "" if measured.sandbox == "no" else f", sandbox {measured.sandbox}"
+    lead = f"From the question to the answer, with {jobs}{sandbox}."
+    said = [paragraph(line, quiet=True) for line in measured.notes]
+    return Section("Time for decisions", [table(columns, rows, caption="Decisions"), *said], lead=lead)
+
+
+def _failures(result: Evaluation) -> Section | None:
+    failures = [failure for episode in result.episodes for failure in episode.failures]
+    outputs = {name: text for name, text in result.measured.output.items() if text.strip()}
+    if not failures and not outputs:
+        return None
+    parts: list[Html] = []
+    if failures:
+        columns = [
+            Column("episode", number=True),
+            Column("turn", number=True),
+            Column("policy"),
+            Column("acting for"),
+            Column("cause"),
+            Column("detail"),
+        ]
+        rows: list[list[Cell]] = [
+            [one.episode, one.turn, one.policy, ", ".join(one.agents), one.cause, one.detail]
+            for one in failures[:_FAILURES]
+        ]
+        more = len(failures) - len(rows)
+        if more:
+            parts.append(paragraph(f"The first {len(rows)}; {more:,} more are in the JSON.", quiet=True))
+        parts.append(table(columns, rows, caption="Failures"))
+    for name, text in outputs.items():
+        parts.append(details(f"The last that {name} printed", Html("pre", text)))
+    lead = (
+        f"After a failure the stand-in ({result.settings['stand_in']}) acts to the end of the episode."
+        if failures
+        else ""
+    )
+    return Section("Failures" if failures else "Output", parts, lead=lead)
+
+
+def _episodes(result: Evaluation) -> Section:
+    columns = [
+        Column("episode", number=True),
+        Column("turns", number=True),
+        *(Column(agent) for agent in result.agents),
+        Column("failures", number=True),
+    ]
+    rows: list[list[Cell]] = []
+    for episode in result.episodes[:_EPISODES]:
+        seats = [
+            Shown(value, f"{short(value, 4)} {name}")
+            for name, value in zip(episode.policies, episode.returns, strict=True)
+        ]
+        rows.append([episode.number, episode.turns, *seats, len(episode.failures)])
+    more = len(result.episodes) - len(rows)
+    shown = table(columns, rows, caption="Returns by episode and seat")
+    lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
+    return Section("Episodes", [details(f"All {len(rows):,} episodes", shown)], lead=lead)
+
+
+# ---- tournaments
+
+
+def tournament_page(result: Tournament) -> str:
+    """One HTML file with everything in it."""
+    sections = [_ratings(result), _cross_table(result), _games(result)]
+    return page(
+        f"{_world(result)[0]}: tournament",
+        [part for part in sections if part is not None],
+        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {result.settings['rounds']} rounds.",
+    )
+
+
+def _ratings(result: Tournament) -> Section:
+    parts: list[Html] = []
+    if result.partial:
+        parts.append(note(f"Interrupted after {len(result.games):,} games.", level="warning"))
+    for name, game in result.out.items():
+        parts.append(note(f"{name} failed too often and is out after game {game}.", level="error"))
+    failures, returns = result.failures(), result.returns()
+    found = result.ratings()
+    columns = [
+        Column("policy"),
+        Column("rating", number=True, hint="Elo's units; the mean is 1500"),
+        Column("95 %", hint="where the rating is with 95 % confidence"),
+        Column("return", number=True),
+        Column("games", number=True),
+        Column("failures", number=True),
+    ]
+    rows: list[list[Cell]] = []
+    for name, one in found.items():
+        mean = returns[name]
+        shown = None if mean is None else score_cell(mean)
+        between = Shown(one.high - one.low, f"{one.low:.0f} to {one.high:.0f}")
+        rows.append([name, Shown(one.rating, f"{one.rating:.0f}"), between, shown, one.games, failures.get(name, 0)])
+    marks = [Bar(name, one.rating - 1500, one.low - 1500, one.high - 1500) for name, one in found.items()]
+    parts.append(table(columns, rows, caption="Ratings"))
+    parts.append(bars(marks, title="Above and below the mean", x_label="rating - 1500, with its 95 % interval"))
+    lead = "A difference of 200 means about three wins in four games, one of 400 ten in eleven."
+    return Section("Ratings", parts, lead=lead)
+
+
+def _cross_table(result: Tournament) -> Section:
+    cross, order = result.cross_table(), list(result.ratings())
+    columns = [Column("policy"), *(Column(name, number=True) for name in order)]
+    rows: list[list[Cell]] = []
+    for name in order:
+        cells: list[Cell] = []
+        for other in order:
+            if other not in cross[name]:
+                cells.append(None)
+                continue
+            share, count = cross[name][other]
+            cells.append(Shown(share, f"{share:.0%}", f"{count:,} games"))
+        rows.append([name, *cells])
+    lead = "How much of its games against the one above each policy won; a draw is half a win."
+    return Section("Who beat whom", [table(columns, rows, caption="Share won")], lead=lead)
+
+
+def _games(result: Tournament) -> Section:
+    columns = [
+        Column("game", number=True),
+        *(Column(agent) for agent in result.agents),
+        Column("failures", number=True),
+    ]
+    rows: list[list[Cell]] = []
+    for game in result.games[:_EPISODES]:
+        seats = [
+            Shown(value, f"{short(value, 4)} {name}") for name, value in zip(game.policies, game.returns, strict=True)
+        ]
+        rows.append([game.number, *seats, len(game.failures)])
+    more = len(result.games) - len(rows)
+    lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
+    return Section("Games", [details(f"All {len(rows):,} games", table(columns, rows, caption="Returns"))], lead=lead)
