@@ -533,13 +533,14 @@ def play_learner(handles: Handles, index: int) -> None:
     learners = [Learning(handles, k) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
-    drive = _in_lockstep if roster.pace.lockstep else _at_pace
+    drive = _in_lockstep if roster.pace.lockstep else at_pace
     drive(handles, learners, pulse)
     for learner in learners:
         learner.end()
 
 
-def _at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
+def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
+    """Drive learners as the pace allows, until the run ends."""
     board = handles.board
     while not board.stopping:
         seen = board.acted.count

@@ -37,6 +37,7 @@ BENCHES = {
     "bell": "motet._bench.bell",
     "plan": "motet._bench.plan",
     "train": "motet._bench.train",
+    "collect": "motet._bench.collect",
 }
 """Name and module. A module has ``run(settings) -> Result``."""
 

@@ -25,7 +25,17 @@ from motet.train import Settings as RunSettings
 from motet.train import _roster
 from motet.worlds import TreasureHunt
 
-__all__ = ["System", "actor_roles", "bare_role", "hunt_handles", "learner_roles", "prefill", "serial_role"]
+__all__ = [
+    "System",
+    "actor_roles",
+    "at_work",
+    "bare_role",
+    "hunt_handles",
+    "learner_roles",
+    "prefill",
+    "role",
+    "serial_role",
+]
 
 START_S = 60.0
 """How long processes may take until they are at work."""
@@ -46,7 +56,7 @@ def actor_roles(handles: Handles) -> list[Role]:
     """The actors, as in a run."""
 
     def actor(i: int) -> Role:
-        return _role(handles, f"actor-{i}", i, lambda n: (play_actor, (handles, i, n, START_S)))
+        return role(handles, f"actor-{i}", i, lambda n: (play_actor, (handles, i, n, START_S)))
 
     return [actor(i) for i in range(handles.roster.actors)]
 
@@ -56,22 +66,24 @@ def learner_roles(handles: Handles) -> list[Role]:
     first = handles.roster.actors
 
     def learner(i: int) -> Role:
-        return _role(handles, f"learner-{i}", first + i, lambda n: (play_learner, (handles, i)))
+        return role(handles, f"learner-{i}", first + i, lambda n: (play_learner, (handles, i)))
 
     return [learner(i) for i in range(len(handles.roster.processes))]
 
 
 def serial_role(handles: Handles) -> Role:
     """The serial engine, in a process of its own."""
-    return _role(handles, "serial", 0, lambda n: (_play_serial, (handles,)))
+    return role(handles, "serial", 0, lambda n: (_play_serial, (handles,)))
 
 
 def bare_role(handles: Handles) -> Role:
     """In the first learner's place: the same updates in a bare loop, on a batch that is ready."""
-    return _role(handles, "bare", handles.roster.actors, lambda n: (_play_bare, (handles,)))
+    return role(handles, "bare", handles.roster.actors, lambda n: (_play_bare, (handles,)))
 
 
-def _role(handles: Handles, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
+def role(handles: Handles, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
+    """A process that calls ``what(n)`` at its n-th start, and shows its beat in this row of the board."""
+
     def start(n: int) -> Child:
         target, arguments = what(n)
         return Child(name, target, arguments)
@@ -188,3 +200,9 @@ class System:
         self.pause(seconds)
         passed = time.monotonic() - begun
         return (self.steps - steps) / passed, (self.updates - updates) / passed
+
+
+def at_work(system: System, updates: int = 20) -> None:
+    """Wait until everybody does what it will go on doing."""
+    learned = system.handles.board.learned
+    system.until(lambda: bool((learned[:, 0] >= updates).all()), "all learners to be at work")

@@ -20,29 +20,20 @@ from typing import Any
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
 from motet._bench import _run as runs
 from motet._bench import _train_designs as designs
+from motet._bench._overlap import FOR_EVER, Work, balance
 from motet._bench._party import Party, Stage
-from motet._bench._system import (
-    System,
-    actor_roles,
-    bare_role,
-    hunt_handles,
-    learner_roles,
-    prefill,
-    serial_role,
-)
-from motet._engine import Handles, warm_up
+from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
+from motet._engine import Handles
 from motet.algorithms.dqn import DQNConfig
 from motet.supervisor import Role
 from motet.train import Settings as RunSettings
 
 __all__ = ["run"]
 
-FOR_EVER = 10**12
 WIDE = DQNConfig(hidden=(256, 256), batch_size=64, epsilon=0.05, capacity=50_000)
 NARROW = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=20_000)
 ROWS = 2_000
 """Rows in a replay that is filled before learners begin."""
-SLACK = 64.0
 SEEDS = (1, 2, 3)
 WANTED_RETURN = 350.0
 CONFIRMED_BY = 100
@@ -97,12 +88,6 @@ def _free(**more: Any) -> RunSettings:
     return RunSettings(steps=FOR_EVER, **more)
 
 
-def _at_work(system: System, updates: int = 20) -> None:
-    """Wait until everybody does what it will go on doing."""
-    learned = system.handles.board.learned
-    system.until(lambda: bool((learned[:, 0] >= updates).all()), "all learners to be at work")
-
-
 # ---- against the common design
 
 
@@ -112,7 +97,7 @@ def _against_locks(result: Result, settings: Settings) -> None:
     def motet(worlds: int) -> tuple[float, float]:
         handles = hunt_handles(2, WIDE, _free(learner_processes=2, worlds_per_actor=worlds))
         with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
-            _at_work(system)
+            at_work(system)
             return system.rates(seconds)
 
     with Stage(preload=("torch", "motet._bench._train_designs")) as stage:
@@ -145,7 +130,7 @@ def _against_bare(result: Result, settings: Settings) -> None:
     def measured(roles: Callable[[Handles], list[Role]]) -> float:
         handles = hunt_handles(1, WIDE, _free())
         with System(handles, [*roles(handles), *actor_roles(handles)]) as system:
-            _at_work(system)
+            at_work(system)
             system.until(lambda: system.steps > ROWS, "the actor to be at work")
             steps, updates = system.rates(_window(settings))
         result.facts.setdefault("actor_beside_learner_steps_s", []).append(steps)
@@ -162,55 +147,13 @@ def _against_bare(result: Result, settings: Settings) -> None:
 
 
 def _against_serial(result: Result, settings: Settings) -> None:
-    seconds = _window(settings)
-    pace, rate = (0.1, 1000.0) if settings.quick else _balance(seconds, result)
-    span = max(200.0, rate * 2 * seconds)
-    serial = RunSettings(steps=FOR_EVER, engine="serial", updates_per_step=pace, learner_processes=1)
-    processes = RunSettings(
-        steps=FOR_EVER, updates_per_step=pace, slack=max(SLACK, pace), learner_processes=1, actors=1
-    )
-    asks = {
-        "motet, processes": partial(_work, processes, lambda h: [*learner_roles(h), *actor_roles(h)], pace, span),
-        "motet, serial": partial(_work, serial, lambda h: [serial_role(h)], pace, span),
-    }
+    make, given, seconds = partial(hunt_handles, 2, NARROW), _free(learner_processes=1), _window(settings)
+    acting, learning = (5e-4, 5e-3) if settings.quick else balance(make, given, (0.02, 0.5), seconds)
+    work = Work(make, acting / learning, max(200.0, seconds / acting), given)
+    asks = {"motet, processes": work.overlapped, "motet, serial": work.in_turns}
     interleave(result, "work", asks, settings.repeats, warm=False)
-    result.facts.update(work_updates_per_step=pace, work_steps=span)
-
-
-def _balance(seconds: float, result: Result) -> tuple[float, float]:
-    """Updates per step for which the serial engine learns as long as it acts, and its steps per second then.
-
-    A step with r updates takes ``acting + r * learning``: two paces tell both.
-    """
-    times = {}
-    for pace in (0.02, 0.5):
-        found = []
-        for _ in range(3):
-            given = RunSettings(steps=FOR_EVER, engine="serial", updates_per_step=pace, learner_processes=1)
-            handles = hunt_handles(2, NARROW, given)
-            with System(handles, [serial_role(handles)]) as system:
-                _at_work(system, 5)
-                found.append(1 / system.rates(seconds)[0])
-        times[pace] = statistics.median(found)
-    learning = (times[0.5] - times[0.02]) / 0.48
-    acting = times[0.02] - 0.02 * learning
     result.facts.update(serial_turn_us=acting * 1e6, serial_update_us=learning * 1e6)
-    return acting / learning, 1 / (2 * acting)
-
-
-def _work(given: RunSettings, roles: Callable[[Handles], list[Role]], pace: float, span: float) -> float:
-    """Seconds for so many steps and their updates, from the time when all processes are at work."""
-    handles = hunt_handles(2, NARROW, given)
-    before = warm_up(handles.roster.parts[0].settings)
-    with System(handles, roles(handles)) as system:
-
-        def done() -> float:
-            return min(system.steps - before, int(handles.board.learned[0, 0]) / pace)
-
-        begun = system.until(lambda: done() >= 20 / pace, "all processes to be at work", 0.005)
-        first = done()
-        ended = system.until(lambda: done() >= first + span, "the work to be done", 0.01, 300.0)
-        return (ended - begun) * span / (done() - first)
+    result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
 
 
 # ---- several agents in one process
@@ -221,7 +164,7 @@ def _packed(result: Result, settings: Settings) -> None:
         handles = hunt_handles(8, NARROW, _free(learner_processes=processes))
         prefill(handles, ROWS)
         with System(handles, learner_roles(handles)) as system:
-            _at_work(system)
+            at_work(system)
             return system.rates(_window(settings))[1]
 
     asks = {"motet, packed": partial(measured, 2), "motet, one process each": partial(measured, 8)}
@@ -236,7 +179,7 @@ def _kills(result: Result, settings: Settings) -> None:
     handles = hunt_handles(2, WIDE, _free(learner_processes=2))
     samples: dict[str, list[float]] = {"restart": [], "before": [], "around": []}
     with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
-        _at_work(system)
+        at_work(system)
         for i in range(settings.repeats):
             before, _ = system.rates(3 * unit)
             steps, begun = system.steps, time.monotonic()

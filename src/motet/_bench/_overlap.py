@@ -1,0 +1,76 @@
+"""Acting and learning at the same time, against the same work in turns.
+
+Updates per step are chosen so that the serial engine spends as long acting as learning, where the gain can be largest:
+a step with r updates takes ``acting + r * learning``, so its speed at two paces tells both.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
+from motet._engine import Handles, warm_up
+from motet.supervisor import Role
+from motet.train import Settings as RunSettings
+
+__all__ = ["Work", "balance"]
+
+FOR_EVER = 10**12
+SLACK = 64.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """So many steps and their updates, done by either engine."""
+
+    make: Callable[[RunSettings], Handles]
+    """What the processes of a run with these settings share."""
+    pace: float
+    """Updates per step."""
+    span: float
+    """Steps."""
+    settings: RunSettings
+    """How both are played, but for engine and pace."""
+
+    def overlapped(self) -> float:
+        """Seconds with an actor and a learner."""
+        settings = replace(self.settings, updates_per_step=self.pace, slack=max(SLACK, self.pace))
+        return self._seconds(settings, lambda handles: [*learner_roles(handles), *actor_roles(handles)])
+
+    def in_turns(self) -> float:
+        """Seconds of the serial engine."""
+        settings = replace(self.settings, engine="serial", updates_per_step=self.pace)
+        return self._seconds(settings, lambda handles: [serial_role(handles)])
+
+    def _seconds(self, settings: RunSettings, roles: Callable[[Handles], list[Role]]) -> float:
+        """From the time when all processes are at work."""
+        handles = self.make(settings)
+        before = warm_up(handles.roster.parts[0].settings)
+        with System(handles, roles(handles)) as system:
+
+            def done() -> float:
+                return min(system.steps - before, int(handles.board.learned[0, 0]) / self.pace)
+
+            begun = system.until(lambda: done() >= 20 / self.pace, "all processes to be at work", 0.005)
+            first = done()
+            ended = system.until(lambda: done() >= first + self.span, "the work to be done", 0.01, 300.0)
+            return (ended - begun) * self.span / (done() - first)
+
+
+def balance(
+    make: Callable[[RunSettings], Handles], settings: RunSettings, paces: tuple[float, float], seconds: float
+) -> tuple[float, float]:
+    """Seconds of the serial engine for a step and for an update, from its speed at two paces."""
+    times = []
+    for pace in paces:
+        found = []
+        for _ in range(3):
+            handles = make(replace(settings, engine="serial", updates_per_step=pace))
+            with System(handles, [serial_role(handles)]) as system:
+                at_work(system, 5)
+                found.append(1 / system.rates(seconds)[0])
+        times.append(statistics.median(found))
+    learning = (times[1] - times[0]) / (paces[1] - paces[0])
+    return times[0] - paces[0] * learning, learning

@@ -1,0 +1,263 @@
+"""``motet bench collect``: actors and one trainer at the same time, TD3, prioritised replay, worlds stepped as arrays.
+
+The algorithm is TD3 with two hidden layers of 256 and batches of 256, the world is Pendulum-v1. One torch thread in
+every process, ours and theirs. Systems are started anew for each repeat, and what counts begins when all of their
+processes are at work.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave
+from motet._bench._hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
+from motet._bench._overlap import FOR_EVER, Work, balance
+from motet._bench._party import Missing, Stage
+from motet._bench._system import System, actor_roles, at_work, learner_roles, role
+from motet._engine import Handles, Learning, at_pace
+from motet._process import one_thread
+from motet.algorithm import StackedBatch
+from motet.algorithms.td3 import TD3Config
+from motet.replay import Replay, ReplaySpec
+from motet.train import Settings as RunSettings
+from motet.train import _roster
+
+__all__ = ["run"]
+
+HIDDEN, BATCH, RATE = (256, 256), 256, 3e-4
+CONFIG = TD3Config(hidden=HIDDEN, batch_size=BATCH, learning_rate=RATE, min_rows=1000)
+WORLDS = 8
+"""Worlds of the actor where acting costs something."""
+ROWS = 1_000_000
+"""Of the prioritised replay."""
+PEER_ENVS = 4
+"""Environments that stable-baselines3 steps together."""
+SB3, SB3_MANY = "stable-baselines3", f"stable-baselines3, {PEER_ENVS} envs"
+
+MEASURES = {
+    "work": Measure("The same steps and updates, acting and learning costing the same", "s"),
+    "busy": Measure("CPU time inside updates over the trainer's wall clock, one actor running (at least 0.9)", "1"),
+    "hockey": Measure("hockey, 256 worlds, both players look at every step", "steps/s"),
+    "td3": Measure("TD3 on Pendulum-v1, 256-256, batches of 256, one update per step", "steps/s"),
+    "per": Measure("Prioritised sampling and updating, as a share of an update (at most 0.05)", "1"),
+    "update": Measure("One update of TD3, sampling included", "us"),
+}
+
+COMPARISONS = {
+    "overlap_vs_blocking": Comparison("work", "motet, overlapped", "motet, in turns", 1.7),
+    "hockey_steps_per_s_vs_loop": Comparison("hockey", ARRAYS, LOOP, 50),
+    "td3_vs_sb3": Comparison("td3", "motet", SB3, 1.3),
+    "td3_vs_sb3_many": Comparison("td3", "motet", SB3_MANY),
+}
+
+AMOUNTS = {"learner_busy": Amount("busy", "motet"), "per_cost": Amount("per", "motet", 0.05)}
+
+
+def run(settings: Settings) -> Result:
+    """Measure everything."""
+    one_thread()
+    result = Result("collect", MEASURES, COMPARISONS, amounts=AMOUNTS)
+    for part in (_overlap, _busy, _against_sb3, _priorities, _hockey):
+        part(result, settings)
+    return result
+
+
+def _window(settings: Settings) -> float:
+    """A system is more than a part: it is given five times as long, 2 s by default."""
+    return 5 * settings.seconds
+
+
+def _pendulum() -> Any:
+    import gymnasium
+
+    return gymnasium.make("Pendulum-v1")
+
+
+def _handles(settings: RunSettings) -> Handles:
+    return Handles(_roster(_pendulum, CONFIG, settings))
+
+
+# ---- overlapped, and in turns
+
+
+def _overlap(result: Result, settings: Settings) -> None:
+    given, seconds = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS), _window(settings)
+    acting, learning = (5e-5, 5e-3) if settings.quick else balance(_handles, given, (0.001, 0.02), seconds)
+    work = Work(_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given)
+    asks = {"motet, overlapped": work.overlapped, "motet, in turns": work.in_turns}
+    interleave(result, "work", asks, settings.repeats, warm=False)
+    result.facts.update(serial_step_us=acting * 1e6, serial_update_us=learning * 1e6)
+    result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
+
+
+# ---- what the trainer does with its time
+
+
+def _busy(result: Result, settings: Settings) -> None:
+    def measured() -> float:
+        handles = _handles(RunSettings(steps=FOR_EVER))
+        learner = role(handles, "learner-0", handles.roster.actors, lambda _: (_play_timed, (handles,)))
+        with System(handles, [learner, *actor_roles(handles)]) as system:
+            at_work(system)
+            before, begun = handles.board.learned[0].copy(), system.steps
+            system.pause(_window(settings))
+            after = handles.board.learned[0].copy()
+        wall_s = (int(after[7]) - int(before[7])) * 1e-9
+        facts = (("learner_updates_s", int(after[0]) - int(before[0])), ("actor_steps_s", system.steps - begun))
+        for name, count in facts:
+            result.facts.setdefault(name, []).append(count / wall_s)
+        return (int(after[6]) - int(before[6])) * 1e-9 / wall_s
+
+    interleave(result, "busy", {"motet": measured}, settings.repeats, warm=False)
+
+
+def _play_timed(handles: Handles) -> None:
+    """A learner as in a run; its CPU time inside updates, and the time of the newest one, stand on the board."""
+    board, pulse = handles.board, handles.board.pulse(handles.roster.actors)
+    pulse.start(os.getpid())
+    learning = Learning(handles, 0)
+    update, row = learning.algorithm.update, board.learned[0]
+
+    def timed(batch: Any, steps: Any) -> Any:
+        begun = time.thread_time_ns()
+        result = update(batch, steps)
+        row[6] += time.thread_time_ns() - begun
+        row[7] = time.monotonic_ns()
+        return result
+
+    learning.algorithm.update = timed  # type: ignore[method-assign]
+    learning.begin()
+    at_pace(handles, [learning], pulse)
+    learning.end()
+
+
+# ---- against stable-baselines3
+
+
+def _against_sb3(result: Result, settings: Settings) -> None:
+    seconds = 2 * _window(settings)
+
+    def motet() -> float:
+        handles = _handles(RunSettings(steps=FOR_EVER, updates_per_step=1.0))
+        with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+            at_work(system)
+            steps, updates = system.rates(seconds)
+        result.facts.setdefault("motet_updates_per_step", []).append(updates / max(steps, 1e-9))
+        return steps
+
+    asks: dict[str, Callable[[], float]] = {"motet": motet}
+    with Stage(preload=("torch",)) as stage:
+        for name, envs in ((SB3, 1), (SB3_MANY, PEER_ENVS)):
+            try:
+                peer = stage.party(Peer, envs)
+            except Missing as missing:
+                result.skipped[name] = str(missing)
+                continue
+            asks[name] = partial(peer.call, "run", seconds)
+        interleave(result, "td3", asks, settings.repeats, warm=not settings.quick)
+
+
+class Peer:
+    """TD3 of stable-baselines3 with the same networks, batches and updates per step.
+
+    Several environments are stepped together, and as many updates follow: what its guide recommends for speed.
+    """
+
+    def __init__(self, envs: int) -> None:
+        try:
+            from stable_baselines3 import TD3
+            from stable_baselines3.common.env_util import make_vec_env
+            from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
+        except ImportError as error:
+            raise Missing(f"not installed ({error}); pip install 'motet[bench]'") from error
+        one = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
+        self._model = TD3(
+            "MlpPolicy",
+            make_vec_env("Pendulum-v1", envs),
+            policy_kwargs={"net_arch": list(HIDDEN)},
+            batch_size=BATCH,
+            buffer_size=CONFIG.capacity,
+            learning_rate=RATE,
+            learning_starts=BATCH + envs,
+            train_freq=1,
+            gradient_steps=-1,
+            action_noise=VectorizedActionNoise(one, envs) if envs > 1 else one,
+            device="cpu",
+        )
+        self._model.learn(BATCH + 10 * envs)
+
+    def run(self, seconds: float) -> float:
+        """Steps per second, of all environments together."""
+        model, begun, before = self._model, time.perf_counter(), self._model.num_timesteps
+        model.learn(10**9, callback=lambda *_: time.perf_counter() < begun + seconds, reset_num_timesteps=False)
+        return float((model.num_timesteps - before) / (time.perf_counter() - begun))
+
+
+# ---- prioritised replay
+
+
+def _priorities(result: Result, settings: Settings) -> None:
+    learner = _Prioritised(2000 if settings.quick else ROWS)
+
+    def measured() -> float:
+        share, total_us = learner.share(_window(settings) / 2)
+        result.samples.setdefault("update", {}).setdefault("motet, prioritised", []).append(total_us)
+        return share
+
+    interleave(result, "per", {"motet": measured}, settings.repeats, warm=False)
+
+
+class _Prioritised:
+    """A learner's update of hockey's rows (18 floats seen, 4 done) by priority, with a full replay."""
+
+    def __init__(self, rows: int) -> None:
+        from gymnasium.spaces import Box
+
+        spaces = Box(-np.inf, np.inf, (18,)), Box(-1, 1, (4,))
+        config = TD3Config(hidden=HIDDEN, batch_size=BATCH, capacity=rows, prioritised=True)
+        self._td3 = config.build(*spaces, agents=1, seeds=[0])
+        settings = config.replay(*spaces)
+        self._batch = StackedBatch.zeros(*spaces, settings, agents=1)
+        replay, rng = Replay(ReplaySpec(*spaces, capacity=rows)), np.random.default_rng(0)
+        writer = replay.writer()
+        for first in range(0, rows, 10_000):
+            n = min(10_000, rows - first)
+            seen = rng.standard_normal((n, 18), np.float32)
+            writer.append_many(seen, rng.uniform(-1, 1, (n, 4)).astype(np.float32), seen[:, 0].copy())
+        self._reader = replay.reader(prioritised=True, alpha=config.alpha)
+        arrays = {
+            "observation": self._batch.observation, "next_observation": self._batch.next_observation,
+            "action": self._batch.action, "reward": self._batch.reward, "discount": self._batch.discount,
+            "weight": self._batch.weight, "version": self._batch.version,
+        }  # fmt: skip
+        self._drawn = self._reader.batch(BATCH, 0, lambda name, shape, dtype: arrays[name][0])
+
+    def share(self, seconds: float) -> tuple[float, float]:
+        """Of an update's time, what sampling and new priorities took; and that time in us, on average."""
+        clock, replay_s, updates, begun = time.perf_counter, 0.0, 0, time.perf_counter()
+        while clock() < begun + seconds or updates < 10:
+            start = clock()
+            self._reader.sample(BATCH, beta=0.4, into=self._drawn)
+            drawn = clock()
+            update = self._td3.update(self._batch, [0])
+            learnt = clock()
+            assert update.priorities is not None
+            self._reader.update(self._drawn, update.priorities[0])
+            replay_s += drawn - start + clock() - learnt
+            updates += 1
+        total = clock() - begun
+        return replay_s / total, total / updates * 1e6
+
+
+# ---- worlds as arrays
+
+
+def _hockey(result: Result, settings: Settings) -> None:
+    asks = hockey_steps_per_s_vs_loop(settings.seconds * 2)
+    interleave(result, "hockey", asks, settings.repeats, warm=not settings.quick)
