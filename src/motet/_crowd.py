@@ -60,11 +60,17 @@ class Crowd(Protocol):
     """How many."""
     lanes: Places
     """``[worlds]``: where the rows of the present episodes go."""
-    over: list[int]
-    """Worlds that wait for a reset."""
-    broken: list[int]
-    """Worlds that raised and were made anew since somebody last emptied this list; they are ``over`` too."""
     can_save: bool
+
+    @property
+    def over(self) -> list[int]:
+        """Worlds that wait for a reset."""
+        ...
+
+    @property
+    def broken(self) -> list[int]:
+        """Worlds that raised and were made anew since somebody last emptied this list; they are ``over`` too."""
+        ...
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""

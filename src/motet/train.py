@@ -28,9 +28,11 @@ from motet._evaluator import play_evaluator
 from motet._process import Child, Portable, check_main_guard, interrupts
 from motet._runs import hold
 from motet._serial import Serial
+from motet._versus import SelfPlay
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import ChildError, MotetError, SettingError, WorldError
+from motet.league import PLAYER, League
 from motet.metrics import Snapshot, Watch
 from motet.pace import Pace
 from motet.supervisor import Limits, Role, Supervisor
@@ -103,6 +105,10 @@ class Settings:
     """Make a world anew when it raises, instead of ending the run."""
     checked: bool = False
     """Debugging: checksum every row and every version, and verify them on reading."""
+    self_play: bool = False
+    """One player learns to play both sides of a two-player world, against the league."""
+    league: League = field(default_factory=League)
+    """Whom it meets in self-play."""
     limits: Limits = field(default_factory=Limits)
     """When processes are restarted, and when the run gives up."""
 
@@ -118,6 +124,10 @@ class Settings:
             raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
         if self.evaluate_every is not None and self.engine == "serial":
             raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
+        if self.self_play and self.evaluate_every is not None:
+            raise SettingError("evaluate_every: self-play shows win rates against every opponent; evaluate afterwards")
+        if not self.self_play and self.league != League():
+            raise SettingError("league: given without self_play, which it is for")
         if self.max_lag_versions is not None and self.max_lag_versions < 0:
             raise SettingError(f"max_lag_versions: given {self.max_lag_versions}, expected 0 or more, or None")
         if self.seconds is not None and not self.seconds > 0:
@@ -256,19 +266,22 @@ def _play(
 
 def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
     factory = world_factory(world)
-    probe = as_world(_made(factory))
+    made = _made(factory)
+    probe = as_world(made)
     probe.reset(settings.seed)
-    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(probe.agents, algorithm)
-    if set(given) != set(probe.agents):
-        raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(probe.agents)}")
+    names = (PLAYER,) if settings.self_play else probe.agents
+    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(names, algorithm)
+    if set(given) != set(names):
+        raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(names)}")
     having_masks = masked_agents(probe)
     parts = []
-    for i, name in enumerate(probe.agents):
+    for i, name in enumerate(names):
         chosen = algorithm_config(given[name])
         spaces = probe.observation_spaces[i], probe.action_spaces[i]
         masked = i in having_masks
         replay = chosen.replay(*spaces, masked=masked)
         parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
+    self_play = _self_play(made, probe, parts[0], settings.league) if settings.self_play else None
     probe.close()
     stacks, processes = _share_out(parts, settings)
     return Roster(
@@ -287,7 +300,23 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         slots=1 if settings.publish == "snapshot" else 2,
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,
+        self_play=self_play,
     )
+
+
+def _self_play(made: Any, world: World, part: Part, league: League) -> SelfPlay:
+    """Self-play in this world, if it is one for it."""
+    if len(world.agents) != 2:
+        raise SettingError(f"self_play: the world has the agents {list(world.agents)}, expected two players")
+    for what, spaces in (("observation", world.observation_spaces), ("action", world.action_spaces)):
+        if spaces[0] != spaces[1]:
+            raise SettingError(
+                f"self_play: the players' {what} spaces are {spaces[0]} and {spaces[1]}, expected equal ones: one "
+                "policy plays both sides"
+            )
+    if part.settings.n_frames > 1:
+        raise SettingError(f"n_frames: given {part.settings.n_frames}, expected 1 in self-play")
+    return SelfPlay.of(made, league, lambda path: _import(path, "anchors", []))
 
 
 def _pace(parts: Sequence[Part], settings: Settings) -> Pace:

@@ -53,6 +53,8 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     1
     """
 
+    winning_margin: ClassVar[float] = 10.0
+    """Who earns more than this beyond the other has won: a goal lies between them, not only distance to the puck."""
     metadata: ClassVar[dict[str, Any]] = {"name": "hockey_v0", "render_modes": ["rgb_array"], "render_fps": 50}
 
     scripted: ClassVar[Mapping[str, Callable[[], Policy]]] = MappingProxyType({"weak": Weak, "strong": Strong})

@@ -1,0 +1,325 @@
+"""Versus: two-player worlds in which the league plays one side; to the actor they are worlds of one agent.
+
+Flows in: the actions of the player. Flows out: what the player sees on whichever side it sits, and what it earns; to
+the league, how the games end. The actor knows nothing of opponents, so their rows go nowhere. Sides change from episode
+to episode, opponents after a block of them; rows of games against anchors and of all others go to lanes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._crowd import Crowd, Ending, Places, Turn
+from motet._process import Portable
+from motet.algorithm import Behaviour, Nest, map_nest
+from motet.errors import SettingError
+from motet.league import NEWEST, Draw, League, Results, anchor
+from motet.policy import Policy
+
+__all__ = ["Frozen", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
+
+Masks = npt.NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class SelfPlay:
+    """Self-play as a run has it: the league's settings, resolved, and its anchors."""
+
+    league: League
+    anchors: tuple[str, ...]
+    """Their names."""
+    makers: tuple[Portable, ...]
+    """And what makes each."""
+    margin: float
+
+    @classmethod
+    def of(cls, world: Any, league: League, find: Callable[[str], Any]) -> SelfPlay:
+        """For an environment; ``find`` imports what is named ``module:attribute``."""
+        scripted: Mapping[str, Any] = getattr(world, "scripted", {})
+        names = tuple(scripted) if league.anchors is None else league.anchors
+        for name in names:
+            if name not in scripted and ":" not in name:
+                known = f"one of {', '.join(scripted)}, or " if scripted else ""
+                raise SettingError(
+                    f"anchors: given {name!r}, expected {known}'module:attribute' of what makes a policy"
+                )
+        makers = tuple(Portable(scripted[name] if name in scripted else find(name)) for name in names)
+        margin = float(getattr(world, "winning_margin", 0.0)) if league.margin is None else league.margin
+        return cls(league, names, makers, margin)
+
+    def partitions(self, once: bool) -> dict[str, float]:
+        """The partitions of the player's replay with their shares of a batch; rows that are read once have one."""
+        if once or not self.anchors:
+            return {"": 1.0}
+        return {"anchor": self.league.anchor_batch_share, "pool": 1.0 - self.league.anchor_batch_share}
+
+
+class Opponent(Protocol):
+    """Who plays the other side, in some of the worlds."""
+
+    def begin(self, world: int, seed: int) -> None:
+        """A game begins."""
+        ...
+
+    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+        """The actions in these worlds, ``[len(at), ...]``."""
+        ...
+
+
+class Scripted:
+    """An anchor: a policy for each world, or one for all if it can play many at once (``act_many``)."""
+
+    def __init__(self, make: Callable[[], Policy]) -> None:
+        self._make, self._policies = make, dict[int, Any]()
+        first: Any = make()
+        self._all: Callable[[Any], Any] | None = getattr(first, "act_many", None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a state that nobody could write down."""
+        return self._all is None
+
+    def begin(self, world: int, seed: int) -> None:
+        """A game begins."""
+        if self._all is None:
+            if world not in self._policies:
+                self._policies[world] = self._make()
+            self._policies[world].reset(seed)
+
+    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+        """The actions in these worlds."""
+        if self._all is not None:
+            return np.asarray(self._all(observations))
+        actions = []
+        for i, world in enumerate(at.tolist()):
+            seen = map_nest(lambda array: array[i], observations)  # noqa: B023 (called at once)
+            actions.append(self._policies[world].act(seen, None if masks is None else masks[i]))
+        return np.stack(actions)
+
+
+class Frozen:
+    """A snapshot of the player."""
+
+    def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        self._behaviour, self.weights = behaviour, weights
+        behaviour.load(weights, header)
+
+    def begin(self, world: int, seed: int) -> None:
+        """A game begins."""
+
+    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+        """The actions in these worlds, without exploration."""
+        return self._behaviour.act(observations, masks, explore=False)[0]
+
+
+class Newest:
+    """The player as it is now: takes the newest version whenever a game begins."""
+
+    def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
+        self._behaviour, self._subscriber, self._header = behaviour, subscriber, header
+
+    def begin(self, world: int, seed: int) -> None:
+        """A game begins."""
+        reader = self._subscriber
+        if reader.refresh() if reader.version else reader.catch_up(0, timeout_s=60.0):
+            self._behaviour.load(reader.weights, {name: reader[name] for name in self._header})
+
+    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+        """The actions in these worlds, without exploration."""
+        return self._behaviour.act(observations, masks, explore=False)[0]
+
+    def get_state(self) -> Any:
+        """The version that plays now."""
+        reader = self._subscriber
+        if not reader.version:
+            return None
+        return reader.weights.copy(), {name: np.array(reader[name]) for name in self._header}
+
+    def set_state(self, state: Any) -> None:
+        """Go on with it until the next game."""
+        if state is not None:
+            weights, header = state
+            self._behaviour.load(weights, {name: value[()] for name, value in header.items()})
+
+
+class Versus:
+    """A crowd of two-player worlds as a crowd of one-player ones.
+
+    Args:
+        crowd: the worlds.
+        draw: whom to meet.
+        results: where to tell how games ended.
+        anchors: by their order in the league.
+        newest: the player itself.
+        freeze: makes an opponent of a snapshot's weights.
+        chance: a number from 0 to 1 for the n-th draw of a world, ``chance(world, n)``.
+        block: episodes against one opponent.
+        margin: who earns more than this beyond the other has won.
+        apart: whether games against anchors have lanes of their own: the first of two for each world.
+    """
+
+    def __init__(
+        self,
+        crowd: Crowd,
+        draw: Draw,
+        results: Results,
+        anchors: Sequence[Scripted],
+        newest: Newest,
+        freeze: Callable[[npt.NDArray[np.float32]], Frozen],
+        chance: Callable[[int, int], float],
+        block: int,
+        margin: float,
+        apart: bool,
+    ) -> None:
+        self._crowd, self._draw, self._results, self._freeze, self._chance = crowd, draw, results, freeze, chance
+        self._block, self._margin, self._apart = block, margin, apart
+        self._known: dict[int, Opponent] = {anchor(i): opponent for i, opponent in enumerate(anchors)}
+        self._known[NEWEST] = self._newest = newest
+        self.worlds = crowd.worlds
+        self.lanes = np.arange(self.worlds)
+        self.can_save = crowd.can_save and not any(opponent.remembers for opponent in anchors)
+        self._begun = np.zeros(self.worlds, np.int64)  # episodes
+        self._side = np.zeros(self.worlds, np.int64)  # where the player sits
+        self._met = np.zeros(self.worlds, np.int64)  # the number of the opponent
+        self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent
+        self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
+
+    @property
+    def over(self) -> list[int]:
+        """Worlds that wait for a reset."""
+        return self._crowd.over
+
+    @property
+    def broken(self) -> list[int]:
+        """Worlds that raised and were made anew."""
+        return self._crowd.broken
+
+    def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin an episode in each of these worlds: the other side, and perhaps another opponent."""
+        for world, seed in zip(at, seeds, strict=True):
+            block, episode = divmod(int(self._begun[world]), self._block)
+            if episode == 0:
+                self._meet(world, block)
+            self._known[int(self._met[world])].begin(world, seed)
+        self._side[at] = self._begun[at] % 2
+        self._begun[at] += 1
+        self._ahead[at] = 0.0
+        self._crowd.reset(at, seeds)
+
+    def _meet(self, world: int, block: int) -> None:
+        number = self._draw.opponent(self._chance(world, block))
+        if number not in self._known:
+            self._known[number] = self._freeze(self._draw.weights(number))
+        self._met[world] = number
+        self.lanes[world] = world + (self.worlds if self._apart and number >= NEWEST else 0)
+        for gone in [n for n in self._known if n > NEWEST and n not in self._met]:
+            del self._known[gone]
+
+    def look(self) -> list[Turn]:
+        """The player's turn, wherever it has one."""
+        self._turns = []
+        mine = []
+        for turn in self._crowd.look():
+            player = self._side[turn.at] == turn.agent
+            self._ahead[turn.at] += np.where(player, turn.reward, -turn.reward)
+            self._turns.append((turn, player))
+            if player.any():
+                mine.append(_rows(turn, player))
+        if not mine:
+            return []
+        at, seen, reward, mask = _joined(mine)
+        return [Turn(0, at, seen, reward, mask)]
+
+    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
+        """Play the player's actions and the opponents'."""
+        place = np.zeros(self.worlds, np.int64)
+        theirs: npt.NDArray[Any] | None = None
+        if actions:
+            (theirs,) = actions
+            place[np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))] = np.arange(len(theirs))
+        played = [self._both(turn, player, theirs, place) for turn, player in self._turns]
+        return self._ends(self._crowd.act(played))
+
+    def _both(
+        self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Places
+    ) -> npt.NDArray[Any]:
+        """The actions of one seat: the player's where it sits there, else the opponents'."""
+        parts: list[tuple[Places, npt.NDArray[Any]]] = []
+        if theirs is not None and player.any():
+            rows = np.flatnonzero(player)
+            parts.append((rows, theirs[place[turn.at[rows]]]))
+        met = self._met[turn.at]
+        for number in np.unique(met[~player]).tolist():
+            rows = np.flatnonzero((met == number) & ~player)
+            seen = map_nest(lambda array: np.ascontiguousarray(array[rows]), turn.observation)  # noqa: B023
+            masks = None if turn.mask is None else turn.mask[rows]
+            parts.append((rows, self._known[number].act(turn.at[rows], seen, masks)))
+        first = theirs if theirs is not None else parts[0][1]
+        chosen = np.empty((len(turn.at), *first.shape[1:]), first.dtype)
+        for rows, actions in parts:
+            chosen[rows] = actions
+        return chosen
+
+    def _ends(self, endings: Sequence[Ending]) -> list[Ending]:
+        mine = []
+        ended: set[int] = set()
+        for ending in endings:
+            player = self._side[ending.at] == ending.agent
+            self._ahead[ending.at] += np.where(player, ending.reward, -ending.reward)
+            ended.update(ending.at.tolist())
+            if player.any():
+                mine.append(ending._replace(
+                    at=ending.at[player], terminated=ending.terminated[player], truncated=ending.truncated[player],
+                    reward=ending.reward[player], observation=map_nest(lambda a: a[player], ending.observation),  # noqa: B023
+                ))  # fmt: skip
+        for world in sorted(ended.intersection(self._crowd.over)):
+            self._results.tell(int(self._met[world]), float(self._ahead[world]), self._margin)
+        return [ending._replace(agent=0) for ending in mine]
+
+    def get_state(self) -> Any:
+        """The worlds, who sits where, and the opponents that may be gone from the pool."""
+        frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
+        rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
+        return self._crowd.get_state(), rows, frozen, self._newest.get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Go on from there."""
+        inner, rows, frozen, newest = state
+        self._crowd.set_state(inner)
+        for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
+            row[...] = kept
+        for number, weights in frozen.items():
+            self._known[number] = self._freeze(weights)
+        self._newest.set_state(newest)
+
+
+def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> tuple[Any, ...]:
+    mask = None if turn.mask is None else turn.mask[player]
+    return turn.at[player], map_nest(lambda array: array[player], turn.observation), turn.reward[player], mask
+
+
+def _joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The rows of one or two seats in the order of the worlds."""
+    if len(parts) == 1:
+        at, seen, reward, mask = parts[0]
+    else:
+        at, seen, reward, mask = (_concatenated(column) for column in zip(*parts, strict=True))
+    order = np.argsort(at)
+    pick = lambda array: np.ascontiguousarray(array[order])  # noqa: E731
+    return at[order], map_nest(pick, seen), reward[order], None if mask is None else mask[order]
+
+
+def _concatenated(column: tuple[Any, ...]) -> Any:
+    first = column[0]
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return {key: _concatenated(tuple(part[key] for part in column)) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenated(parts) for parts in zip(*column, strict=True))
+    return np.concatenate(column)
