@@ -1,6 +1,7 @@
 """What the display shows, at the sizes that people have."""
 
 import io
+import re
 import threading
 
 import pytest
@@ -30,6 +31,7 @@ def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, 
             lag_steps=120.0,
             broken=0,
             metrics={"loss": 0.0123},
+            restarts=restarts,
         )
         for i in range(agents)
     ]
@@ -52,16 +54,18 @@ def test_frame_fits_and_names_everything(width, agents):
     history = History()
     for t in range(1, 30):
         history.add(snapshot(float(t), agents, reward=float(t * t)))
+    text = text_of(frame(snapshot(30.0, agents), history, "title", width), width)
+    assert "▁" in text and "█" in text and "restarts" not in text
     text = text_of(frame(snapshot(30.0, agents, restarts=2), history, "title", width), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == 1 + 1 + agents + (agents > 1) + 1 + 1
-    for word in ("return", "loss", "steps/s", "upd/s", "replay", "version", "lag"):
+    for word in ("return", "loss", "steps/s", "upd/s", "replay", "version", "lag", "restarts"):
         assert word in lines[1]
+    assert all(re.search(rf"agent_{i}\b.* 2 *$", text, re.M) for i in range(agents)), "restarts of each agent"
     assert all(f"agent_{i}" in text for i in range(agents))
     for value in ("0.012", "1.23k", "98.7", "42%", "120", "30,000 of 100,000 steps", "30%", "left", "(2 restarts)"):
         assert value in text.replace("\N{NO-BREAK SPACE}", " ")
-    assert "▁" in text and "█" in text
 
 
 def test_frame_of_many_agents_is_cut_to_the_terminal():

@@ -38,6 +38,7 @@ class Killer:
         self.versions.append([row.version for row in snapshot.agents])
         self.updates.append([row.updates for row in snapshot.agents])
         self.pids.update((row.name, row.pid) for row in snapshot.processes if row.pid)
+        self.restarts = {row.name: row.restarts for row in snapshot.agents}
         rows = [row for row in snapshot.processes if self._choose(row) and row.pid > 1 and not row.done]
         ready = time.monotonic() - self._last > self._pause_s and min(row.updates for row in snapshot.agents) > 20
         if rows and ready and len(self.sent) < self._most:
@@ -68,6 +69,7 @@ def test_a_killed_learner_is_restarted_alone_and_goes_on(no_leaks):
     result = run(killer, paced())
     assert result.state == "done"
     assert result.restarts == len(killer.sent) >= 1
+    assert killer.restarts == {"agent_0": 0, "agent_1": result.restarts}, "of the learner of each agent"
     assert len({pid for name, pid in killer.pids if name == "learner-1"}) > 1
     assert len({pid for name, pid in killer.pids if name in ("actor-0", "learner-0")}) == 2
     # Updates since the last version are lost, never more: publish_every is 10.

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._runs import is_alive, read_lines, read_status, snapshot_from
+from motet._statistics import student
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import AgentRow, Snapshot
@@ -29,7 +30,7 @@ Table = dict[str, Array]
 
 _SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
 _LAGS = ("lag_versions", "lag_steps")
-_PLACES = {"steps", "updates", "version", *_LAGS}
+_PLACES = {"steps", "updates", "version", "restarts", *_LAGS}  # restarts are told of processes
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _PLACES)
 """What is counted for an agent, from 0 in each session."""
 
@@ -264,13 +265,6 @@ def thinned(x: Array, y: Array, points: int = 240) -> tuple[Array, Array]:
     return x, y
 
 
-# Quantiles of Student's t for an interval of 95 %, by degrees of freedom from 1 on.
-# fmt: off
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-      2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-# fmt: on
-
-
 def interval(values: Array) -> tuple[Array, Array, Array]:
     """Mean over the first axis, and its 95 % interval by Student's t; for two values their range.
 
@@ -291,6 +285,4 @@ def extent(values: Array) -> tuple[Array, Array, Array]:
 
 def _t(n: int) -> float:
     """Of n values; infinite for a single one."""
-    if n < 2:
-        return math.inf
-    return _T[n - 2] if n - 2 < len(_T) else 1.96 + 2.4 / (n - 1)
+    return student(0.95, n - 1) if n > 1 else math.inf

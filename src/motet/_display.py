@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -128,12 +128,13 @@ def _agents(
     snapshot: Snapshot, shown: Sequence[AgentRow], history: History, width: int, ascii_only: bool
 ) -> RenderableType:
     wide = width >= 110
-    bars, trend = (_PLAIN_BARS if ascii_only else _BARS), (24 if wide else 8)
+    bars = _PLAIN_BARS if ascii_only else _BARS
+    more = [name for name in ("stage", "forced", "restarts") if any(getattr(row, name) for row in snapshot.agents)]
+    trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # what is rare takes its room
+    columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
+    columns += [*(["episodes", "updates"] if wide else []), *more]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
     table.add_column("agent", style="cyan", no_wrap=True, max_width=24 if wide else 10, overflow="ellipsis")
-    columns = ["return", "trend", "loss", "steps/s", "upd/s", "replay", "version", "lag"]
-    columns += ["episodes", "updates"] if wide else []
-    columns += [name for name in ("stage", "forced") if any(getattr(row, name) for row in snapshot.agents)]
     for name in columns:
         left = name == "trend"
         table.add_column(
@@ -143,31 +144,36 @@ def _agents(
             min_width={"trend": trend, "return": 7, "loss": 7}.get(name, 5),
         )
 
+    def add(title: str | Text, cells: Mapping[str, str | Text], style: str = "") -> None:
+        table.add_row(title, *(cells.get(name, "") for name in columns), style=style)
+
     for row in shown:
-        cells: list[str | Text] = [
-            Text(short(row.mean_return), style="bold"),
-            Text(sparkline(history.returns([row]), trend, bars), style="green"),
-            short(row.metrics.get("loss")),
-            short(row.steps_per_s),
-            short(row.updates_per_s),
-            f"{row.replay_fill:.0%}",
-            short(float(row.version)),
-            short(row.lag_steps),
-        ]
-        more = {"episodes": short(float(row.episodes)), "updates": short(float(row.updates))}
-        more |= {"stage": row.stage, "forced": short(float(row.forced))}
-        table.add_row(row.name, *cells, *(more[name] for name in columns[len(cells) :]))
+        cells: dict[str, str | Text] = {
+            "return": Text(short(row.mean_return), style="bold"),
+            "trend": Text(sparkline(history.returns([row]), max(trend, 1), bars), style="green"),
+            "loss": short(row.metrics.get("loss")),
+            "steps/s": short(row.steps_per_s),
+            "upd/s": short(row.updates_per_s),
+            "replay": f"{row.replay_fill:.0%}",
+            "version": short(float(row.version)),
+            "lag": short(row.lag_steps),
+            "episodes": short(float(row.episodes)),
+            "updates": short(float(row.updates)),
+            "stage": row.stage,
+            "forced": short(float(row.forced)),
+            "restarts": Text(short(float(row.restarts)), style="yellow" if row.restarts else ""),
+        }
+        add(row.name, cells)
     if len(snapshot.agents) > 1:
         returns = [row.mean_return for row in snapshot.agents]
         known = [value for value in returns if value is not None]
-        cells = [
-            Text(short(sum(known) if len(known) == len(returns) else None), style="bold"),
-            Text(sparkline(history.returns(snapshot.agents), trend, bars), style="green"),
-            "",
-            short(snapshot.steps_per_s),
-            short(sum(row.updates_per_s for row in snapshot.agents)),
-        ]
-        table.add_row(Text("together", style="not cyan"), *cells, *[""] * (len(columns) - len(cells)), style="dim")
+        cells = {
+            "return": Text(short(sum(known) if len(known) == len(returns) else None), style="bold"),
+            "trend": Text(sparkline(history.returns(snapshot.agents), max(trend, 1), bars), style="green"),
+            "steps/s": short(snapshot.steps_per_s),
+            "upd/s": short(sum(row.updates_per_s for row in snapshot.agents)),
+        }
+        add(Text("together", style="not cyan"), cells, "dim")
     return table
 
 

@@ -46,6 +46,8 @@ class AgentRow:
     """Of its algorithm's stages, where there are several."""
     forced: int = 0
     """How often an actor was too far behind and had to take the newest version."""
+    restarts: int = 0
+    """Of the process that learns for it."""
 
 
 @dataclass
@@ -150,7 +152,15 @@ class Watch:
             metrics=handles.board.read_metrics(i),
             stage=stages[int(handles.board.learned[stack, 5])] if len(stages) > 1 else "",
             forced=int(episodes[:, 6].sum()),
+            restarts=self._restarts(stack),
         )
+
+    def _restarts(self, stack: int) -> int:
+        """Of the process that has this stack; the serial engine has none."""
+        roster = self._handles.roster
+        process = next(i for i, stacks in enumerate(roster.processes) if stack in stacks)
+        place = roster.actors + process
+        return self._roles[place].total_restarts if place < len(self._roles) else 0
 
     def _process(self, i: int, role: Role, now: float) -> ProcessRow:
         beat, waits, pid, _ = self._handles.board.alive[i, :4]
