@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from browser import dom
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from motet._charts import Bar, Line, bars, histogram, lines, strips, ticks
@@ -83,7 +83,7 @@ class Seen(HTMLParser):
 USUAL = Seen(everything("word"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(min_size=1, max_size=40) | st.sampled_from([EVIL, "\x00\x1b[2J", "\udcff", "\u202eabc", "]]>", "-->"]))
 def test_whatever_is_given_is_text(word):
     made = everything(word)
@@ -186,7 +186,7 @@ def test_any_numbers_can_be_drawn(scale, kind):
             assert ("nothing to draw" in text) == (not any(map(math.isfinite, ys)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(-1e9, 1e9), st.floats(1e-9, 1e9))
 def test_ticks_are_few_round_and_inside(low, span):
     high = low + span
