@@ -21,7 +21,7 @@ from motet import _native
 from motet.algorithm import Nest, Space, map_space
 from motet.errors import SettingError
 
-__all__ = ["Block", "Encoder", "Network"]
+__all__ = ["Block", "Encoder", "Network", "orthogonal"]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,16 @@ class Block:
     ) -> None:
         """Draw weights with orthogonal rows or columns times a gain, the last layer with its own; biases are zero."""
         for n_in, n_out, weight, bias in self.layers:
-            tall = np.linalg.qr(rng.standard_normal((max(n_in, n_out), min(n_in, n_out))))
-            signed = tall.Q * np.sign(np.diagonal(tall.R))
-            matrix = signed if n_out >= n_in else signed.T
+            matrix = orthogonal(rng, n_out, n_in)
             flat[weight:bias] = (matrix * (last_gain if bias + n_out == self.end else gain)).ravel()
             flat[bias : bias + n_out] = 0
+
+
+def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float64]:
+    """A random matrix whose rows, or columns if there are fewer of them, are orthogonal and of length 1."""
+    tall = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    signed: npt.NDArray[np.float64] = tall.Q * np.sign(np.diagonal(tall.R))
+    return signed if rows >= columns else signed.T
 
 
 class Network:

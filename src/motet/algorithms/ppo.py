@@ -14,7 +14,8 @@ the values' targets are ``V(t) + w(t) * A(t)``, and the policy climbs ``w * min(
 the clip measures from where the update begins, whoever acted. Without a lag ``mu`` is ``p``, all weights are 1, and
 this is generalised advantage estimation and PPO as it is usually written.
 
-An agent's row is ``statistics, policy, log-deviations (all published) | critic | first moments | second moments |
+Pictures are seen through convolutions that policy and critic share; otherwise they have nothing in common. An agent's
+row is ``statistics, convolutions, policy, log-deviations (published) | critic | first moments | second moments |
 statistics of the learner``.
 """
 
@@ -49,6 +50,7 @@ from motet.algorithms._actions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Normaliser, Statistics
+from motet.algorithms._pictures import Convolution, Picture
 from motet.errors import NotReadyError, SettingError
 
 __all__ = ["PPO", "PPOBehaviour", "PPOConfig", "advantages"]
@@ -73,7 +75,7 @@ class PPOConfig:
     """
 
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of policy and critic."""
+    """Widths of the hidden layers of policy and critic; behind the convolutions, where observations are pictures."""
     activation: Literal["tanh", "relu"] = "tanh"
     """What is between the layers."""
     gamma: float = 0.99
@@ -202,29 +204,34 @@ class _Places:
     """Where the parts lie in a row."""
 
     statistics: Statistics | None
+    picture: Picture | None
     policy: Block
     own: slice
     """The numbers of the policy beside its network."""
     weights: int
-    """Numbers that are published; what is learnt begins at ``policy.start`` and ends behind the critic."""
+    """Numbers that are published."""
     critic: Block
-    learnt: int
-    """Where it ends, padded; its moments follow."""
+    learnt: slice
+    """All that is learnt; its moments follow."""
     state: int
 
     @classmethod
     def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> _Places:
         inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
         start = padded(2 * inputs) if config.normalise else 0
-        policy = Block((inputs, *config.hidden, actions.outputs), start, activation=config.activation)
+        picture = Picture.of(observation_space, config.n_frames, start)
+        if picture is not None and config.normalise:
+            raise SettingError("normalise: given for pictures, expected False: their bytes become 0 to 1 as it is")
+        features, first = (inputs, start) if picture is None else (picture.features, picture.end)
+        policy = Block((features, *config.hidden, actions.outputs), first, activation=config.activation)
         own = slice(policy.end, policy.end + actions.parameters)
         weights = padded(own.stop)
-        critic = Block((inputs, *config.hidden, 1), weights, activation=config.activation)
-        learnt = padded(critic.end)
-        behind = learnt + 2 * (learnt - start)
+        critic = Block((features, *config.hidden, 1), weights, activation=config.activation)
+        learnt = slice(start, padded(critic.end))
+        behind = learnt.stop + 2 * (learnt.stop - start)
         statistics = Statistics(inputs, 0, behind) if config.normalise else None
         state = behind + (padded(statistics.n_private) if statistics else 0)
-        return cls(statistics, policy, own, weights, critic, learnt, state)
+        return cls(statistics, picture, policy, own, weights, critic, learnt, state)
 
 
 class _Part(NamedTuple):
@@ -337,13 +344,14 @@ class PPO(FlatRows):
         self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
         self._places = places = _Places.of(config, observation_space, action_space)
         super().__init__(places.weights, places.state, seeds, self._initialise, device, streams=True)
-        agents, start, end = len(seeds), places.policy.start, places.learnt
+        agents, start, end = len(seeds), places.learnt.start, places.learnt.stop
         grad = torch.zeros((agents, end), device=self._device)
+        self._picture = None if places.picture is None else Convolution(places.picture, self._rows, grad)
         self._policy, self._critic = (Network(block, self._rows, grad) for block in (places.policy, places.critic))
         self._own, self._own_grad = self._rows[:, places.own], grad[:, places.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
-        self._adam = Adam(self._rows[:, start:end], self._grad, *moments)
+        self._adam = Adam(self._rows[:, places.learnt], self._grad, *moments)
         self._normaliser = None if places.statistics is None else Normaliser(places.statistics, self._rows)
         self._batches: dict[int, _Rows] = {}
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "weight", "grad_norm")
@@ -353,6 +361,8 @@ class PPO(FlatRows):
         places, gain = self._places, math.sqrt(2)
         if places.statistics is not None:
             places.statistics.initialise(row)
+        if places.picture is not None:
+            places.picture.initialise(row, rng)
         places.policy.initialise_orthogonally(row, rng, gain, 0.01)
         places.critic.initialise_orthogonally(row, rng, gain, 1.0)
         row[places.own] = self.config.first_log_std
@@ -399,9 +409,10 @@ class PPO(FlatRows):
         batch, config = rows.batch, self.config
         agents, fragments, length = rows.shape
         assert batch.valid is not None
-        values = self._critic.forward(rows.x)[-1].view(agents, fragments, length + 1).cpu().numpy()
-        x = rows.x.index_select(1, rows.places)
-        look = self._actions.look(self._policy.forward(x)[-1], self._own, rows.chosen, rows.mask)
+        seen = self._see(rows.x)
+        values = self._critic.forward(seen)[-1].view(agents, fragments, length + 1).cpu().numpy()
+        acted = seen.index_select(1, rows.places)
+        look = self._actions.look(self._policy.forward(acted)[-1], self._own, rows.chosen, rows.mask)
         before = look.log_prob.view(rows.shape).cpu().numpy()
         weight = np.exp(np.minimum(before - batch.extra["log_prob"], 0.0))
         reward = batch.reward * np.float32(config.reward_scale)
@@ -415,16 +426,21 @@ class PPO(FlatRows):
         counts = np.maximum(batch.valid.sum((1, 2)), 1)
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
+    def _see(self, x: Tensor) -> Tensor:
+        """What policy and critic are shown of the inputs."""
+        return x if self._picture is None else self._picture.forward(x)
+
     def _step(self, part: _Part, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
         """One step downhill on one small batch."""
-        config = self.config
-        layers = self._policy.forward(part.x)
+        config, picture = self.config, self._picture
+        seen = self._see(part.x)
+        layers = self._policy.forward(seen)
         look = self._actions.look(layers[-1], self._own, part.chosen, part.mask)
         ratio = (look.log_prob - part.before).exp_()
         free = ratio * part.gain
         bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(part.gain)
         within = free <= bounded
-        above = self._critic.forward(part.x)
+        above = self._critic.forward(seen)
         value = above[-1].squeeze(2)
         error = value - part.goal
         slope = error * part.share
@@ -434,8 +450,11 @@ class PPO(FlatRows):
         if measure:
             self._measure(part, look, ratio, torch.minimum(free, bounded), within, error)
         out = look.back(free.mul_(within).neg_(), part.share * -entropy, self._own_grad)
-        self._policy.backward(part.x, layers, out)
-        self._critic.backward(part.x, above, slope.mul_(config.value_weight).unsqueeze(2))
+        back = self._policy.backward(seen, layers, out, inputs=picture is not None)
+        slope = slope.mul_(config.value_weight).unsqueeze(2)
+        other = self._critic.backward(seen, above, slope, inputs=picture is not None)
+        if picture is not None:
+            picture.backward(back.add_(other))
         norms = clip_rows(self._grad, config.max_grad_norm)
         if measure:
             self._metrics["grad_norm"][:] = norms.cpu().numpy()
@@ -476,8 +495,9 @@ class PPOBehaviour:
     def __init__(self, config: PPOConfig, observation_space: Space, action_space: Space) -> None:
         self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
         places = _Places.of(config, observation_space, action_space)
-        self._statistics, self._own = places.statistics, places.own
-        self._net = places.policy.native(self._encoder.scale if places.statistics is None else 1.0)
+        self._statistics, self._picture, self._own = places.statistics, places.picture, places.own
+        plain = places.statistics is None and places.picture is None
+        self._net = places.policy.native(self._encoder.scale if plain else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
 
@@ -499,6 +519,18 @@ class PPOBehaviour:
         rows = self._encoder.rows(observations)
         if self._statistics is not None:
             rows = self._statistics.normalise(weights, rows, self._encoder.scale)
+        if self._picture is not None:
+            rows = self._see(self._picture, weights, rows)
         out = np.empty((len(rows), self._actions.outputs), np.float32)
         self._net.forward(weights, rows, out)
         return self._actions.draw(out, weights[self._own], masks, self._rng if explore else None)
+
+    @torch.inference_mode()
+    def _see(
+        self, picture: Picture, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float32]:
+        """The features of pictures, in torch: one by one, since its sums depend on how many there are at once."""
+        x = torch.from_numpy(rows).to(torch.float32).mul_(self._encoder.scale).unsqueeze(0)
+        net = Convolution(picture, torch.from_numpy(weights).unsqueeze(0))
+        features: npt.NDArray[np.float32] = torch.cat([net.forward(one)[0] for one in torch.split(x, 1, 1)]).numpy()
+        return features
