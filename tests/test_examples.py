@@ -1,5 +1,6 @@
 """The examples run as they are written."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,19 @@ def test_examples_of_the_two_edges(name, last):
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert last in done.stdout.splitlines()[-1]
+
+
+def test_td3_swings_a_pendulum(tmp_path):
+    path = EXAMPLES / "td3_pendulum.py"
+    assert len(path.read_text().splitlines()) <= 60
+    done = subprocess.run(
+        [sys.executable, str(path), "1200"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "done after 1,200 steps" in done.stdout
+    assert "without exploration" in done.stdout.splitlines()[-1]

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
+from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 from motet.train import Settings, resume, train
-from motet.worlds import Cleanup, MatrixGame, TreasureHunt
+from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
 
 SMALL = {"hidden": (16,), "min_rows": 64, "batch_size": 16, "capacity": 600}
 WORLDS = {
@@ -31,7 +33,7 @@ ALGORITHMS = {
 
 def assert_equal(one, other):
     for name in one:
-        for part in ("state", "counters", "random", "reader"):
+        for part in ("state", "counters", "random", "reader", "stage"):
             np.testing.assert_array_equal(one[name][part], other[name][part], err_msg=f"{name} {part}")
 
 
@@ -44,6 +46,15 @@ def test_every_shipped_world(world, algorithm, tmp_path):
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "stand-in"])
 def test_every_algorithm(algorithm, tmp_path):
     compare(WORLDS["treasure_hunt"], ALGORITHMS[algorithm], tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 3}])
+def test_td3_with_statistics_and_stages(options, tmp_path):
+    stages = Stages({"ramp": 300, "full": None}, clear_replay_on_stage=("full",))
+    noise = Staged({"ramp": Linear(1.0, 0.1, 300), "full": 0.1})
+    # Nothing is overwritten: a successor counts none of the rows that it finds as unread.
+    config = TD3Config(**{**SMALL, "capacity": 2000, **options}, normalise=True, stages=stages, noise=noise)
+    compare(Hockey, config, tmp_path)
 
 
 def compare(world, algorithm, tmp_path):
