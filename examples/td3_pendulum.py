@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 import gymnasium
 import numpy as np
 
-from motet._runs import load_policies
+from motet import load_policies
 from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms import TD3Config
 from motet.metrics import Snapshot

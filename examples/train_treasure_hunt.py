@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from motet._runs import load_policies
+from motet import load_policies
 from motet.algorithm import Linear
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.metrics import Snapshot

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from motet._runs import hold, is_alive, load_policies, new_directory
+from motet._policies import load_policies
+from motet._runs import hold, is_alive, new_directory
 from motet.checkpoint import RunDirectory
 from motet.cli import main
 from motet.errors import SettingError

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageSequence
 from rich.console import Console
 
-from motet._runs import load_policies
+from motet._policies import load_policies
 from motet._summary import episode_gif, learning_curve, summarise
 from motet.algorithms import DQNConfig
 from motet.errors import SettingError

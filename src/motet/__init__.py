@@ -4,6 +4,7 @@ The verbs are here; their settings and results are in the modules of the same na
 torch nor ray.
 """
 
+from motet._policies import load_policies
 from motet._version import __version__
 from motet.errors import MotetError
 from motet.evaluate import Evaluation, evaluate
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "as_world",
     "evaluate",
+    "load_policies",
     "regret",
     "resume",
     "tournament",

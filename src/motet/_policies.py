@@ -9,6 +9,7 @@ unless it is trusted.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from motet.errors import CorruptionError, SettingError
 from motet.policy import BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 
-__all__ = ["BUILT_IN", "Entry", "as_entry", "as_given", "entries", "read_weights", "run_policy"]
+__all__ = ["BUILT_IN", "Entry", "as_entry", "as_given", "entries", "load_policies", "read_weights", "run_policy"]
 
 BUILT_IN = {
     "random": "motet.policy:RandomPolicy",
@@ -332,7 +333,8 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
 def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
     """The run, and the folder of one checkpoint."""
     if (path / "checkpoint.json").is_file():
-        home = path.resolve().parent.parent if path.resolve().parent.name == "checkpoints" else path.resolve().parent
+        above = path.resolve().parent
+        home = above.parent if above.name in ("checkpoints", "league") else above
         if step is not None:
             raise SettingError(f"step: given {step} for {str(path)!r}, which is one checkpoint already")
         return RunDirectory.open(home), path.resolve()
@@ -396,6 +398,36 @@ def run_policy(
     policy = BehaviourPolicy(behaviour, weights[: sizes.weights], header)
     frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
     return _Framed(policy, frames) if frames > 1 else policy
+
+
+def load_policies(
+    run: str | os.PathLike[str], step: int | None = None, *, world: Any = None, trust: bool = False
+) -> dict[str, Policy]:
+    """The greedy policies of a run's agents, from one of its checkpoints, to be used in this process.
+
+    Args:
+        run: the run directory, or one of its checkpoints.
+        step: of the checkpoint; the newest by default.
+        world: makes the run's world, where the run does not say how.
+        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+    """
+    from motet._config import rebuild_world
+    from motet.world import as_world
+
+    directory, folder = _folder(Path(run), step)
+    config, weights = directory.config(), read_weights(folder)
+    made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
+    configs = config.get("agents", {})
+    try:
+        if missing := [name for name in made.agents if name not in configs or name not in weights]:
+            raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, which the world has")
+        spaces = zip(made.observation_spaces, made.action_spaces, strict=True)
+        return {
+            name: run_policy(configs[name], weights[name], name, trust, *own)
+            for name, own in zip(made.agents, spaces, strict=True)
+        }
+    finally:
+        made.close()
 
 
 class _Framed:

@@ -213,7 +213,8 @@ def _failures(result: Evaluation) -> Section | None:
             parts.append(paragraph(f"The first {len(rows)}; {more:,} more are in the JSON.", quiet=True))
         parts.append(table(columns, rows, caption="Failures"))
     for name, text in outputs.items():
-        parts.append(details(f"The last that {name} printed", Html("pre", text)))
+        said = Html("ul", [Html("li", line) for line in text.splitlines()], class_="log")
+        parts.append(details(f"The last that {name} printed", said))
     lead = (
         f"After a failure the stand-in ({result.settings['stand_in']}) acts to the end of the episode."
         if failures

@@ -1,4 +1,4 @@
-"""Runs on disk, seen from outside: whether one is alive, what it looks like right now, and its policies.
+"""Runs on disk, seen from outside: whether one is alive, and what it looks like right now.
 
 A living run holds a lock on its directory's ``.lock``, which the kernel lets go when the process dies, however it dies:
 so nobody needs to guess from process numbers, and no two processes write to one run.
@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.metrics import AgentRow, ProcessRow, Snapshot
-from motet.replay import FrameStack
-
-if TYPE_CHECKING:
-    from motet.policy import Policy
 
 __all__ = [
     "hold",
     "is_alive",
-    "load_policies",
     "new_directory",
     "read_history",
     "read_lines",
@@ -38,7 +32,11 @@ __all__ = [
 @contextlib.contextmanager
 def hold(run: Path) -> Iterator[None]:
     """Be the one process that writes to a run."""
-    with (run / ".lock").open("w") as file:
+    try:
+        opened = (run / ".lock").open("w")
+    except OSError as error:
+        raise SettingError(f"run: {str(run)!r} cannot be written: {error.strerror or error}") from error
+    with opened as file:
         if not _lock(file.fileno()):
             raise SettingError(f"run: {str(run)!r} is being written by another process; see motet status {run}")
         yield
@@ -137,63 +135,3 @@ def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
 def _known(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:
     names = {item.name for item in fields(kind)}
     return {key: value for key, value in plain.items() if key in names}
-
-
-def load_policies(
-    run: str | os.PathLike[str], step: int | None = None, *, world: Any = None, trust: bool = False
-) -> dict[str, Policy]:
-    """The greedy policies of a run's agents, from one of its checkpoints.
-
-    Args:
-        run: the run directory.
-        step: of the checkpoint; the newest by default.
-        world: makes the run's world, where the run does not say how.
-        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
-    """
-    import numpy as np
-
-    from motet._config import rebuild_agents, rebuild_world
-    from motet.policy import BehaviourPolicy
-    from motet.world import as_world
-
-    directory = RunDirectory.open(run)
-    config = directory.config()
-    checkpoint = directory.load(step)
-    configs = rebuild_agents(config.get("agents", {}), trust=trust)
-    made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
-    policies: dict[str, Policy] = {}
-    try:
-        made.reset(0)
-        for i, name in enumerate(made.agents):
-            if name not in configs or name not in checkpoint.agents:
-                raise SettingError(f"run: {str(directory.path)!r} has no agent {name}, which the world has")
-            spaces = made.observation_spaces[i], made.action_spaces[i]
-            masked = i in made.group() and made.mask(i) is not None
-            sizes, state = configs[name].sizes(*spaces), checkpoint.agents[name]["state"]
-            if state.shape != (sizes.state,):
-                raise SettingError(f"agent {name}: the checkpoint holds {state.size} numbers, expected {sizes.state}")
-            header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in configs[name].header.items()}
-            policy = BehaviourPolicy(configs[name].behaviour(*spaces), state[: sizes.weights], header)
-            frames = configs[name].replay(*spaces, masked=masked).n_frames
-            policies[name] = _Framed(policy, frames) if frames > 1 else policy
-    finally:
-        made.close()
-    return policies
-
-
-class _Framed:
-    """A policy that sees the last few observations, stacked as in training."""
-
-    def __init__(self, policy: Policy, n_frames: int) -> None:
-        self._policy, self._n_frames = policy, n_frames
-        self._stack: FrameStack | None = None
-
-    def reset(self, seed: int) -> None:
-        self._policy.reset(seed)
-        self._stack = None
-
-    def act(self, observation: Any, mask: Any = None) -> Any:
-        if self._stack is None:
-            self._stack = FrameStack(self._n_frames)
-            return self._policy.act(self._stack.begin(observation), mask)
-        return self._policy.act(self._stack.push(observation), mask)

@@ -6,8 +6,6 @@ that cannot be made is said, with the reason; the run itself is safe on disk by 
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
+from motet._drawing import drawing
 from motet._files import write_whole
 from motet._numbers import clock, short
-from motet._runs import load_policies, read_history, read_lines
+from motet._policies import load_policies
+from motet._runs import read_history, read_lines
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import Snapshot
@@ -45,6 +45,9 @@ def summarise(
     console.print()
     console.print(_table(result, history))
     console.print(_line(result, history), soft_wrap=True)
+    if result.fell_back:
+        words = f"played by the serial engine instead: {result.fell_back}"
+        console.print(Text(words, style="bold yellow"), soft_wrap=True)
     console.print()
     if pictures:
         for what, make in (
@@ -180,7 +183,7 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
     """Play an episode with the newest policies, greedily, and draw it; None if the world draws nothing."""
     plain = RunDirectory.open(run).config().get("world", {})
     factory = rebuild_world(plain, trust=trust)
-    env = _drawing(factory)()
+    env = drawing(factory)()
     world = as_world(env)
     try:
         world.reset(seed)
@@ -194,15 +197,6 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
     target = run / "episode.gif"
     write_whole(target, lambda beside: _write_gif(beside, frames, rate))
     return target
-
-
-def _drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
-    """The factory of worlds that draw, if they have a setting for it."""
-    try:
-        known = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return factory
-    return functools.partial(factory, render_mode="rgb_array") if "render_mode" in known else factory
 
 
 def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
