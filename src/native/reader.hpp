@@ -420,7 +420,7 @@ class Reader {
     for (u64 k = 0; k < std::min(n, kAhead); ++k) prefetch(from(k), bytes);
     for (u64 k = 0; k < n; ++k) {
       if (k + kAhead < n) prefetch(from(k + kAhead), bytes);
-      copy_racy(to + out[k] * bytes, from(k), bytes);
+      copy_out(to + out[k] * bytes, from(k), bytes);
     }
   }
 
