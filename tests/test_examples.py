@@ -25,11 +25,18 @@ def test_examples_of_the_two_edges(name, last):
     assert last in done.stdout.splitlines()[-1]
 
 
-def test_td3_swings_a_pendulum(tmp_path):
-    path = EXAMPLES / "td3_pendulum.py"
+@pytest.mark.parametrize(
+    ("name", "steps", "last"),
+    [
+        ("td3_pendulum", 1200, "without exploration"),
+        ("ppo_cartpole", 4000, "the likeliest actions"),
+    ],
+)
+def test_examples_of_algorithms(name, steps, last, tmp_path):
+    path = EXAMPLES / f"{name}.py"
     assert len(path.read_text().splitlines()) <= 60
     done = subprocess.run(
-        [sys.executable, str(path), "1200"],
+        [sys.executable, str(path), str(steps)],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -37,5 +44,5 @@ def test_td3_swings_a_pendulum(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "done after 1,200 steps" in done.stdout
-    assert "without exploration" in done.stdout.splitlines()[-1]
+    assert f"done after {steps:,} steps" in done.stdout
+    assert last in done.stdout.splitlines()[-1]

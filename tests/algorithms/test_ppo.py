@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from motet.algorithm import Linear, StackedBatch
+from motet.algorithm import Linear, StackedBatch, Stages
 from motet.algorithms._actions import actions_of
 from motet.algorithms.ppo import PPOConfig, _Part, advantages
 from motet.errors import NotReadyError, SettingError
@@ -342,6 +342,7 @@ def test_continuous_actions_are_cut_off_for_the_world_alone():
         ({"value_weight": -1.0}, "value_weight"),
         ({"first_log_std": math.nan}, "first_log_std"),
         ({"freeze_normaliser_on_stage": "full"}, "nothing to freeze"),
+        ({"stages": Stages({"a": 10, "b": None}, clear_replay_on_stage=("b",))}, "read once are never cleared"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -133,16 +133,17 @@ class Choices:
 class _ChoicesLook:
     def __init__(self, parts: Sequence[slice], logits: Tensor, chosen: Tensor) -> None:
         single = len(parts) == 1
-        self._chosen, self._terms = chosen, []
+        self._terms: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        log_probs, entropies = [], []
         for i, part in enumerate(parts):
             logs = torch.log_softmax(logits if single else logits[..., part], -1)
             shares = logs.exp()
             index = chosen[..., i : i + 1]
-            log_prob = logs.gather(-1, index).squeeze(-1)
-            entropy = (shares * logs).sum(-1).neg_()
-            self._terms.append((logs, shares, index, entropy))
-            self.log_prob = log_prob if i == 0 else self.log_prob + log_prob
-            self.entropy = entropy if i == 0 else self.entropy + entropy
+            log_probs.append(logs.gather(-1, index).squeeze(-1))
+            entropies.append((shares * logs).sum(-1).neg_())
+            self._terms.append((logs, shares, index, entropies[-1]))
+        self.log_prob = log_probs[0] if single else torch.stack(log_probs).sum(0)
+        self.entropy = entropies[0] if single else torch.stack(entropies).sum(0)
 
     def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
         """The gradient of the logits."""

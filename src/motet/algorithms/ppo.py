@@ -147,8 +147,6 @@ class PPOConfig:
             if not self.normalise:
                 raise SettingError("freeze_normaliser_on_stage: given without normalise, there is nothing to freeze")
             self.stages.begin(self.freeze_normaliser_on_stage)
-        if self.stages.clear_replay_on_stage:
-            raise SettingError("clear_replay_on_stage: given to PPO, which uses every row once and keeps none to clear")
         rows = self.batch_size * self.length
         if rows % self.minibatches:
             raise SettingError(
