@@ -12,8 +12,8 @@ from motet.train import Settings, train, world_factory
 
 WORLD = "gym:CartPole-v1"
 SERIAL_STEPS = 20_000
-"""What stable-baselines3's PPO needs for a mean greedy return of 475 with these settings, looked at every 2000 steps (median
-of five seeds)."""
+"""What stable-baselines3's PPO needs for a mean greedy return of 475 with these settings, looked at every 2000 steps
+(median of five seeds)."""
 
 
 def config(steps):
