@@ -217,17 +217,6 @@ def test_nonsense_gets_one_line_and_leaves_nothing(arguments, tmp_path, monkeypa
     assert left in ([], [tmp_path / "runs"])
 
 
-def test_a_full_disk_ends_a_run_in_words(tmp_path, monkeypatch, capsys):
-    def full(self, *given, **more):
-        raise OSError(28, "No space left on device", str(self.path))
-
-    monkeypatch.setattr(RunDirectory, "save", full)
-    assert main(["train", *HUNT, *TINY, "--steps", "50", "--run", str(tmp_path / "run")]) == 1
-    err = capsys.readouterr().err
-    assert "could not be written: [Errno 28] No space left on device" in err and "no checkpoint yet" in err
-    assert not is_alive(tmp_path / "run")
-
-
 def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("falling.py").write_text(

@@ -43,6 +43,8 @@ class Result:
     """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""
     interrupted: bool = False
     """Whether it was Ctrl-C or SIGTERM that stopped it."""
+    fell_back: str = ""
+    """Why the serial engine played it although processes were asked for; empty where it did not."""
 
 
 class Book:
@@ -56,9 +58,11 @@ class Book:
         looks: Watch,
         watch: Callable[[Snapshot], None],
         serial: Serial | None = None,
+        fell_back: str = "",
     ) -> None:
         self._handles, self._settings, self._directory = handles, settings, directory
         self._looks, self._watch, self._serial = looks, watch, serial
+        self._fell_back = fell_back
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._steps() // every * every + every
@@ -78,6 +82,7 @@ class Book:
 
     def _tell(self, state: str) -> Snapshot:
         snapshot = self._looks.look(state)
+        snapshot.fell_back = self._fell_back
         if self._directory is not None:
             self._directory.append_line("metrics.jsonl", snapshot.as_dict())
             self._directory.write_json("status.json", snapshot.as_dict())
@@ -146,6 +151,7 @@ class Book:
             run=self._directory.path if self._directory else None,
             agents=final.agents,
             interrupted=interrupted and state == "stopped",
+            fell_back=self._fell_back,
         )
 
 

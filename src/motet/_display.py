@@ -119,6 +119,8 @@ def frame(
     if hidden := len(snapshot.agents) - len(shown):
         parts.append(Text(f"and {hidden} more agents", style="dim"))
     parts.append(_progress(snapshot, history, width))
+    if snapshot.fell_back:
+        parts.append(Text("played by the serial engine instead of processes", style="bold yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
     return Group(*parts)
@@ -242,6 +244,8 @@ def line(snapshot: Snapshot, history: History) -> str:
         f"return {_returns(snapshot.agents)}",
         f"{clock(history.left_s(snapshot))} left" if snapshot.state == "running" else snapshot.state,
     ]
+    if snapshot.fell_back:
+        parts.append("serial instead of processes")
     if restarts := sum(row.restarts for row in snapshot.processes):
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
     for row in snapshot.processes:

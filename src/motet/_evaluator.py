@@ -6,7 +6,6 @@ the board. The policies of the best evaluation so far are kept as ``best/``, bes
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -132,11 +131,11 @@ def _write(
             for part, m, s, subscriber in zip(parts, means, deviations, subscribers, strict=True)
         },
     }
-    with (directory / "evaluation.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    run = RunDirectory(directory)
+    run.append_line("evaluation.jsonl", line)
     if best:
         policies = {
             part.name: {"weights": subscriber.weights.copy()}
             for part, subscriber in zip(parts, subscribers, strict=True)
         }
-        RunDirectory(directory).save_best(Checkpoint(step, policies, line))
+        run.save_best(Checkpoint(step, policies, line))

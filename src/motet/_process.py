@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from motet.errors import MotetError, WaitTimeoutError
+from motet.errors import MotetError, StartError, WaitTimeoutError
 
 __all__ = ["Child", "Portable", "check_main_guard", "context", "host_children", "interrupts", "one_thread"]
 
@@ -85,6 +85,10 @@ class Child:
         try:
             with _quiet_server():
                 self._process.start()
+        except (OSError, EOFError) as error:  # EOF: the server that forks children died of it
+            self._home.close()
+            why = "the server that starts children died" if isinstance(error, EOFError) else str(error)
+            raise StartError(f"{name} could not be started: {why}") from error
         finally:
             away.close()
 

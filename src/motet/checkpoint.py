@@ -8,6 +8,7 @@
       status.json            the newest line, for `motet status`
       logs/<process>.log
       checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, perhaps the replay and the actors
+      league/<step>/         in self-play: the snapshots that are in the pool; league.jsonl: one line a review
 
 A checkpoint is written beside its final name and renamed when it is whole. Weights are safetensors, the rest is JSON:
 nothing in a run directory is code, and nothing is loaded with pickle.
@@ -16,25 +17,28 @@ nothing in a run directory is code, and nothing is loaded with pickle.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from motet._version import __version__
-from motet.errors import CorruptionError, SettingError
+from motet.errors import CorruptionError, SettingError, StorageError
 
 __all__ = ["Checkpoint", "RunDirectory", "decode", "encode"]
 
 FORMAT = 1
 """Of run directories; raised when an older motet could not read a newer one's."""
+
+_LEAGUE = ".league.safetensors"  # no agent's name begins with a dot
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -50,6 +54,8 @@ class Checkpoint:
     """Plain values."""
     replay: dict[str, Arrays] = field(default_factory=dict)
     """For each agent the bytes of its lanes, if they were to be kept."""
+    league: Arrays = field(default_factory=dict)
+    """In self-play: the pool, the win rates, the results that nobody has heard yet."""
 
 
 class RunDirectory:
@@ -61,6 +67,7 @@ class RunDirectory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._made: list[Path] = []
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any]) -> RunDirectory:
@@ -73,8 +80,10 @@ class RunDirectory:
             )
         try:
             for folder in (run.path, run.logs, run.checkpoints):
-                folder.mkdir(parents=True, exist_ok=True)
-            run.write_json("config.json", {"format": FORMAT, "motet": __version__, **config})
+                if not folder.exists():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    run._made.append(folder)
+            _write_json(run.path / "config.json", {"format": FORMAT, "motet": __version__, **config})
         except OSError as error:
             raise SettingError(f"run: {str(run.path)!r} cannot be written: {error.strerror or error}") from error
         return run
@@ -91,6 +100,16 @@ class RunDirectory:
                 f"it was written by motet {run.config().get('motet', 'of unknown version')}"
             )
         return run
+
+    def take_back(self) -> None:
+        """Remove what :meth:`create` made, for a run that never began. Whatever else is there stays."""
+        for name in ("config.json", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        if self.logs in self._made:
+            shutil.rmtree(self.logs, ignore_errors=True)
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # it holds something else
+                folder.rmdir()
 
     @property
     def logs(self) -> Path:
@@ -112,22 +131,32 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a file whole or not at all."""
-        target = self.path / name
-        beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-        try:
-            with beside.open("w") as file:
-                json.dump(value, file, indent=1, allow_nan=True)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with self._writing():
+            _write_json(self.path / name, value)
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
-        """Add one line of JSON, in one write."""
-        with (self.path / name).open("a") as file:
-            file.write(json.dumps(value) + "\n")
+        """Add one line of JSON, whole or not at all; half a line that a death left behind is removed."""
+        data = memoryview((json.dumps(value) + "\n").encode())
+        with self._writing(), (self.path / name).open("a+b", buffering=0) as file:
+            end = _end_of_lines(file)
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError:
+                file.truncate(end)
+                raise
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the disk refuses is said in words, with what there is to go on from."""
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            steps = self.steps()
+            last = f"its last whole checkpoint is at step {steps[-1]:,}" if steps else "it has no checkpoint yet"
+            raise StorageError(f"the run {str(self.path)!r} could not be written: {error}; {last}") from error
 
     # ---- checkpoints
 
@@ -148,27 +177,18 @@ class RunDirectory:
         """Keep the policies of the best evaluation so far."""
         return self._place(checkpoint, self.path / "best")
 
+    def save_snapshot(self, checkpoint: Checkpoint, pool: Sequence[int]) -> Path:
+        """Keep a snapshot of the league; those of steps that are not in its pool any more go."""
+        target = self._place(checkpoint, self.path / "league" / f"{checkpoint.step:012d}")
+        for folder in target.parent.iterdir():
+            if folder.name.isdigit() and int(folder.name) not in pool:
+                shutil.rmtree(folder, ignore_errors=True)
+        return target
+
     def _place(self, checkpoint: Checkpoint, target: Path) -> Path:
         """Write a folder beside its name, whole, and let it take the place of what may be there."""
-        from safetensors.numpy import save_file
-
-        beside, old = (target.with_name(f".{target.name}.{word}.{uuid.uuid4().hex[:8]}") for word in ("new", "old"))
-        beside.mkdir(parents=True)
-        try:
-            for name, arrays in checkpoint.agents.items():
-                save_file(_contiguous(arrays), beside / f"{name}.safetensors")
-            for name, arrays in checkpoint.replay.items():
-                save_file(_contiguous(arrays), beside / f"{name}.replay.safetensors")
-            notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
-            (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
-            _sync(beside)
-            if target.exists():
-                target.rename(old)
-            beside.rename(target)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
-        return target
+        with self._writing():
+            return _place(checkpoint, target)
 
     def load(self, step: int | None = None) -> Checkpoint:
         """The checkpoint of a step; the newest by default."""
@@ -190,9 +210,61 @@ class RunDirectory:
                 for name in notes["agents"]
                 if (path := folder / f"{name}.replay.safetensors").exists()
             }
+            league = load_file(folder / _LEAGUE) if (folder / _LEAGUE).exists() else {}
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise CorruptionError(f"the checkpoint {folder} cannot be read: {error}") from error
-        return Checkpoint(notes["step"], agents, decode(notes["notes"]), replay)
+        return Checkpoint(notes["step"], agents, decode(notes["notes"]), replay, league)
+
+
+def _place(checkpoint: Checkpoint, target: Path) -> Path:
+    from safetensors.numpy import save_file
+
+    beside, old = (target.with_name(f".{target.name}.{word}.{uuid.uuid4().hex[:8]}") for word in ("new", "old"))
+    beside.mkdir(parents=True)
+    try:
+        for name, arrays in checkpoint.agents.items():
+            save_file(_contiguous(arrays), beside / f"{name}.safetensors")
+        for name, arrays in checkpoint.replay.items():
+            save_file(_contiguous(arrays), beside / f"{name}.replay.safetensors")
+        if checkpoint.league:
+            save_file(_contiguous(checkpoint.league), beside / _LEAGUE)
+        notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
+        (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
+        _sync(beside)
+        if target.exists():
+            target.rename(old)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _write_json(target: Path, value: Any) -> None:
+    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with beside.open("w") as file:
+            json.dump(value, file, indent=1, allow_nan=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Where the last whole line ends; what follows it is cut off."""
+    end = file.seek(0, os.SEEK_END)
+    torn = 0
+    while end > torn:
+        file.seek(end - torn - 1)
+        if file.read(1) == b"\n":
+            break
+        torn += 1
+    if torn:
+        file.truncate(end - torn)
+    return end - torn
 
 
 def _contiguous(arrays: Arrays) -> Arrays:

@@ -12,6 +12,8 @@
     ├── WorkerLostError   (RuntimeError)  a worker process died; names which one, how, and what it was working on
     ├── SupersededError   (RuntimeError)  a successor has taken over this writer's place
     ├── CorruptionError   (RuntimeError)  a checksum or a layout does not match: memory was damaged
+    ├── StorageError      (OSError)       a run directory cannot be written; says what is whole in it
+    ├── StartError        (OSError)       a child process could not be started; names which one, and why
     ├── ChildError        (RuntimeError)  a child process raised, or died too often; shows its traceback
     ├── PolicyFailure     (RuntimeError)  a policy in its own process failed to answer; has the cause and the detail
     └── WorldError        (RuntimeError)  the user's world raised or broke the contract; names agent, step, seed, action
@@ -27,6 +29,8 @@ __all__ = [
     "PolicyFailure",
     "SettingError",
     "SpecError",
+    "StartError",
+    "StorageError",
     "SupersededError",
     "WaitTimeoutError",
     "WorkerLostError",
@@ -76,6 +80,14 @@ class CorruptionError(MotetError, RuntimeError):
 
 class WorldError(MotetError, RuntimeError):
     """The user's world raised or broke the contract. The message names agent, step, seed and action."""
+
+
+class StorageError(MotetError, OSError):
+    """A run directory cannot be written: the disk is full, or it is not allowed. The message says what is whole."""
+
+
+class StartError(MotetError, OSError):
+    """A child process could not be started. The message names which one, and why."""
 
 
 class ChildError(MotetError, RuntimeError):

@@ -75,6 +75,8 @@ class Snapshot:
     agents: list[AgentRow]
     processes: list[ProcessRow]
     state: str = "running"
+    fell_back: str = ""
+    """Why the serial engine plays it although processes were asked for; empty where it does not."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

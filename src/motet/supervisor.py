@@ -13,9 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from motet._process import Child
-from motet.errors import ChildError, SettingError
+from motet.errors import ChildError, SettingError, StartError
 
 __all__ = ["Limits", "Role", "Supervisor"]
 
@@ -43,18 +43,52 @@ class Limits:
                 raise SettingError(f"{name}: given {value}, expected 0 or more")
 
 
+class Process(Protocol):
+    """What fills a place: a child process here, or one on another machine."""
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes ready for reading when it has ended."""
+        ...
+
+    @property
+    def exit(self) -> int | None:
+        """None while it lives; then its exit code, negative if it was killed."""
+        ...
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end; True if it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """End it now, and see that it is dead."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held for it. It must have ended."""
+        ...
+
+    def traceback(self) -> str:
+        """What it raised, if it did."""
+        ...
+
+    def describe_end(self) -> str:
+        """How it ended, for people."""
+        ...
+
+
 @dataclass
 class Role:
     """A place that is always filled by one process, until it ends by itself."""
 
     name: str
-    start: Callable[[int], Child]
+    start: Callable[[int], Process]
     """Starts the n-th process in this place, n from 0."""
     beat: Callable[[], float]
     """When it last showed a beat, by ``time.monotonic``."""
     essential: bool = True
     """Whether the run waits for it to end by itself."""
-    child: Child | None = None
+    child: Process | None = None
     starts: int = 0
     started: float = 0.0
     done: bool = False
@@ -77,7 +111,11 @@ class Supervisor:
         self.roles, self._limits, self._say = list(roles), limits, say
 
     def start(self) -> None:
-        """Fill every place."""
+        """Fill every place.
+
+        Raises:
+            StartError: a process could not be started.
+        """
         for role in self.roles:
             self._fill(role)
 
@@ -120,6 +158,13 @@ class Supervisor:
         role.starts += 1
         role.started = time.monotonic()
 
+    def _refill(self, role: Role) -> None:
+        """A successor that cannot be started now may be later: counted as a restart, up to the limit."""
+        try:
+            self._fill(role)
+        except StartError as error:
+            self._restart(role, str(error))
+
     def _retire(self, role: Role) -> None:
         if role.child is not None:
             role.child.kill()
@@ -132,7 +177,7 @@ class Supervisor:
         now = time.monotonic()
         if role.child is None:
             if now >= role.due:
-                self._fill(role)
+                self._refill(role)
             return
         if role.child.exit is not None:
             self._bury(role)

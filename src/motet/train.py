@@ -31,7 +31,7 @@ from motet._serial import Serial
 from motet._versus import SelfPlay
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.errors import ChildError, MotetError, SettingError, WorldError
+from motet.errors import ChildError, MotetError, SettingError, StartError, WorldError
 from motet.league import PLAYER, League
 from motet.metrics import Snapshot, Watch
 from motet.pace import Pace
@@ -103,6 +103,8 @@ class Settings:
     """Write the replay into checkpoints too."""
     remake_worlds: bool = False
     """Make a world anew when it raises, instead of ending the run."""
+    fall_back: bool = False
+    """If no process can be started, play the run with the serial engine instead: said aloud, and written down."""
     checked: bool = False
     """Debugging: checksum every row and every version, and verify them on reading."""
     self_play: bool = False
@@ -202,10 +204,22 @@ def train(
     settings = settings or Settings()
     roster = _roster(world, algorithm, settings)
     if run is None:
-        return _play(roster, settings, None, go_on, watch, say)
+        return _play(roster, settings, None, go_on, watch, say, lambda fell_back: None)
     directory = RunDirectory.create(run, run_config(world_factory(world), roster, settings))
-    with hold(directory.path):
-        return _play(roster, settings, directory, go_on, watch, say)
+    has_begun = False
+
+    def begun(fell_back: str) -> None:
+        nonlocal has_begun
+        has_begun = True
+        if fell_back:
+            directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
+
+    try:
+        with hold(directory.path):
+            return _play(roster, settings, directory, go_on, watch, say, begun)
+    finally:
+        if not has_begun:
+            directory.take_back()
 
 
 def resume(
@@ -244,8 +258,13 @@ def resume(
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 say(f"the run was begun with {name} {before}, and goes on with {now}: not bit for bit the same")
-        directory.write_json("config.json", {**config, "settings": describe(settings)})
-        return _play(roster, settings, directory, checkpoint, watch, say)
+
+        def begun(fell_back: str) -> None:
+            kept = {key: value for key, value in config.items() if key != "fell_back"}
+            why = {"fell_back": fell_back} if fell_back else {}
+            directory.write_json("config.json", {**kept, "settings": describe(settings), **why})
+
+        return _play(roster, settings, directory, checkpoint, watch, say, begun)
 
 
 def _play(
@@ -255,13 +274,34 @@ def _play(
     go_on: Checkpoint | None,
     watch: Callable[[Snapshot], None] | None,
     say: Callable[[str], None],
+    begun: Callable[[str], None],
 ) -> Result:
+    """``begun`` is called once, when the run has really begun; with why, if not by the engine that was asked for."""
+    watch, fell_back = watch or (lambda _: None), ""
+    if settings.engine == "processes":
+        try:
+            return _play_processes(_handles(roster, go_on), settings, directory, watch, say, begun)
+        except StartError as error:
+            if not settings.fall_back:
+                raise StartError(
+                    f"{error}; free some memory, processes or open files, or train in this process alone: "
+                    "engine='serial', or fall_back=True to do so whenever it is needed"
+                ) from error
+            fell_back = str(error)
+        settings = replace(settings, engine="serial", evaluate_every=None, until_return=None)
+        roster = replace(roster, pace=_pace(roster.parts, settings))
+        say(
+            f"NO PROCESSES: {fell_back}. The serial engine plays this run instead, as fall_back allows: everything in "
+            f"turns, no evaluations, updates for each step: {roster.pace.updates_per_step:g}"
+        )
+    return _play_serial(_handles(roster, go_on), settings, directory, go_on, watch, say, begun, fell_back)
+
+
+def _handles(roster: Roster, go_on: Checkpoint | None) -> Handles:
     handles = Handles(roster)
     if go_on is not None:
         fill(handles, go_on)
-    if settings.engine == "serial":
-        return _play_serial(handles, settings, directory, go_on, watch or (lambda _: None), say)
-    return _play_processes(handles, settings, directory, watch or (lambda _: None), say)
+    return handles
 
 
 def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
@@ -416,6 +456,8 @@ def _play_serial(
     go_on: Checkpoint | None,
     watch: Callable[[Snapshot], None],
     say: Callable[[str], None],
+    begun: Callable[[str], None],
+    fell_back: str,
 ) -> Result:
     role = Role("serial", start=lambda n: _never(), beat=time.monotonic)
     kept = go_on.notes.get("serial") if go_on is not None else None
@@ -424,7 +466,8 @@ def _play_serial(
             "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
         )
     serial = Serial(handles, kept)
-    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial)
+    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial, fell_back)
+    begun(fell_back)
 
     with interrupts() as interrupted:
 
@@ -447,6 +490,7 @@ def _play_processes(
     directory: RunDirectory | None,
     watch: Callable[[Snapshot], None],
     say: Callable[[str], None],
+    begun: Callable[[str], None],
 ) -> Result:
     roster, limits = handles.roster, settings.limits
 
@@ -477,6 +521,7 @@ def _play_processes(
     with interrupts() as interrupted:
         try:
             supervisor.start()
+            begun("")
             while not (supervisor.finished() or interrupted.is_set() or book.out_of_time() or book.good_enough()):
                 supervisor.watch(0.1)
                 book.tick()

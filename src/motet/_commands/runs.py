@@ -34,6 +34,9 @@ def status(run: tyro.conf.Positional[Path]) -> int:
         history.add(past)
     console = Console(highlight=False)
     console.print(_verdict(run, snapshot, alive, age))
+    if snapshot.fell_back:
+        words = f"played by the serial engine instead: {snapshot.fell_back}"
+        console.print(Text(words, style="bold yellow"), soft_wrap=True)
     console.print()
     console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))
     console.print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,7 @@ def train(arguments: Sequence[str]) -> int:
     run = asked.run or new_directory(asked.world, asked.algorithm)
     try:
         title = f"{asked.world} · {asked.algorithm} · {run}"
-        with _disk_errors(run), showing(run, title, wandb=asked.wandb) as show:
+        with showing(run, title, wandb=asked.wandb) as show:
             result = begin(asked.factory, asked.configs, asked.settings, run=run, watch=show.watch, say=show.say)
     except MotetError:
         if asked.run is None:
@@ -67,24 +67,9 @@ def resume(
     history = History()
     for snapshot in read_history(directory):
         history.add(snapshot)
-    with _disk_errors(run), showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
+    with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
         result = go_on(run, steps=steps, trust=trust, watch=show.watch, say=show.say)
     return _finish(run, result, trust)
-
-
-@contextlib.contextmanager
-def _disk_errors(run: Path) -> Iterator[None]:
-    """A disk that is full ends a run: in words, with where to go on."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        if isinstance(error, MotetError):
-            raise
-        steps = RunDirectory(run).steps()
-        last = f"its last whole checkpoint is at step {steps[-1]:,}" if steps else "it has no checkpoint yet"
-        raise MotetError(f"the run {str(run)!r} ended, because it could not be written: {error}; {last}") from error
 
 
 def _finish(run: Path, result: Result, trust: bool = True) -> int:
