@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -184,8 +185,8 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
     argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``isolate=yes|no``, and for a run
     ``agent=`` (whose policy) and ``step=`` (of which checkpoint).
 
-    >>> as_given("class=my.Policy,data=w.safetensors,kw.depth=3").spec
-    PolicySpec(factory='my:Policy', arguments={'data': 'w.safetensors', 'depth': 3}, name='')
+    >>> as_given("class=my.Policy,data=w.safetensors,kw.depths=[3,4]").spec
+    PolicySpec(factory='my:Policy', arguments={'data': 'w.safetensors', 'depths': [3, 4]}, name='')
     """
     what, options, arguments = _parsed(text)
     apart = {name: options[name] for name in ("data", "kind", "agent", "step", "name") if name in options}
@@ -219,6 +220,9 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
     return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)
 
 
+_PARTS = re.compile(
+    r"(?:[^,\"\[{]|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\})+"
+)  # commas in quotes, lists and mappings are no borders
 _OPTIONS = ("class", "run", "plan", "data", "proportion", "name", "seat", "kind", "isolate", "agent", "step")
 
 
@@ -227,13 +231,16 @@ def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]
     options: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     first = ""
-    for i, part in enumerate(text.split(",")):
+    parts = _PARTS.findall(text)
+    if ",".join(parts) != text:
+        raise SettingError(f"policy: given {text!r}, expected parts with commas between, quotes and brackets closed")
+    for i, part in enumerate(parts):
         key, equals, value = part.partition("=")
         if key.startswith("kw.") and equals:
             arguments[key[3:]] = _value(value)
         elif equals and key in _OPTIONS:
             options[key] = value
-        elif i == 0 and part:
+        elif i == 0:
             first = part
         else:
             raise SettingError(
@@ -319,7 +326,9 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
         names = [agent]
     if not names:
         raise SettingError(f"run: {str(path)!r} has no policy that its config knows")
-    title = run.path.name if folder.parent.name == "checkpoints" and step is None else f"{run.path.name}@{folder.name}"
+    which = str(int(folder.name)) if folder.name.isdigit() else folder.name
+    newest = step is None and not (path / "checkpoint.json").is_file()
+    title = run.path.name if newest else f"{run.path.name}@{which}"
     specs = {}
     for name in names:
         _check_trust(configs[name], trust)
