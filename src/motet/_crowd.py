@@ -94,9 +94,13 @@ class Crowd(Protocol):
 
 
 def make_crowd(factory: Callable[[], Any], worlds: int, masked: Sequence[bool], remake: bool = False) -> Crowd:
-    """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one."""
+    """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one.
+
+    Only a class's own ``vector`` counts: one that is inherited, or passed on by a wrapper, knows nothing of what was
+    changed on the way.
+    """
     first = factory()
-    if callable(getattr(first, "vector", None)):
+    if "vector" in vars(type(first)):
         return Together(first.vector(worlds))
     rest = [as_world(factory()) for _ in range(worlds - 1)]
     return OneByOne([as_world(first), *rest], masked, (lambda: as_world(factory())) if remake else None)
@@ -266,6 +270,8 @@ class Together:
         self.over, self.broken = list(range(self.worlds)), list[int]()
         self.can_save = vector.can_save
         self._owed = np.zeros((len(vector.agents), self.worlds))
+        self._owed_to = list(self._owed)  # its rows, by agent
+        self._flat, self._zeros = self._owed.reshape(-1), np.zeros(self._owed.size)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -277,24 +283,25 @@ class Together:
         """The turn of those whose turn it is, in all worlds."""
         turns = []
         for agent in self._vector.group():
-            turns.append(Turn(agent, self._everywhere, self._vector.observe(agent), self._owed[agent].copy(), None))
-            self._owed[agent] = 0.0
+            owed = self._owed_to[agent]
+            turns.append(Turn(agent, self._everywhere, self._vector.observe(agent), owed.copy(), None))
+            owed.fill(0.0)
         return turns
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """One step of all worlds."""
         vector, owed = self._vector, self._owed
         vector.act(actions)
-        for agent in range(len(owed)):
-            owed[agent] += vector.reward(agent)
-        if not np.isfinite(owed).all():
+        for agent, sums in enumerate(self._owed_to):
+            np.add(sums, vector.reward(agent), out=sums)
+        if self._flat.dot(self._zeros) != 0.0:  # nothing is 0 times infinity or NaN
             agent, world = np.argwhere(~np.isfinite(owed))[0]
             raise WorldError(
                 f"{type(vector).__name__} (agent {vector.agents[agent]}, world {world}): the reward is "
                 f"{owed[agent, world]}; expected a finite number"
             )
         terminated, truncated = vector.ended()
-        ended = np.flatnonzero(terminated | truncated)
+        (ended,) = (terminated | truncated).nonzero()
         if not len(ended):
             return []
         self.over.extend(ended.tolist())

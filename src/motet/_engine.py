@@ -133,7 +133,7 @@ class Handles:
         specs = [roster.replay_spec(part) for part in roster.parts]
         layout: dict[str, Array] = {}
         for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
-            layout |= spec.layout(f"agent{i}/replay")
+            layout |= self._replay_layout(i, spec)
             header = _header(part)
             layout |= Publication.layout(part.sizes.weights, header, slots=roster.slots, prefix=f"agent{i}/publication")
         for k, stack in enumerate(roster.stacks):
@@ -148,7 +148,7 @@ class Handles:
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
-        self.replays = [Replay(spec, segment, f"agent{i}/replay") for i, spec in enumerate(specs)]
+        self.replays = [self._replay(i, spec, segment) for i, spec in enumerate(specs)]
         self.publications = [
             Publication(
                 part.sizes.weights,
@@ -166,6 +166,12 @@ class Handles:
             )
             for k, stack in enumerate(roster.stacks)
         ]
+
+    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
+        return spec.layout(f"agent{agent}/replay")
+
+    def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Replay:
+        return Replay(spec, segment, f"agent{agent}/replay")
 
     def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
         sizes = self.roster.parts[stack[0]].sizes
@@ -336,7 +342,7 @@ def _against_the_league(handles: Handles, league: LeagueBoard, crowd: Crowd, act
         [Scripted(maker.value) for maker in play.makers],
         Newest(behaviour(), handles.publications[0].subscriber(), tuple(part.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
-        lambda world, n: seed_for(roster.seed, _OPPONENT, actor, start, world, n) / 2**32,
+        lambda *path: seed_for(roster.seed, _OPPONENT, actor, start, *path),
         play.league.block,
         play.margin,
         len(roster.partitions) > 1,

@@ -106,7 +106,7 @@ class Frozen:
     """A snapshot of the player."""
 
     def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        self._behaviour, self.weights = behaviour, weights
+        self.behaviour, self.weights = behaviour, weights
         behaviour.load(weights, header)
 
     def begin(self, world: int, seed: int) -> None:
@@ -114,24 +114,24 @@ class Frozen:
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, without exploration."""
-        return self._behaviour.act(observations, masks, explore=False)[0]
+        return self.behaviour.act(observations, masks, explore=False)[0]
 
 
 class Newest:
     """The player as it is now: takes the newest version whenever a game begins."""
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
-        self._behaviour, self._subscriber, self._header = behaviour, subscriber, header
+        self.behaviour, self._subscriber, self._header = behaviour, subscriber, header
 
     def begin(self, world: int, seed: int) -> None:
         """A game begins."""
         reader = self._subscriber
         if reader.refresh() if reader.version else reader.catch_up(0, timeout_s=60.0):
-            self._behaviour.load(reader.weights, {name: reader[name] for name in self._header})
+            self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, without exploration."""
-        return self._behaviour.act(observations, masks, explore=False)[0]
+        return self.behaviour.act(observations, masks, explore=False)[0]
 
     def get_state(self) -> Any:
         """The version that plays now."""
@@ -144,7 +144,7 @@ class Newest:
         """Go on with it until the next game."""
         if state is not None:
             weights, header = state
-            self._behaviour.load(weights, {name: value[()] for name, value in header.items()})
+            self.behaviour.load(weights, {name: value[()] for name, value in header.items()})
 
 
 class Versus:
@@ -157,7 +157,7 @@ class Versus:
         anchors: by their order in the league.
         newest: the player itself.
         freeze: makes an opponent of a snapshot's weights.
-        chance: a number from 0 to 1 for the n-th draw of a world, ``chance(world, n)``.
+        seed_of: a seed for each place among its draws and opponents, ``seed_of(*path)``.
         block: episodes against one opponent.
         margin: who earns more than this beyond the other has won.
         apart: whether games against anchors have lanes of their own: the first of two for each world.
@@ -171,12 +171,12 @@ class Versus:
         anchors: Sequence[Scripted],
         newest: Newest,
         freeze: Callable[[npt.NDArray[np.float32]], Frozen],
-        chance: Callable[[int, int], float],
+        seed_of: Callable[..., int],
         block: int,
         margin: float,
         apart: bool,
     ) -> None:
-        self._crowd, self._draw, self._results, self._freeze, self._chance = crowd, draw, results, freeze, chance
+        self._crowd, self._draw, self._results, self._freeze, self._seed_of = crowd, draw, results, freeze, seed_of
         self._block, self._margin, self._apart = block, margin, apart
         self._known: dict[int, Opponent] = {anchor(i): opponent for i, opponent in enumerate(anchors)}
         self._known[NEWEST] = self._newest = newest
@@ -187,6 +187,7 @@ class Versus:
         self._side = np.zeros(self.worlds, np.int64)  # where the player sits
         self._met = np.zeros(self.worlds, np.int64)  # the number of the opponent
         self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent
+        self._begin_anew(NEWEST)
         self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
 
     @property
@@ -212,13 +213,20 @@ class Versus:
         self._crowd.reset(at, seeds)
 
     def _meet(self, world: int, block: int) -> None:
-        number = self._draw.opponent(self._chance(world, block))
+        number = self._draw.opponent(self._seed_of(0, world, block) / 2**32)
         if number not in self._known:
             self._known[number] = self._freeze(self._draw.weights(number))
+            self._begin_anew(number)
         self._met[world] = number
         self.lanes[world] = world + (self.worlds if self._apart and number >= NEWEST else 0)
         for gone in [n for n in self._known if n > NEWEST and n not in self._met]:
             del self._known[gone]
+
+    def _begin_anew(self, number: int) -> None:
+        """Start the random stream of an opponent, by how far the games are."""
+        opponent = self._known[number]
+        if isinstance(opponent, Frozen | Newest):
+            opponent.behaviour.begin(self._seed_of(1, int(self._begun.sum()), number))
 
     def look(self) -> list[Turn]:
         """The player's turn, wherever it has one."""
@@ -282,9 +290,14 @@ class Versus:
         return [ending._replace(agent=0) for ending in mine]
 
     def get_state(self) -> Any:
-        """The worlds, who sits where, and the opponents that may be gone from the pool."""
+        """The worlds, who sits where, and the opponents that may be gone from the pool.
+
+        What goes on here and what is picked up elsewhere draw from the same new random streams from now on.
+        """
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
+        for number in self._known:
+            self._begin_anew(number)
         return self._crowd.get_state(), rows, frozen, self._newest.get_state()
 
     def set_state(self, state: Any) -> None:
@@ -296,6 +309,8 @@ class Versus:
         for number, weights in frozen.items():
             self._known[number] = self._freeze(weights)
         self._newest.set_state(newest)
+        for number in self._known:
+            self._begin_anew(number)
 
 
 def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from motet._memory import Array, Segment
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import HeaderField, Publication
 
-__all__ = ["NEWEST", "PLAYER", "Draw", "League", "LeagueBoard", "Results", "Table", "anchor"]
+__all__ = ["NEWEST", "PLAYER", "Draw", "League", "LeagueBoard", "Results", "Standings", "Table", "anchor"]
 
 PLAYER = "player"
 """What the one who learns is called, whatever the world calls its seats."""
@@ -327,3 +327,52 @@ class Draw:
     def _wait(self) -> None:
         if not self._reader.wait(60.0) or not self._reader.refresh():
             raise WaitTimeoutError("an actor waited 60 s for the first table of the league")
+
+
+class Standings:
+    """The league as anybody may read it.
+
+    Args:
+        board: of the league.
+    """
+
+    def __init__(self, board: LeagueBoard) -> None:
+        self._board = board
+        self._reader = board.publication.subscriber()
+
+    def refresh(self) -> bool:
+        """Take the newest table; whether it is a new one."""
+        return self._reader.refresh()
+
+    def pool(self) -> list[int]:
+        """The steps at which the pool's snapshots were taken."""
+        return [int(step) for step, number in zip(self._reader["step"], self._reader["number"], strict=True) if number]
+
+    def weights(self, step: int) -> npt.NDArray[np.float32]:
+        """Those of the snapshot that was taken at a step."""
+        size = self._board.weights
+        place = int(np.flatnonzero((self._reader["step"] == step) & (self._reader["number"] > 0))[0])
+        return self._reader.weights[place * size : (place + 1) * size].copy()
+
+    def as_dict(self) -> dict[str, Any]:
+        """One line: for every opponent how likely it is, how many games there were, and how many the player wins."""
+        reader, anchors = self._reader, self._board.anchors
+        taken, reviews, lost = (int(count) for count in reader["counts"])
+        names = [
+            *anchors,
+            *(f"step {step}" if number else "" for step, number in zip(reader["step"], reader["number"], strict=True)),
+        ]
+        rates = (reader["points"] + 0.5) / (reader["games"] + 1.0)
+        return {
+            "step": reviews * self._board.league.review_every,
+            "snapshots": taken,
+            "lost": lost,
+            "newest_chance": float(reader["chance"][-1]),
+            "opponents": [
+                {"name": name, "win_rate": float(rate), "games": int(played), "chance": float(chance)}
+                for name, rate, played, chance in zip(
+                    names, rates, reader["played"], reader["chance"][:-1], strict=True
+                )
+                if name
+            ],
+        }

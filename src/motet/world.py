@@ -111,8 +111,9 @@ class VectorWorld(Protocol):
 
     All worlds are at the same point of a turn: the same agents act at once in each of them. The episodes of all agents
     of a world end together. A world takes no notice of the other ones: it plays the same episode alone. An environment
-    whose ``vector(worlds)`` gives one of these is driven through it by actors; everywhere else it is used as the single
-    environment that it is.
+    whose class has ``vector(worlds)``, which gives one of these, is driven through it by actors; everywhere else it is
+    used as the single environment that it is. Wrappers and classes that inherit from it are not: who changes the rules
+    of a single environment has not changed those of the arrays.
     """
 
     agents: tuple[str, ...]

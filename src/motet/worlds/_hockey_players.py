@@ -1,8 +1,8 @@
 """Scripted players of hockey: a weak one and a strong one, for many worlds at once or as a policy for one.
 
 Observations in, actions out, nothing remembered: both are functions of what they see. The weak one trots after the puck
-and shoots as soon as it can. The strong one guards its goal where the puck is bound for, walls included, gets behind
-the puck, and aims at the corner that the other leaves open.
+and shoots as soon as it can. The strong one is quicker, guards its goal, gets behind the puck, and aims at the corner
+that the other leaves open.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motet.worlds._hockey_rules import HALF_LENGTH, HALF_WIDTH, MOUTH, PUCK, REACH, SHOT, heading
+from motet.worlds._hockey_rules import HALF_LENGTH, MOUTH, REACH, SHOT, heading
 
 __all__ = ["Strong", "Weak"]
 
@@ -52,19 +52,16 @@ class Strong(_Scripted):
         """The actions [K, 4] for observations [K, 18]."""
         x, y, angle, vx, vy, spin, _, other_y, *_, puck_x, puck_y, puck_vx, puck_vy, hold, _ = observations.T
         holds = hold > 0
-        # Where the puck will cross the line on which the player stands, if it comes.
         comes = (puck_vx < -1.0) & (puck_x > x)
-        wait = np.where(comes, (x - puck_x) / np.where(comes, puck_vx, -1.0), 0.0)
-        crossing = _folded(puck_y + puck_vy * wait)
-        # Guard: in front of the goal, on the way of the puck.
+        # Guard: in front of the goal, level with a puck that comes.
         guard_x = np.full_like(x, -4.2)
-        guard_y = np.clip(np.where(comes, crossing, 0.45 * puck_y), -MOUTH, MOUTH)
+        guard_y = np.clip(np.where(comes, puck_y, 0.45 * puck_y), -MOUTH, MOUTH)
         # Fetch: to the puck from behind; around it where it lies behind.
         behind = puck_x < x + 0.2
         side = np.where(y >= puck_y, 1.0, -1.0)
         fetch_x = np.where(behind, puck_x - 1.2, puck_x - REACH / 2)
         fetch_y = np.where(behind & (np.abs(y - puck_y) < 1.0), puck_y + 1.1 * side, puck_y)
-        fetch_y = np.where(comes, crossing, fetch_y + 0.1 * puck_vy)
+        fetch_y = np.where(comes, puck_y, fetch_y + 0.1 * puck_vy)
         fetches = (puck_x < 0.0) & ~(comes & (puck_vx < -6.0))
         to_x = np.where(holds, -1.0, np.where(fetches, fetch_x, guard_x))
         to_y = np.where(holds, y, np.where(fetches, fetch_y, guard_y))
@@ -75,19 +72,13 @@ class Strong(_Scripted):
         flight_x, flight_y = cosine + np.where(holds, vx / SHOT, 0.0), sine + np.where(holds, vy / SHOT, 0.0)
         error = (flight_x * aim_y - flight_y * aim_x) / np.sqrt(aim_x * aim_x + aim_y * aim_y)
         shoots = holds & (np.abs(error) < 0.04)
-        return _actions(_towards(to_x - x, vx), _towards(to_y - y, vy), 6.0 * error - 0.6 * spin, shoots)
+        push_x, push_y = _towards(to_x - x, vx), _towards(to_y - y, vy)
+        return _actions(0.75 * push_x, 0.75 * push_y, 6.0 * error - 0.6 * spin, shoots)
 
 
 def _towards(way: Floats, speed: Floats) -> Floats:
     """The force that brings a player over a way quickly and to rest at its end."""
     return np.clip(4.0 * way - 0.6 * speed, -1.0, 1.0)
-
-
-def _folded(y: Floats) -> Floats:
-    """Where a puck is across the rink that would be at ``y`` without the walls."""
-    wide = HALF_WIDTH - PUCK
-    folded: Floats = wide - np.abs((y + wide) % (4 * wide) - 2 * wide)
-    return folded
 
 
 def _actions(force_x: Floats, force_y: Floats, torque: Floats, shoots: NDArray[np.bool_]) -> Floats:
