@@ -143,6 +143,7 @@ def parts(td3: TD3, agent: int) -> dict[str, np.ndarray]:
         {"policy_delay": 3, "prioritised": True},
         {"normalise": True},
         {"target_noise": 0.0, "n_step": 3},
+        {"target_noise": 0.8, "target_noise_clip": 0.3},
     ],
 )
 def test_updates_equal_those_by_the_book(options: dict[str, Any]) -> None:
@@ -218,6 +219,57 @@ def test_the_contract_is_kept(options: dict[str, Any]) -> None:
 def test_a_nest_of_observations_and_actions_with_two_axes() -> None:
     space = Dict({"near": Box(0, 255, (4, 4), "uint8"), "far": Box(-1, 1, (2,)), "which": Discrete(3)})
     check_algorithm(replace(SMALL, normalise=True), space, Box(-1, 1, (2, 2), "float64"))
+
+
+SEEN_PICTURE = Box(0, 255, (13, 12, 2), "uint8")
+
+
+def test_pictures_keep_the_contract() -> None:
+    check_algorithm(SMALL, SEEN_PICTURE, DONE)
+    check_algorithm(replace(SMALL, n_frames=2, policy_delay=1, max_grad_norm=0.5), SEEN_PICTURE, DONE)
+    with pytest.raises(SettingError, match="pictures"):
+        replace(SMALL, normalise=True).sizes(SEEN_PICTURE, DONE)
+
+
+def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
+    """Their gradient is autograd's of the critics' loss; the policy's step leaves them alone."""
+    config = replace(SMALL, policy_delay=2)
+    td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
+    picture, critic, policy = td3._places.picture, td3._places.critic, td3._places.policy
+    assert picture is not None
+    batch, rng = StackedBatch.zeros(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
+    for seen in (batch.observation, batch.next_observation):
+        seen[:] = rng.integers(0, 256, seen.shape)
+    batch.action[:] = DONE.low + (DONE.high - DONE.low) * rng.random(batch.action.shape)
+    batch.reward[:] = rng.normal(size=batch.reward.shape)  # no discount: the goal is the scaled reward
+    before = td3.state.copy()
+    td3.update(batch, [0, 0])
+
+    def dense(block: Block, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        layers = list(block.layers)
+        for i, (n_in, n_out, w, b) in enumerate(layers):
+            x = x @ flat[w : w + n_in * n_out].view(n_out, n_in).T + flat[b : b + n_out]
+            x = torch.relu(x) if i < len(layers) - 1 else x
+        return x
+
+    for agent in range(2):
+        halves = torch.from_numpy(before[agent].reshape(2, -1))
+        eyes = halves[0].clone().requires_grad_()
+        x = torch.from_numpy(batch.observation[agent]).float().movedim(3, 1) / 255
+        for (shape, at, bias), (_, _, stride) in zip(picture.places, picture.layers, strict=True):
+            x = torch.relu(functional.conv2d(x, eyes[at:bias].view(shape), eyes[bias : bias + shape[0]], stride))
+        action = torch.from_numpy((batch.action[agent] - [0, 5]) / [2, 5]).float()
+        seen_by_critics = torch.cat([x.flatten(1), action], 1)
+        goal = torch.from_numpy(batch.reward[agent] * config.reward_scale)
+        guesses = [dense(critic, half[td3._places.critics :], seen_by_critics)[:, 0] for half in halves]
+        sum(functional.mse_loss(guess, goal) for guess in guesses).backward()
+        np.testing.assert_allclose(
+            td3._policy_grad[agent, : picture.end], eyes.grad[: picture.end], rtol=1e-3, atol=1e-5
+        )
+        assert not np.array_equal(td3.state[agent, : picture.end], before[agent, : picture.end])
+        np.testing.assert_array_equal(
+            td3.state[agent, policy.start : policy.end], before[agent, policy.start : policy.end]
+        )
 
 
 @pytest.mark.parametrize("normalise", [False, True])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +104,14 @@ class Picture:
         for shape, weight, bias in self.places:
             flat[weight:bias] = math.sqrt(2) * orthogonal(rng, shape[0], math.prod(shape[1:])).ravel()
             flat[bias : bias + shape[0]] = 0
+
+    @torch.inference_mode()
+    def see(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any], scale: float) -> npt.NDArray[np.float32]:
+        """For acting: the features of ``rows * scale``, one by one: torch's sums depend on how many come at once."""
+        x = torch.from_numpy(rows).to(torch.float32).mul_(scale).unsqueeze(0)
+        net = Convolution(self, torch.from_numpy(weights).unsqueeze(0))
+        features: npt.NDArray[np.float32] = torch.cat([net.forward(one)[0] for one in torch.split(x, 1, 1)]).numpy()
+        return features
 
 
 class Convolution:

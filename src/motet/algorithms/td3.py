@@ -9,6 +9,9 @@ all of them::
 
     first half     policy (published)   its first moments    statistics   critic 1, its target and both its moments
     second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
+
+Pictures are seen through convolutions, which lie before the policy and learn with the critics; the policy uses what
+they see. Without pictures the networks see the inputs themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from motet.algorithm import (
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Normaliser, Statistics
+from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._value import METRICS_EVERY, Tensors
 from motet.errors import NotReadyError, SettingError
 
@@ -64,7 +68,7 @@ class TD3Config:
     """
 
     hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy and critics."""
+    """Widths of the hidden layers of policy and critics; behind the convolutions, where observations are pictures."""
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
@@ -203,6 +207,8 @@ class _Scale:
 class _Places:
     """Where the parts lie in a half of a row."""
 
+    picture: Picture | None
+    """Before the policy."""
     policy: Block
     critic: Block
     """Relative to where a critic begins."""
@@ -223,29 +229,40 @@ class _Places:
     def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> _Places:
         inputs, actions = Encoder(observation_space, config.n_frames).size, _Scale(action_space).size
         start = padded(2 * inputs) if config.normalise else 0
-        policy = Block((inputs, *config.hidden, actions), start)
-        critic = Block((inputs + actions, *config.hidden, 1))
+        picture = Picture.of(observation_space, config.n_frames, start)
+        if picture is not None and config.normalise:
+            raise SettingError("normalise: given for pictures, expected False: their bytes become 0 to 1 as it is")
+        features, first = (inputs, start) if picture is None else (picture.features, padded(picture.end))
+        policy = Block((features, *config.hidden, actions), first)
+        critic = Block((features + actions, *config.hidden, 1))
         weights = padded(policy.end)
         statistics = Statistics(inputs, 0, 2 * weights) if config.normalise else None
         critics = 2 * weights + (padded(statistics.n_private) if statistics else 0)
-        return cls(policy, critic, statistics, weights, critics, padded(critic.end))
+        return cls(picture, policy, critic, statistics, weights, critics, padded(critic.end))
 
 
 class _Transitions(Tensors):
-    """A stacked batch as tensors, and room for what the critics see: ``[2 A, B, inputs + actions]``."""
+    """A stacked batch as tensors, and room for what the critics see: ``[2 A, B, features + actions]``."""
 
     action_dtype = torch.float32
 
     def __init__(
-        self, batch: StackedBatch, encoder: Encoder, action_space: Space, device: torch.device, scale: _Scale
+        self,
+        batch: StackedBatch,
+        encoder: Encoder,
+        action_space: Space,
+        device: torch.device,
+        scale: _Scale,
+        size: int,
     ) -> None:
         super().__init__(batch, encoder, action_space, device)
-        agents, rows, size = self.x.shape
+        agents, rows, _ = self.x.shape
         shape = (agents, 2, rows, size + scale.size)
-        self._seen, self.raw = encoder.size, torch.zeros_like(self.x)
+        self.raw = torch.zeros_like(self.x)
+        self.seen, self.next_seen = self.x, self.next_x  # features, [A, B, size] each
         here, there = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
-        self.first = here[:, 0]  # what the first critic of each agent sees, [A, B, inputs + actions]
+        self.first = here[:, 0]  # what the first critic of each agent sees, [A, B, features + actions]
         self._parts = [(part[..., :size], part[..., size:]) for part in (here, there)]
         self._first_action_part = self.first[..., size:]
         self._middle = torch.from_numpy(scale.middle).to(device)
@@ -258,10 +275,10 @@ class _Transitions(Tensors):
         self.action = self.action.flatten(2).sub(self._middle).div_(self._half)
 
     def show_critics(self) -> None:
-        """Let the critics see the inputs and the actions that were done."""
+        """Let the critics see the features and the actions that were done."""
         (seen, done), (seen_next, _) = self._parts
-        seen.copy_(self.x.unsqueeze(1))
-        seen_next.copy_(self.next_x.unsqueeze(1))
+        seen.copy_(self.seen.unsqueeze(1))
+        seen_next.copy_(self.next_seen.unsqueeze(1))
         done.copy_(self.action.unsqueeze(1))
 
     def show_next(self, actions: Tensor) -> None:
@@ -296,12 +313,22 @@ class TD3(FlatRows):
         self._critics = Network(places.critic, weights, self._critic_grad)
         self._target_critics = Network(places.critic, targets)
         self._first_critic = Network(places.critic, first[:, places.critics :])
-        start = places.policy.start
-        self._policy_adam = Adam(
-            first[:, start:n], self._policy_grad[:, start:], first[:, n + start : 2 * n], second[:, n + start : 2 * n]
-        )
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
-        self._targets = ((second[:, start:n], first[:, start:n]), (targets, weights))
+
+        def adam(begin: int, end: int) -> Adam:
+            """Of a part of what is published."""
+            moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
+            return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
+
+        self._policy_adam = adam(places.policy.start, n)
+        learnt = slice(places.policy.start if places.picture is None else places.picture.start, n)
+        self._targets = ((second[:, learnt], first[:, learnt]), (targets, weights))
+        self._eyes: Convolution | None = None
+        if places.picture is not None:
+            self._eyes = Convolution(places.picture, first, self._policy_grad)
+            self._target_eyes = Convolution(places.picture, second)
+            self._eyes_grad = self._policy_grad[:, places.picture.start : places.policy.start]
+            self._eyes_adam = adam(places.picture.start, places.policy.start)
         self._normaliser = None if places.statistics is None else Normaliser(places.statistics, first)
         self._batches: dict[int, _Transitions] = {}
         self._metrics = {name: np.zeros(agents, np.float32) for name in ("loss", "mean_q", "grad_norm")}
@@ -311,6 +338,8 @@ class TD3(FlatRows):
         first, second = row.reshape(2, -1)
         if places.statistics is not None:
             places.statistics.initialise(first)
+        if places.picture is not None:
+            places.picture.initialise(first, rng)
         places.policy.initialise(first, rng)
         second[: places.weights] = first[: places.weights]
         for half in (first, second):
@@ -324,6 +353,8 @@ class TD3(FlatRows):
         updates = self.counters[:, 0]
         self._critic_adam.load(np.repeat(updates, 2))
         self._policy_adam.load(updates // self.config.policy_delay)
+        if self._eyes is not None:
+            self._eyes_adam.load(updates)
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """What travels with this agent's weights, when it has done ``step`` steps."""
@@ -340,12 +371,16 @@ class TD3(FlatRows):
         """Learn from one batch."""
         config = self.config
         if id(batch) not in self._batches:
-            self._batches[id(batch)] = _Transitions(batch, self._encoder, self._action_space, self._device, self._scale)
+            self._batches[id(batch)] = _Transitions(
+                batch, self._encoder, self._action_space, self._device, self._scale, self._places.policy.sizes[0]
+            )
         data = self._batches[id(batch)]
         data.fetch()
         if self._normaliser is not None:
             data.raw.copy_(data.x)
             self._normaliser.apply(data.inputs)
+        if self._eyes is not None:
+            data.seen, data.next_seen = self._eyes.forward(data.x), self._target_eyes.forward(data.next_x)
         data.show_critics()
         rates = [value_at(config.learning_rate, int(step), config.stages) for step in steps]
         errors = self._learn_critics(data, rates)  # [A, 2, B]
@@ -370,7 +405,9 @@ class TD3(FlatRows):
         slope = error * (-2.0 / rows)
         if data.weight is not None:
             slope.mul_(data.weight.unsqueeze(1))
-        self._critics.backward(data.here, layers, slope.view(2 * agents, rows, 1))
+        back = self._critics.backward(data.here, layers, slope.view(2 * agents, rows, 1), inputs=self._eyes is not None)
+        if self._eyes is not None:
+            self._learn_to_see(self._eyes, back.view(agents, 2, rows, -1).sum(1), rates)
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
         if self.counters[0, 0] % METRICS_EVERY == 0:
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
@@ -390,20 +427,26 @@ class TD3(FlatRows):
             stream.standard_normal(out=row, dtype=np.float32)
         noise = torch.from_numpy(data.noise).to(self._device, copy=True).mul_(config.target_noise)
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
-        return noise.add_(self._target_policy.forward(data.next_x)[-1].tanh()).clamp_(-1.0, 1.0)
+        return noise.add_(self._target_policy.forward(data.next_seen)[-1].tanh()).clamp_(-1.0, 1.0)
+
+    def _learn_to_see(self, eyes: Convolution, grad: Tensor, rates: Sequence[float]) -> None:
+        """One step of the convolutions, given the gradient of what both critics of an agent see."""
+        eyes.backward(grad[..., : self._places.policy.sizes[0]])
+        clip_rows(self._eyes_grad, self.config.max_grad_norm)
+        self._eyes_adam.step(rates, self.config.adam_eps)
 
     def _learn_policy(self, data: _Transitions, rates: Sequence[float]) -> None:
         """One step of the policies uphill on their first critic."""
         rows = data.x.shape[1]
-        layers = self._policy.forward(data.x)
+        layers = self._policy.forward(data.seen)
         actions = layers[-1].tanh()
         data.show_first(actions)
         above = self._first_critic.forward(data.first)
         slope = torch.full_like(above[-1], -1.0 / rows)
         back = self._first_critic.backward(data.first, above, slope, inputs=True, weights=False)
-        grad = back[..., self._encoder.size :] * actions.square_().neg_().add_(1.0)
-        self._policy.backward(data.x, layers, grad)
-        clip_rows(self._policy_grad, self.config.max_grad_norm)
+        grad = back[..., self._places.policy.sizes[0] :] * actions.square_().neg_().add_(1.0)
+        self._policy.backward(data.seen, layers, grad)
+        clip_rows(self._policy_grad[:, self._places.policy.start :], self.config.max_grad_norm)
         self._policy_adam.step(rates, self.config.adam_eps)
 
 
@@ -417,8 +460,9 @@ class TD3Behaviour:
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), _Scale(action_space)
         places = _Places.of(config, observation_space, action_space)
-        self._statistics = places.statistics
-        self._net = places.policy.native(self._encoder.scale if places.statistics is None else 1.0)
+        self._statistics, self._picture = places.statistics, places.picture
+        plain = places.statistics is None and places.picture is None
+        self._net = places.policy.native(self._encoder.scale if plain else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
@@ -452,6 +496,8 @@ class TD3Behaviour:
         """Vectors in [-1, 1]."""
         if self._statistics is not None:
             rows = self._statistics.normalise(weights, rows, self._encoder.scale)
+        if self._picture is not None:
+            rows = self._picture.see(weights, rows, self._encoder.scale)
         vectors = np.empty((len(rows), self._scale.size), np.float32)
         self._net.forward(weights, rows, vectors)
         return np.tanh(vectors, out=vectors)
