@@ -123,6 +123,11 @@ class ReplaySpec:
         return -(-self.capacity // self.n_lanes)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return _Row(self).bytes
+
+    @property
     def reader_words(self) -> int:
         """How many words the state of a reader takes (``Reader.state_words``)."""
         return 10 + len(self._partitions) + 2 * self.n_lanes
@@ -198,6 +203,8 @@ class Writer(_native.LaneWriter):
     returns the rows written so far. The last step of an episode also needs ``final_observation`` (and ``final_…`` of
     every extra field with a next): both rows become visible at once. ``append_many`` takes consecutive steps of one
     episode as arrays; the flags then belong to the last of them. ``interrupt()`` says that the episode broke off.
+    ``append_rows`` takes rows as they lie in another lane of the same spec (:meth:`Replay.rows`), as many as there is
+    room for, and returns how many.
     """
 
 
@@ -383,6 +390,8 @@ class Replay:
         directory: for its own segment: a nameless file there instead of memory.
     """
 
+    _counter: _native.LaneCounts | None = None
+
     def __init__(
         self, spec: ReplaySpec, segment: Segment | None = None, prefix: str = "replay", directory: str | None = None
     ) -> None:
@@ -432,7 +441,7 @@ class Replay:
         >>> both = np.array([0, 1])
         >>> writers.append(both, np.zeros((2, 2), "float32"), np.array([1, 2]), np.zeros(2, "float32"), version=7)
         >>> replay.steps
-        0
+        2
         """
         return Writers([self.writer(lane, timeout_s=timeout_s, goes_on=goes_on) for lane in lanes])
 
@@ -508,12 +517,33 @@ class Replay:
     @property
     def appended(self) -> int:
         """Rows written so far, in all lanes."""
-        return sum(self.words(i).head for i in range(self.spec.n_lanes))
+        return self._counts().rows()
 
     @property
     def steps(self) -> int:
         """Steps written so far, in all lanes: rows but for the final ones."""
-        return sum(self.words(i).steps for i in range(self.spec.n_lanes))
+        return self._counts().steps()
+
+    def _counts(self) -> _native.LaneCounts:
+        """Made when it is first asked for, since learners ask before every update and there may be many lanes."""
+        if self._counter is None:
+            self._counter = _native.LaneCounts([self._lane(i) for i in range(self.spec.n_lanes)])
+        return self._counter
+
+    def rows(self, lane: int, first: int, most: int) -> bytes:
+        """A copy of up to ``most`` complete rows from ``first`` on, as they lie there; of a lane that is read once.
+
+        >>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=10, once=True)
+        >>> here, there = Replay(spec), Replay(spec)
+        >>> head = here.writer().append(np.ones(2, "float32"), 3, 0.5)
+        >>> there.writer().append_rows(here.rows(0, first=0, most=100)), there.words(0).head
+        (1, 1)
+        """
+        return _native.lane_rows(self._lane(lane), first, most)
+
+    def release(self, lane: int, row: int) -> None:
+        """Let a lane's writer overwrite the rows before this one, which were carried elsewhere."""
+        _native.lane_release(self._lane(lane), row)
 
     def dump(self, lane: int) -> npt.NDArray[np.uint8]:
         """A copy of a lane's memory, also while its writer is at work.

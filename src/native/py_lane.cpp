@@ -306,6 +306,7 @@ struct LaneWriter {
   bool sort_arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** given);
   bool take_values(PyObject* const* given, bool end, u64 rows, u64 last_rows, Hold& hold);
   PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool many);
+  PyObject* append_rows(PyObject* given);
 };
 
 // For the time of one append: nobody else is inside, and what is held of Python's is given back at the end.
@@ -451,6 +452,49 @@ PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyObject* 
   return PyLong_FromUnsignedLongLong(head);
 }
 
+// Rows as lane_rows gave them, of a lane of the same spec elsewhere: as many as there is room for, without waiting.
+PyObject* LaneWriter::append_rows(PyObject* given) {
+  View bytes;
+  if (!bytes.take(given, PyBUF_SIMPLE)) return nullptr;
+  if (bytes.bytes() % lane->row_bytes)
+    return raise("SpecError", "rows: given %llu bytes, expected whole rows of %llu bytes", ull(bytes.bytes()), ull(lane->row_bytes));
+  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+  if (!check_superseded()) return nullptr;
+  u64 rows = std::min(bytes.bytes() / lane->row_bytes, lane->capacity), head = lane->head.load(std::memory_order_relaxed);
+  if (lane->once) rows = std::min(rows, lane->released.load(std::memory_order_acquire) + lane->capacity - head);
+  if (rows == 0) return PyLong_FromLong(0);
+  Hold hold(*this);
+  u64 finals = 0, breaks = 0;
+  auto write = [&] {
+    const u8* from = bytes.as<u8>();
+    bool ended = begin;  // a fresh writer has counted what its predecessor left
+    u64 first = lane->begin_append(rows);
+    for (u64 i = 0; i < rows; ++i, from += lane->row_bytes) {
+      u64 meta;
+      std::memcpy(&meta, from, 8);
+      if (i == 0 && begin) meta |= kBegin;
+      breaks += !ended && meta & kBegin;
+      ended = meta & kFinal;
+      finals += ended;
+      u8* to = lane->at(lane->place(first + i));
+      copy_racy(to, &meta, 8);
+      copy_racy(to + 8, from + 8, lane->row_bytes - 8);
+      lane->seal(first + i);
+    }
+    lane->end_append(first, rows);
+    begin = ended;
+  };
+  if (rows * lane->row_bytes >= kUnlockBytes) {
+    Unlocked unlocked;
+    write();
+  } else {
+    write();
+  }
+  lane->finals.fetch_add(finals, std::memory_order_relaxed);
+  lane->broken.fetch_add(breaks, std::memory_order_relaxed);
+  return PyLong_FromUnsignedLongLong(rows);
+}
+
 // The writing ends of several lanes of one replay, which take one row each in one call.
 struct LaneWriters {
   std::vector<PyObject*> held;
@@ -560,6 +604,51 @@ struct LaneWriters {
   }
 };
 
+// How far the writers of all lanes of a replay are; whoever has the memory may look.
+struct LaneCounts {
+  std::vector<View> memory;
+
+  static LaneCounts* make(PyObject* args, PyObject* kwargs) {
+    PyObject* given;
+    static const char* keys[] = {"lanes", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(keys), &given)) return nullptr;
+    Py_ssize_t n = PySequence_Size(given);
+    if (n < 0) return nullptr;
+    auto counts = std::make_unique<LaneCounts>();
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* buffer = PySequence_GetItem(given, i);
+      if (!buffer) return nullptr;
+      View view;
+      bool ok = view.take_shared(buffer, "memory of a lane", sizeof(Lane));
+      Py_DECREF(buffer);
+      if (!ok) return nullptr;
+      if (view.as<Lane>()->magic != Lane::kMagic) {
+        raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+        return nullptr;
+      }
+      counts->memory.push_back(std::move(view));
+    }
+    return counts.release();
+  }
+  template <class Count>
+  PyObject* sum(Count count) const {
+    u64 all = 0;
+    for (const View& view : memory) all += count(*view.as<Lane>());
+    return PyLong_FromUnsignedLongLong(all);
+  }
+};
+
+// The final rows are counted behind the head: read first, they never make it look as if a step were missing.
+PyObject* counts_steps(PyObject* o, PyObject*) {
+  return unbox<LaneCounts>(o).sum([](const Lane& lane) {
+    u64 finals = lane.finals.load(std::memory_order_acquire);
+    return lane.head.load(std::memory_order_acquire) - finals;
+  });
+}
+PyObject* counts_rows(PyObject* o, PyObject*) {
+  return unbox<LaneCounts>(o).sum([](const Lane& lane) { return lane.head.load(std::memory_order_acquire); });
+}
+
 PyObject* writers_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
   return unbox<LaneWriters>(o).append(args, n, names);
 }
@@ -569,6 +658,7 @@ PyObject* writer_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObje
 PyObject* writer_append_many(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
   return unbox<LaneWriter>(o).append(args, n, names, true);
 }
+PyObject* writer_append_rows(PyObject* o, PyObject* rows) { return unbox<LaneWriter>(o).append_rows(rows); }
 PyObject* interrupt(LaneWriter& w) {
   if (w.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
   if (!w.check_superseded()) return nullptr;
@@ -620,24 +710,75 @@ PyObject* lane_words(PyObject*, PyObject* buffer) {
                        ull(l->waits.load()), ull(l->waited_ns.load()), ull(l->released.load()), ull(l->finals.load()));
 }
 
+// For whoever carries the rows of a lane elsewhere. The lane is read once, so nothing is overwritten that was not released.
+PyObject* lane_rows(PyObject*, PyObject* args) {
+  PyObject* buffer;
+  ull first, most;
+  if (!PyArg_ParseTuple(args, "OKK", &buffer, &first, &most)) return nullptr;
+  View memory;
+  if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
+  Lane* l = memory.as<Lane>();
+  if (l->magic != Lane::kMagic) return raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+  u64 head = l->head.load(std::memory_order_acquire);
+  if (!l->once || first < l->released.load(std::memory_order_relaxed) || first > head)
+    return raise("SettingError", "first: given %llu, expected a row of a lane that is read once, not released yet, up to %llu", first, ull(head));
+  u64 rows = std::min<u64>(head - first, most);
+  PyObject* out = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(rows * l->row_bytes));
+  if (!out) return nullptr;
+  u8* to = reinterpret_cast<u8*>(PyBytes_AsString(out));
+  for (u64 i = 0; i < rows; ++i, to += l->row_bytes) {
+    copy_racy(to, l->at(l->place(first + i)), l->row_bytes);
+    u64 sum = 0;
+    if (l->checked) std::memcpy(&sum, to + l->row_bytes - 8, 8);
+    if (l->checked && sum != l->row_sum(to, first + i)) {
+      Py_DECREF(out);
+      return raise("CorruptionError", "row %llu: its checksum does not fit", ull(first + i));
+    }
+  }
+  return out;
+}
+PyObject* lane_release(PyObject*, PyObject* args) {
+  PyObject* buffer;
+  ull row;
+  if (!PyArg_ParseTuple(args, "OK", &buffer, &row)) return nullptr;
+  View memory;
+  if (!memory.take_shared(buffer, "memory of a lane", sizeof(Lane))) return nullptr;
+  Lane* l = memory.as<Lane>();
+  if (l->magic != Lane::kMagic) return raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+  if (row < l->released.load(std::memory_order_relaxed) || row > l->head.load(std::memory_order_relaxed))
+    return raise("SettingError", "row: given %llu, expected %llu to %llu", row, ull(l->released.load()), ull(l->head.load()));
+  l->released.store(row, std::memory_order_release);
+  l->room.ring();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"lane_bytes", lane_bytes, METH_VARARGS, "lane_bytes(capacity, row_bytes)\n--\n\nHow much memory a lane takes."},
     {"lane_format", lane_format, METH_VARARGS,
      "lane_format(memory, capacity, row_bytes, spec_hash, checked, once)\n--\n\nMake memory an empty lane."},
     {"lane_words", lane_words, METH_O,
      "lane_words(memory)\n--\n\n(reserve, head, incarnation, broken, waits, waited_ns, released, finals) of a lane."},
+    {"lane_rows", lane_rows, METH_VARARGS,
+     "lane_rows(memory, first, most)\n--\n\nA copy of the complete rows from `first` on, of a lane that is read once."},
+    {"lane_release", lane_release, METH_VARARGS, "lane_release(memory, row)\n--\n\nRows before this one may be overwritten."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef methods[] = {
     {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_append)), METH_FASTCALL | METH_KEYWORDS,
      "Append one step; with terminated or truncated also the episode's final row. Returns the rows written so far."},
     {"append_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_append_many)), METH_FASTCALL | METH_KEYWORDS,
      "Append consecutive steps of one episode: arrays with one value per row. The flags belong to the last of them."},
+    {"append_rows", writer_append_rows, METH_O,
+     "Append rows of another lane of the same spec, as lane_rows gave them; how many there was room for."},
     {"interrupt", writer_interrupt, METH_NOARGS, "interrupt()\n--\n\nThe episode broke off: the next row begins a new one."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef many_methods[] = {
     {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writers_append)), METH_FASTCALL | METH_KEYWORDS,
      "Append one step to each of some lanes: their numbers (int64), then arrays with one value per lane."},
     {"interrupt", writers_interrupt, METH_O, "interrupt(lane)\n--\n\nThe episode in this lane broke off."},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef count_methods[] = {
+    {"steps", counts_steps, METH_NOARGS, "steps()\n--\n\nRows written so far but for the final ones, in all lanes."},
+    {"rows", counts_rows, METH_NOARGS, "rows()\n--\n\nRows written so far, in all lanes."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef no_getset[] = {{nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyGetSetDef getset[] = {{"head", word<&Lane::head>, nullptr, "Rows written so far.", nullptr},
@@ -649,6 +790,7 @@ bool add_lane(PyObject* m) {
   return PyModule_AddFunctions(m, functions) == 0 &&
          add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset) &&
          (writer_type = PyObject_GetAttrString(m, "LaneWriter")) &&
+         add_type<LaneCounts>(m, "LaneCounts", "How far the writers of some lanes are.", count_methods, no_getset) &&
          add_type<LaneWriters>(m, "LaneWriters", "The writing ends of several lanes of one replay.", many_methods, no_getset);
 }
 }  // namespace motet
