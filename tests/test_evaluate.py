@@ -38,7 +38,7 @@ def workers():
 def spread():
     from mpe2 import simple_spread_v3
 
-    return simple_spread_v3.parallel_env(N=3, max_cycles=8)
+    return simple_spread_v3.parallel_env(N=3, max_cycles=5)
 
 
 def four_in_a_row():
@@ -62,7 +62,7 @@ def test_one_seed_gives_one_result(workers, world):
     policies = [playing.Counting, playing.Recurrent, "random,proportion=0.5"]
     results = {
         how: motet.evaluate(
-            WORLDS[world], policies, episodes=6, seed=5, jobs=how[0], isolate=how[1], pooled=how[2], workers=workers
+            WORLDS[world], policies, episodes=4, seed=5, jobs=how[0], isolate=how[1], pooled=how[2], workers=workers
         )
         for how in HOW
     }

@@ -46,3 +46,22 @@ def test_examples_of_algorithms(name, steps, last, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"done after {steps:,} steps" in done.stdout
     assert last in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "last"),
+    [("evaluate", 6, "without isolation: True"), ("tournament", 2, "24 games, in")],
+)
+def test_examples_of_playing(name, size, last, tmp_path):
+    path = EXAMPLES / f"{name}.py"
+    assert len(path.read_text().splitlines()) <= 60
+    done = subprocess.run(
+        [sys.executable, str(path), str(size)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert last in done.stdout.splitlines()[-1]

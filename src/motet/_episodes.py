@@ -100,8 +100,8 @@ class Tempo:
     >>> tempo = Tempo()
     >>> for _ in range(99): tempo.add(0.001)
     >>> tempo.add(1.0)
-    >>> tempo.count, round(tempo.quantile(0.5), 4), round(tempo.quantile(1.0), 2)
-    (100, 0.001, 1.01)
+    >>> tempo.count, round(tempo.quantile(0.5), 4), round(tempo.quantile(1.0), 1)
+    (100, 0.001, 1.0)
     """
 
     count: int = 0
@@ -131,7 +131,7 @@ class Tempo:
         for place in sorted(self.bins):
             left -= self.bins[place]
             if left <= 0:
-                return float(1e-7 * 2 ** ((place + 0.5) / 17.67))
+                return min(float(1e-7 * 2 ** ((place + 0.5) / 17.67)), self.longest)
         return self.longest
 
 

@@ -1,0 +1,54 @@
+"""Policy-bound episodes, for ``motet bench isolation``: how many a second, with one job and with two."""
+
+from __future__ import annotations
+
+import functools
+import time
+from types import TracebackType
+from typing import Any
+
+from motet._workers import Workers
+from motet.evaluate import evaluate
+from motet.worlds import MatrixGame
+
+__all__ = ["Jobs", "Thinker"]
+
+THINK_S = 0.002
+TURNS = 10
+
+
+class Thinker:
+    """Takes two milliseconds of the processor's time for each decision."""
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+
+    def act(self, observation: Any, mask: Any = None) -> int:
+        """An action, later."""
+        until = time.process_time() + THINK_S
+        while time.process_time() < until:
+            pass
+        return 0
+
+
+class Jobs:
+    """Workers that are up already, as in any evaluation that takes longer than its start."""
+
+    def __init__(self, jobs: int = 2) -> None:
+        self._workers = Workers(jobs)
+        for number in range(1, jobs + 1):
+            self.episodes_per_s(number, 2 * number)
+
+    def episodes_per_s(self, jobs: int, episodes: int) -> float:
+        """With so many jobs."""
+        world = functools.partial(MatrixGame, turns=TURNS)
+        result = evaluate(world, Thinker, episodes=episodes, jobs=jobs, workers=self._workers)
+        return episodes / result.measured.seconds
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.close()

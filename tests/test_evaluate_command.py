@@ -1,0 +1,181 @@
+"""``motet eval`` and ``motet tournament``, as users call them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import motet
+import playing_policies as playing
+from motet import cli
+from motet._commands._play import yaml
+from motet._process import Child, host_children
+from motet.worlds import MatrixGame
+
+HERE = Path(__file__).parent
+HUNT = ["eval", "treasure_hunt", "--agents", "3", "--world.size", "9", "--world.turns", "5", "-n", "4"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_the_table_the_page_the_file_and_the_picture(tmp_path, capsys):
+    flags = ["-p", "random", "-p", "forager,proportion=2", "--seed", "3"]
+    files = ["--html", "report.html", "--out", "result.json", "--video", "episode.gif", "--film", "2"]
+    assert cli.main([*HUNT, *flags, *files]) == 0
+    shown = capsys.readouterr().out
+    for word in ("forager", "all seats", "by seat", "agent_2", "4 episodes, seed 3", "written to report.html"):
+        assert word in shown
+    plain = json.loads(Path("result.json").read_text())
+    assert plain["format"] == 1
+    assert [one["name"] for one in plain["result"]["policies"]] == ["random", "forager"]
+    assert plain["result"]["world"]["settings"] == {"agents": 3, "size": 9, "turns": 5}
+    page = Path("report.html").read_text()
+    assert "Episode 2, 15 turns" in page
+    assert Path("episode.gif").read_bytes().startswith(b"GIF8")
+
+
+def test_json_and_yaml_hold_the_same_and_jobs_do_not_matter(capsys):
+    loader = pytest.importorskip("yaml")
+    texts = {}
+    for form, jobs in (("json", 1), ("yaml", 2)):
+        assert cli.main([*HUNT, "-p", "random", "--format", form, "--jobs", str(jobs)]) == 0
+        texts[form] = capsys.readouterr().out
+    first, second = json.loads(texts["json"]), loader.safe_load(texts["yaml"])
+    assert json.dumps(first["result"]) == json.dumps(second["result"])
+    assert second["measured"]["jobs"] == 2
+    odd = {"a: b": [[], {}, [1.5, None, True], [[2]]], "#": "x\n'\"", "1": {"deep": {"er": [{"k": 1}]}}}
+    assert loader.safe_load(yaml(odd)) == odd
+
+
+def test_a_run_is_a_world_and_its_policies(capsys):
+    from motet.algorithms import DQNConfig
+
+    config = DQNConfig(hidden=(8,), batch_size=8, min_rows=32, capacity=500)
+    motet.train(partial(MatrixGame, turns=7), config, motet.Settings(steps=40, engine="serial"), run="mine")
+    assert cli.main(["eval", "mine", "--episodes", "2", "--format", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["episodes"][0]["decisions"] == [7, 7]
+    assert result["policies"][0]["source"] == "mine"
+    given = ["eval", "mine", "-p", "mine,agent=player_0", "-p", "tit_for_tat", "-n", "2", "--isolate"]
+    assert cli.main([*given, "--decision-timeout", "20"]) == 0
+    assert "mine:player_0" in capsys.readouterr().out
+
+
+def test_a_plan_is_a_policy(capsys):
+    assert cli.main(["plan", "rooms", "--map", "closet", "--out", "closet", "--workers", "1"]) == 0
+    given = ["eval", "rooms", "--world.map", "closet", "-p", 'closet,seat=human_0,kw.goal="1,2"']
+    from motet.worlds import Rooms
+
+    for agent in Rooms("closet").possible_agents[1:]:
+        given += ["-p", f"closet,seat={agent}"]
+    assert cli.main([*given, "-n", "2", "--format", "json", "--isolate"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["failures"] == {}
+
+
+def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
+    Path("mine_alone.py").write_text(
+        "class Policy:\n"
+        "    def __init__(self, agent, depth, data): self.depth = depth; open(data)\n"
+        "    def reset(self, seed): pass\n"
+        "    def act(self, observation, mask=None): return 0 if self.depth else 1 / 0\n"
+    )
+    Path("weights").write_text("")
+    given = ["eval", "matrix", "-p", "mine_alone:Policy,data=weights,kw.depth=0", "-p", "random", "-n", "12"]
+    assert cli.main([*given, "--isolate", "--max-failures", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError" in shown
+    assert "failed too often and is out after episode" in shown
+    assert "mine_alone" not in sys.modules
+
+
+def test_mistakes_are_told_in_words(capsys):
+    for given, why in (
+        (["eval"], "world: none given"),
+        (["eval", "matrix"], "policy: none given"),
+        (["eval", "nowhere", "-p", "random"], "nowhere"),
+        (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
+        (["eval", "matrix", "-p", "random", "--film", "200"], "expected episodes from 0 to 99"),
+        (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits: given without isolate"),
+        (["tournament", "matrix", "-p", "random"], "1 policies for 2 seats"),
+        (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
+    ):
+        assert cli.main(given) == 2, given
+        assert why in capsys.readouterr().err, given
+
+
+def test_a_tournament_by_command_goes_on(capsys):
+    given = ["tournament", "matrix", "--world.turns", "5", "-p", "tit_for_tat", "-p", "random"]
+    given += ["-p", "constant,kw.action=1,name=defector", "--rounds", "2", "--dir", "cup"]
+    assert cli.main(given) == 0
+    first = capsys.readouterr()
+    assert "defector" in first.out
+    assert "share won against" in first.out
+    assert cli.main([*given, "--jobs", "2", "--html", "cup.html", "--format", "json"]) == 0
+    second = capsys.readouterr()
+    assert "12 of 12 games were played before" in second.err
+    assert len(json.loads(second.out)["result"]["games"]) == 12
+    assert "Who beat whom" in Path("cup.html").read_text()
+
+
+def test_ctrl_c_writes_what_there_is(tmp_path):
+    Path("slow_world.py").write_text(
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom playing_policies import Duet\n"
+    )
+    policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--out", "result.json", "--html", "page.html"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "motet.cli", "eval", "slow_world:Duet", *policy],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+    )
+    time.sleep(6)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "partial: " in out
+    plain = json.loads(Path("result.json").read_text())
+    assert plain["result"]["partial"] is True
+    assert "Interrupted after" in Path("page.html").read_text()
+
+
+def hosts(path):
+    host_children()
+    children = [Child(f"grandchild-{i}", time.sleep, (100,)) for i in range(3)]
+    Path(path).write_text(" ".join(str(child.pid) for child in children))
+    time.sleep(100)
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes there")
+def test_a_child_that_dies_takes_its_own_children_along(tmp_path):
+    target = tmp_path / "pids"
+    child = Child("host", hosts, (str(target),))
+    deadline = time.monotonic() + 60
+    while not (target.exists() and len(target.read_text().split()) == 3):
+        assert time.monotonic() < deadline
+        assert child.exit is None
+        time.sleep(0.02)
+    pids = target.read_text().split()
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    child.kill()
+    child.close()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_duet_keeps_the_contract_of_worlds():
+    from motet.testing import check_world
+
+    check_world(playing.Duet)
