@@ -70,17 +70,18 @@ class SmallHunt(TreasureHunt):
         """Where everything is: hashable, plain, all that decides what may happen next."""
         if not self._begun:
             raise NotReadyError("there is no state yet: call reset() first")
-        return (self._turn, self._mover, tuple(self._at), bytes(self._kinds))
+        hunts = self._hunts
+        return (hunts.turn[0], hunts.mover, tuple(place for (place,) in hunts.at), hunts.kinds)
 
     def set_state(self, state: Snapshot) -> None:
         """Go on from a state; what was earned before is forgotten."""
         turn, mover, at, kinds = state
-        if len(kinds) != len(self._kinds) or len(at) != len(self._at) or turn > self.turns:
+        hunts = self._hunts
+        if len(kinds) != len(hunts.kinds) or len(at) != len(hunts.at) or turn > self.turns:
             raise SettingError(f"the state {state!r} is of another map: make a world with that map")
         if not self._begun:
             self.reset()
-        self._lay({place: kind for place, kind in enumerate(kinds) if kind != self._bare[place]})
-        self._turn, self._mover, self._at = turn, mover, list(at)
+        hunts.restore(kinds, [[place] for place in at], [turn], mover)
         self.agents = self.possible_agents[:]
         self.agent_selection = self.agents[mover]
         self.rewards = dict.fromkeys(self.agents, 0.0)
@@ -99,7 +100,7 @@ class SmallHunt(TreasureHunt):
     ) -> list[list[float]]:
         """What each agent earns: the mover what its move pays, the others nothing."""
         earned = self._played(state, actions)[0]
-        return [[earned if agent == state[1] else 0.0 for agent in range(len(self._at))]] * len(transitions)
+        return [[earned if agent == state[1] else 0.0 for agent in range(len(self.possible_agents))]] * len(transitions)
 
     def acts(self, state: State, agent: int) -> bool:
         """Whether it is an agent's move."""
@@ -107,8 +108,7 @@ class SmallHunt(TreasureHunt):
 
     def where(self, state: State, agent: int) -> tuple[int, int]:
         """Row and column of an agent."""
-        row, column = divmod(state[2][agent], self._width)
-        return row - self.radius, column - self.radius
+        return self._hunts.tile(state[2][agent])
 
     def picture(self, state: State) -> NDArray[Any]:
         """A state as a picture."""
