@@ -513,6 +513,14 @@ def test_drawing_an_episode_changes_nothing(workers):
     assert "forager" in page
 
 
+def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers):
+    said: list[str] = []
+    result = motet.evaluate(playing.Duet, "random", episodes=2, film=(1,), workers=workers, say=said.append)
+    assert said == ["episode 1 was not drawn: drawing it raised NotImplementedError"]
+    assert not result.episodes[1].frames
+    assert "was not drawn" in result.html()
+
+
 def test_the_table_of_one_game_can_be_played_by_hand():
     plan = Plan(playing.Duet, {}, entries(["random", "noop"], ["left", "right"]), (False, False))
     table = Table(plan)

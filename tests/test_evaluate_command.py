@@ -73,6 +73,7 @@ def test_a_run_is_a_world_and_its_policies(capsys):
 
 def test_a_plan_is_a_policy(capsys):
     assert cli.main(["plan", "rooms", "--map", "closet", "--out", "closet", "--workers", "1"]) == 0
+    capsys.readouterr()
     given = ["eval", "rooms", "--world.map", "closet", "-p", 'closet,seat=human_0,kw.goal="1,2"']
     from motet.worlds import Rooms
 
@@ -129,7 +130,14 @@ def test_a_tournament_by_command_goes_on(capsys):
 
 def test_ctrl_c_writes_what_there_is(tmp_path):
     Path("slow_world.py").write_text(
-        f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom playing_policies import Duet\n"
+        "from pathlib import Path\n"
+        "import playing_policies\n"
+        "class Duet(playing_policies.Duet):\n"
+        "    count = 0\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        self.count += 1\n"
+        "        if self.count == 20: Path('begun').touch()\n"
+        "        return super().reset(seed)\n"
     )
     policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--out", "result.json", "--html", "page.html"]
     child = subprocess.Popen(
@@ -139,7 +147,11 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
         text=True,
         env={**os.environ, "PYTHONPATH": str(HERE)},
     )
-    time.sleep(6)
+    deadline = time.monotonic() + 120
+    while not Path("begun").exists():
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err

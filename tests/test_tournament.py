@@ -81,6 +81,9 @@ def test_it_goes_on_without_playing_again(tmp_path, workers):
         again = motet.tournament(WORLD, POLICIES, rounds=3, path=path, jobs=2, workers=workers, say=said.append)
         assert [game.returns for game in again.games[:kept]] == [(7.0, -7.0)] * kept, "taken from the book, not played"
         assert again.games[kept:] == whole.games[kept:]
+        assert len((path / "games.jsonl").read_bytes().splitlines()) == 36
+        once_more = motet.tournament(WORLD, POLICIES, rounds=3, path=path, workers=workers)
+        assert once_more.deterministic() == again.deterministic(), "what was written can be read"
         assert ("17 of 36 games were played before" in said) == (kept == 17)
     (path / "games.jsonl").write_bytes(b"".join(lines[:20]))
     assert (

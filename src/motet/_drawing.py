@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from motet.errors import SettingError
 
-__all__ = ["Film", "drawing", "write_video"]
+__all__ = ["Film", "drawing", "frames_per_s", "write_video"]
 
 FRAMES = 200
 """Pictures of an episode at most; beyond it every other one is let go, again and again."""
@@ -33,33 +33,42 @@ def drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
     return functools.partial(factory, render_mode="rgb_array") if "render_mode" in known else factory
 
 
+def frames_per_s(env: Any) -> float:
+    """How quickly a world wants to be shown."""
+    return float((getattr(env, "metadata", None) or {}).get("render_fps", 10))
+
+
 class Film:
     """The frames of one episode: one for each round of everybody's turns."""
 
-    def __init__(self, factory: Callable[..., Any]) -> None:
-        self._factory = drawing(factory)
+    def __init__(self) -> None:
         self._frames: list[Picture] = []
         self._every, self._rounds = 1, 0
-        self.frames_per_s = 10.0
-
-    def make(self) -> Any:
-        """A world that draws."""
-        env = self._factory()
-        self.frames_per_s = float((getattr(env, "metadata", None) or {}).get("render_fps", 10))
-        return env
+        self.problem = ""
+        """Why there are no pictures."""
 
     def look(self, world: Any, group: Sequence[int] = ()) -> None:
         """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out."""
         following = world.group()
         if group and following and following[0] > group[0]:
             return
-        if self._rounds % self._every == 0 or not following:
-            picture = world.render()
-            if picture is not None:
-                self._frames.append(_small(picture))
+        if not self.problem and (self._rounds % self._every == 0 or not following):
+            self._draw(world)
         self._rounds += 1
         if len(self._frames) > FRAMES:
             self._frames, self._every = self._frames[::2], self._every * 2
+
+    def _draw(self, world: Any) -> None:
+        """One frame; whatever goes wrong with a picture is no reason to end what is being played."""
+        try:
+            picture = world.render()
+        except Exception as error:  # noqa: BLE001 - said in the end
+            self.problem = f"drawing it raised {type(error).__name__}{f': {error}' if str(error) else ''}"
+            return
+        if picture is None:
+            self.problem = "the world draws nothing"
+        else:
+            self._frames.append(_small(picture))
 
     def pictures(self) -> tuple[bytes, ...]:
         """As PNG; none if the world draws nothing."""
@@ -79,7 +88,7 @@ def _png(picture: Picture) -> bytes:
     return target.getvalue()
 
 
-def write_video(path: Path, frames: Sequence[bytes], frames_per_s: float) -> None:
+def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
     """Write PNG frames as a GIF, or as whatever video the ending of the path and the installed plugins allow."""
     import imageio.v3
 
@@ -88,9 +97,9 @@ def write_video(path: Path, frames: Sequence[bytes], frames_per_s: float) -> Non
         raise SettingError(f"video: the world draws nothing, so that {str(path)!r} was not written")
     try:
         if path.suffix == ".gif":
-            imageio.v3.imwrite(path, pictures, duration=1000 / max(frames_per_s, 1.0), loop=0)
+            imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
         else:
-            imageio.v3.imwrite(path, np.stack(pictures), fps=frames_per_s)
+            imageio.v3.imwrite(path, np.stack(pictures), fps=rate)
     except (ImportError, ValueError, OSError) as error:
         raise SettingError(
             f"video: {str(path)!r} cannot be written ({error}); a .gif always can, an .mp4 needs imageio[pyav] or "

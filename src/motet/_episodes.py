@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from motet._drawing import Film
+from motet._drawing import Film, drawing, frames_per_s
 from motet._engine import seed_for
 from motet._local import LocalPolicy
 from motet._policies import Entry
@@ -155,7 +155,9 @@ class Played:
     seconds: float = 0.0
     frames: tuple[bytes, ...] = ()
     """PNG pictures, if it was filmed."""
-    frames_per_s: float = 10.0
+    frames_per_s: float = 0.0
+    undrawn: str = ""
+    """Why it was not drawn, though it was to be."""
     output: dict[int, str] = field(default_factory=dict)
     """By entry, the last of what it printed."""
 
@@ -217,10 +219,10 @@ class Table:
         """One episode."""
         if not task.film:
             return _Sitting(self, self._world, task, None).play()
-        film = Film(self._plan.world)
         if self._filmed is None:
-            self._filmed = as_world(film.make())
-        return _Sitting(self, self._filmed, task, film).play()
+            env = drawing(self._plan.world)()
+            self._filmed, self._rate = as_world(env), frames_per_s(env)
+        return replace(_Sitting(self, self._filmed, task, Film()).play(), frames_per_s=self._rate)
 
     # ---- players
 
@@ -331,7 +333,7 @@ class _Sitting:
             tempo=self._tempo,
             seconds=time.perf_counter() - began,
             frames=self._film.pictures() if self._film else (),
-            frames_per_s=self._film.frames_per_s if self._film else 0.0,
+            undrawn=self._film.problem if self._film else "",
             output=self._output,
         )
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
-from motet._drawing import drawing
+from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
 from motet._numbers import clock, short
 from motet._policies import load_policies
@@ -193,7 +193,7 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
         frames = _play(world, [policies[name] for name in world.agents], seed)
     finally:
         world.close()
-    rate = float(getattr(env, "metadata", {}).get("render_fps", 10))
+    rate = frames_per_s(env)
     target = run / "episode.gif"
     write_whole(target, lambda beside: _write_gif(beside, frames, rate))
     return target

@@ -16,6 +16,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,8 @@ def work(connection: Connection) -> None:
                     connection.send(("played", table.play(value)))
             except MotetError as error:
                 connection.send(("failed", (type(error).__name__, str(error))))
+            except Exception:  # noqa: BLE001 - a mistake in the world or here: it goes home as it is
+                connection.send(("raised", traceback.format_exc()))
     finally:
         if table is not None:
             table.close()
@@ -214,6 +217,8 @@ class Workers:
                     found.append(value)
                 elif kind == "failed":
                     raise getattr(motet.errors, value[0])(value[1])
+                elif kind == "raised":
+                    raise ChildError(f"{worker.child.name} raised {_doing(worker)}\n\n{value}")
                 elif kind == "ready":
                     worker.ready -= 1
                 else:

@@ -338,6 +338,9 @@ def evaluate(
             own.close()
     for name, episode in judge.out.items():
         note(f"{name} failed {chosen.max_failures} times and is out after episode {episode}: the stand-in acts for it")
+    for one in played:
+        if one.undrawn:
+            note(f"episode {one.number} was not drawn: {one.undrawn}")
     if partial:
         note(f"interrupted: {len(played)} of {len(tasks)} episodes were played")
     measured = game.measured(played, time.perf_counter() - began, jobs, plan, notes)
