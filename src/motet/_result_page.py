@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from motet._charts import Bar, bars, strips
@@ -205,7 +206,7 @@ def _failures(result: Evaluation) -> Section | None:
             Column("detail"),
         ]
         rows: list[list[Cell]] = [
-            [one.episode, one.turn, one.policy, ", ".join(one.agents), one.cause, one.detail]
+            [one.episode, one.turn, one.policy, ", ".join(one.agents), one.cause, _detail(one.detail)]
             for one in failures[:_FAILURES]
         ]
         more = len(failures) - len(rows)
@@ -213,14 +214,23 @@ def _failures(result: Evaluation) -> Section | None:
             parts.append(paragraph(f"The first {len(rows)}; {more:,} more are in the JSON.", quiet=True))
         parts.append(table(columns, rows, caption="Failures"))
     for name, text in outputs.items():
-        said = Html("ul", [Html("li", line) for line in text.splitlines()], class_="log")
-        parts.append(details(f"The last that {name} printed", said))
+        parts.append(details(f"The last that {name} printed", _log(text.splitlines())))
     lead = (
         f"After a failure the stand-in ({result.settings['stand_in']}) acts to the end of the episode."
         if failures
         else ""
     )
     return Section("Failures" if failures else "Output", parts, lead=lead)
+
+
+def _detail(text: str) -> Cell:
+    """The first line, and the others when they are asked for."""
+    first, *rest = text.splitlines() or [""]
+    return details(first, _log(rest)) if rest else first
+
+
+def _log(lines: Sequence[str]) -> Html:
+    return Html("ul", [Html("li", line) for line in lines], class_="log")
 
 
 def _episodes(result: Evaluation) -> Section:
