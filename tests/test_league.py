@@ -256,6 +256,7 @@ def versus(shared, crowd, block=2, apart=True):
         lambda weights: Frozen(Echo(), weights, {}),
         chances,
         block,
+        True,
         0.0,
         apart,
     )
@@ -335,7 +336,7 @@ def test_arrays_of_worlds_are_played_as_worlds_one_by_one():
         return Versus(
             worlds, Draw(shared), Results(shared.results[0]),
             [Scripted(make) for make in Hockey.scripted.values()], Newest(Echo(), None, ()), None,
-            lambda kind, world, n: (3 * world + n) % 5 * 2**32 // 5, 1, 10.0, False,
+            lambda kind, world, n: (3 * world + n) % 5 * 2**32 // 5, 1, False, 10.0, False,
         )  # fmt: skip
 
     results, keep = [], []
@@ -375,9 +376,11 @@ def test_half_played_games_are_taken_up_again_with_opponents_that_are_gone():
 
 def test_anchors_are_found_by_name_and_by_path():
     play = SelfPlay.of(Hockey(), League(), lambda path: None)
-    assert (play.anchors, play.margin) == (("weak", "strong"), 10.0)
-    play = SelfPlay.of(Hockey(), League(anchors=("strong", "some:where"), margin=3.0), lambda path: (path,))
-    assert (play.anchors, play.margin) == (("strong", "some:where"), 3.0)
+    assert (play.anchors, play.by_total, play.margin) == (("weak", "strong"), False, 10.0)
+    play = SelfPlay.of(
+        Hockey(), League(anchors=("strong", "some:where"), won_by="total", margin=3.0), lambda path: (path,)
+    )
+    assert (play.anchors, play.by_total, play.margin) == (("strong", "some:where"), True, 3.0)
     assert play.makers[1].value == ("some:where",)
     with pytest.raises(
         SettingError, match="anchors: given 'storng', expected one of weak, strong, or 'module:attribute'"

@@ -344,6 +344,7 @@ def _against_the_league(handles: Handles, league: LeagueBoard, crowd: Crowd, act
         lambda weights: Frozen(behaviour(), weights, header),
         lambda *path: seed_for(roster.seed, _OPPONENT, actor, start, *path),
         play.league.block,
+        play.by_total,
         play.margin,
         len(roster.partitions) > 1,
     )
@@ -468,7 +469,14 @@ class Learning:
         rates = {} if self._table is None else self._table.rates()
         for i, agent in enumerate(self._agents):
             metrics = {name: float(values[i]) for name, values in update.metrics.items()}
-            self._board.write_metrics(agent, metrics | rates)
+            self._board.write_metrics(agent, metrics | self._rows(agent) | rates)
+
+    def _rows(self, agent: int) -> dict[str, float]:
+        """What became of an agent's rows, so that nothing is dropped in silence."""
+        counts = self.readers[agent].counters()
+        if self.once:
+            return {"rows_used": counts.consumed}
+        return {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
 
     def keep(self) -> None:
         """Keep and publish the present state, whatever is due."""

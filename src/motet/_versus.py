@@ -35,6 +35,8 @@ class SelfPlay:
     """Their names."""
     makers: tuple[Portable, ...]
     """And what makes each."""
+    by_total: bool
+    """Whether all that is earned in a game says who has won, or only what its end pays."""
     margin: float
 
     @classmethod
@@ -50,7 +52,8 @@ class SelfPlay:
                 )
         makers = tuple(Portable(scripted[name] if name in scripted else find(name)) for name in names)
         margin = float(getattr(world, "winning_margin", 0.0)) if league.margin is None else league.margin
-        return cls(league, names, makers, margin)
+        won_by = league.won_by or getattr(world, "won_by", "total")
+        return cls(league, names, makers, won_by == "total", margin)
 
     def partitions(self, once: bool) -> dict[str, float]:
         """The partitions of the player's replay with their shares of a batch; rows that are read once have one."""
@@ -159,6 +162,7 @@ class Versus:
         freeze: makes an opponent of a snapshot's weights.
         seed_of: a seed for each place among its draws and opponents, ``seed_of(*path)``.
         block: episodes against one opponent.
+        by_total: whether all that is earned in a game says who has won, or only what its end pays.
         margin: who earns more than this beyond the other has won.
         apart: whether games against anchors have lanes of their own: the first of two for each world.
     """
@@ -173,11 +177,12 @@ class Versus:
         freeze: Callable[[npt.NDArray[np.float32]], Frozen],
         seed_of: Callable[..., int],
         block: int,
+        by_total: bool,
         margin: float,
         apart: bool,
     ) -> None:
         self._crowd, self._draw, self._results, self._freeze, self._seed_of = crowd, draw, results, freeze, seed_of
-        self._block, self._margin, self._apart = block, margin, apart
+        self._block, self._by_total, self._margin, self._apart = block, by_total, margin, apart
         self._known: dict[int, Opponent] = {anchor(i): opponent for i, opponent in enumerate(anchors)}
         self._known[NEWEST] = self._newest = newest
         self.worlds = crowd.worlds
@@ -186,7 +191,7 @@ class Versus:
         self._begun = np.zeros(self.worlds, np.int64)  # episodes
         self._side = np.zeros(self.worlds, np.int64)  # where the player sits
         self._met = np.zeros(self.worlds, np.int64)  # the number of the opponent
-        self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent
+        self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent, as far as it counts
         self._begin_anew(NEWEST)
         self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
 
@@ -234,7 +239,8 @@ class Versus:
         mine = []
         for turn in self._crowd.look():
             player = self._side[turn.at] == turn.agent
-            self._ahead[turn.at] += np.where(player, turn.reward, -turn.reward)
+            if self._by_total:
+                self._ahead[turn.at] += np.where(player, turn.reward, -turn.reward)
             self._turns.append((turn, player))
             if player.any():
                 mine.append(_rows(turn, player))

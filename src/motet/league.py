@@ -62,8 +62,10 @@ class League:
     """Episodes of a world against one opponent before another one is drawn."""
     review_every: int = 2_000
     """Steps of the player between two looks at the results, at which win rates and chances change."""
+    won_by: Literal["end", "total"] | None = None
+    """Who has won: who earns more at a game's end, or in all of it; by default the world's ``won_by``, or total."""
     margin: float | None = None
-    """Who earns more than this beyond the other has won; by default the world's ``winning_margin``, or 0."""
+    """How much more; by default the world's ``winning_margin``, or 0. Otherwise it is a draw."""
 
     def __post_init__(self) -> None:
         for name in ("snapshot_every", "pool", "block", "review_every"):
@@ -74,9 +76,16 @@ class League:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 0 to 1")
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0):
             raise SettingError(f"margin: given {self.margin}, expected a finite number from 0 on")
-        for name, known in (("out", ("oldest", "weakest")), ("choice", ("variance", "hard", "even"))):
+        choices: dict[str, tuple[str | None, ...]] = {
+            "out": ("oldest", "weakest"),
+            "choice": ("variance", "hard", "even"),
+            "won_by": ("end", "total", None),
+        }
+        for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise SettingError(f"{name}: given {getattr(self, name)!r}, expected one of {', '.join(known)}")
+                raise SettingError(
+                    f"{name}: given {getattr(self, name)!r}, expected one of {', '.join(map(str, known))}"
+                )
 
     def chances(
         self, anchors: npt.NDArray[np.float64], snapshots: npt.NDArray[np.float64]
@@ -117,7 +126,7 @@ class Results:
         self._told = int((ring >> np.uint64(32)).max())
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
-        """A game is over: what the player earned beyond its opponent."""
+        """A game is over: what the player earned beyond its opponent, and how much of that is no more than a draw."""
         outcome = _WIN if advantage > margin else _LOSS if advantage < -margin else _DRAW
         self._ring[self._told % _RING] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1

@@ -64,7 +64,7 @@ _PLAYER_BOUNCE = 0.8  # and a player
 _FRONT = 0.7  # cosine of the angle off a player's heading up to which it catches
 _TILT = 1.05  # how far a player turns to either side
 _GOAL = 10.0  # what a goal pays
-_CARE = 0.02  # what a turn costs, for each unit between player and puck, while the puck is in the player's half
+_CARE = 0.05  # what a turn costs, for each unit between player and puck, while the puck is in the player's half
 
 # By x, y, angle: what a turn leaves of a velocity, what full force adds to it, and where a player may be.
 _KEEP = np.array([[0.9], [0.9], [0.8]], np.float32)

@@ -5,7 +5,7 @@ numbers from -1 to 1. A player is a disc that stays in its own half and turns by
 straight on. A puck that comes to its front is caught, rides in front of it for up to 15 turns, and is shot along its
 heading, when the fourth number is above 0.5 or time is up; elsewhere it bounces off. Walls give back most of the puck's
 speed. A puck that meets the end of the rink between the posts is a goal: +10 for one, -10 for the other, and the
-episode has terminated. While the puck is in a player's half, each turn costs it 0.02 for each unit of distance to it.
+episode has terminated. While the puck is in a player's half, each turn costs it 0.05 for each unit of distance to it.
 After 250 turns the episode is truncated.
 
 Everything is arrays over K worlds (:class:`HockeyArrays`); :class:`Hockey` is the PettingZoo environment of one of
@@ -53,8 +53,10 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     1
     """
 
+    won_by: ClassVar[str] = "end"
+    """In self-play: what the last turn pays says who has won,"""
     winning_margin: ClassVar[float] = 10.0
-    """Who earns more than this beyond the other has won: a goal lies between them, not only distance to the puck."""
+    """if a goal lies between the two, and not only distance to the puck."""
     metadata: ClassVar[dict[str, Any]] = {"name": "hockey_v0", "render_modes": ["rgb_array"], "render_fps": 50}
 
     scripted: ClassVar[Mapping[str, Callable[[], Policy]]] = MappingProxyType({"weak": Weak, "strong": Strong})
