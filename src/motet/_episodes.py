@@ -7,6 +7,7 @@ them. So it does not matter who plays an episode, when, or after which others.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,7 +115,7 @@ class Tempo:
         self.count += 1
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
-        place = int(np.log2(max(seconds, 1e-7) / 1e-7) * 17.67)
+        place = int(math.log2(max(seconds, 1e-7) / 1e-7) * 17.67)
         self.bins[place] = self.bins.get(place, 0) + 1
 
     def merge(self, other: Tempo) -> None:
@@ -165,8 +166,8 @@ class Played:
 class Player(Protocol):
     """Answers for one seat or several: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
 
-    output: str
-
+    @property
+    def output(self) -> str: ...
     def ask_reset(self, seed: int) -> None: ...
     def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None: ...
     def answer(self) -> Any: ...

@@ -35,9 +35,11 @@ BUILT_IN = {
     "constant": "motet._scripted:constant",
     "forager": "motet._scripted:Forager",
     "tit_for_tat": "motet._scripted:TitForTat",
+    "hockey_weak": "motet.worlds.hockey:Weak",
+    "hockey_strong": "motet.worlds.hockey:Strong",
 }
 """Policies by one word. ``noop`` does nothing, or what is nearest to it; ``forager`` walks to the nearest treasure of
-the treasure hunt; ``tit_for_tat`` plays matrix games; ``constant`` needs ``kw.action``."""
+the treasure hunt; ``tit_for_tat`` plays matrix games, the last two hockey; ``constant`` needs ``kw.action``."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from motet._policies import Entry, entries
 from motet._process import interrupts
 from motet._statistics import Score, score
 from motet._workers import Judge, Workers
+from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.train import world_factory
 from motet.world import as_world
@@ -240,12 +241,7 @@ class Evaluation:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, whole or not at all."""
         target = Path(path)
-        beside = target.with_name(f".{target.name}.part")
-        try:
-            beside.write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        RunDirectory(target.parent).write_json(target.name, self.as_dict())
 
     def html(self) -> str:
         """A page that stands alone: scores, distributions, seats, latency, failures, episodes to watch."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import tyro
 
@@ -24,7 +24,7 @@ from motet.errors import SettingError
 from motet.evaluate import Settings
 from motet.train import WORLDS, world_factory
 
-__all__ = ["Play", "parse", "progress", "write", "yaml"]
+__all__ = ["Play", "finish", "parse", "progress", "yaml"]
 
 arg = tyro.conf.arg
 
@@ -63,6 +63,12 @@ class Play:
     """Policy processes at most; with too few there are fewer jobs, then seats that share one."""
     trust: bool = False
     """Import what a run directory names outside of motet, which runs its code."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """What is printed."""
+    out: Path | None = None
+    """A file for everything as JSON."""
+    html: Path | None = None
+    """A file for a page that stands alone."""
 
     def settings(self, **more: Any) -> Settings:
         """As the Python API takes them."""
@@ -166,16 +172,16 @@ def yaml(value: Any, depth: int = 0) -> str:
     """Plain values as YAML: blocks of mappings and sequences, everything else as JSON, which is YAML too.
 
     >>> print(yaml({"a": [1, {"b": None, "c": []}], "d e": "x"}))
-    "a":
+    a:
       - 1
       -
-        "b": null
-        "c": []
+        b: null
+        c: []
     "d e": "x"
     """
     pad = "  " * depth
     if isinstance(value, dict) and value:
-        pairs = [(f"{pad}{json.dumps(str(key))}:", item) for key, item in value.items()]
+        pairs = [(f"{pad}{_key(str(key))}:", item) for key, item in value.items()]
     elif isinstance(value, list | tuple) and value:
         pairs = [(f"{pad}-", item) for item in value]
     else:
@@ -187,7 +193,38 @@ def yaml(value: Any, depth: int = 0) -> str:
     return "\n".join(lines)
 
 
-def write(path: Path, text: str) -> None:
+def _key(text: str) -> str:
+    """As it is, unless YAML would take it for something else than a text."""
+    special = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+    return text if text.isidentifier() and text.isascii() and text.lower() not in special else json.dumps(text)
+
+
+def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
+    """Write the files that were asked for, and print what came of it. Returns the exit code."""
+    plain = result.as_dict()
+    as_json = json.dumps(plain, indent=1, allow_nan=False)
+    if chosen.out is not None:
+        _write(chosen.out, as_json + "\n")
+    if chosen.html is not None:
+        _write(chosen.html, result.html())
+    if chosen.format != "table":
+        sys.stdout.write((as_json if chosen.format == "json" else yaml(plain)) + "\n")
+    else:
+        show(result)
+        for path in (chosen.out, chosen.html):
+            if path is not None:
+                sys.stdout.write(f"written to {path}\n")
+    return 130 if result.partial else 0
+
+
+class _Result(Protocol):
+    @property
+    def partial(self) -> bool: ...
+    def as_dict(self) -> dict[str, Any]: ...
+    def html(self) -> str: ...
+
+
+def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     beside = path.with_name(f".{path.name}.part")
     try:

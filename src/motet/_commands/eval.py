@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
-from motet._commands._play import Play, parse, progress, write, yaml
+from motet._commands._play import Play, finish, parse, progress
 from motet._drawing import write_video
 from motet._numbers import clock, short
 from motet._result_page import score_cell, seconds
@@ -23,7 +22,7 @@ __all__ = ["evaluate_", "plain_table", "show"]
 ABOUT = """Let policies play episodes of a world, and tell how well each did.
 
 A POLICY is a run or checkpoint directory, a folder of motet plan, package.module:Class,
-or one of random, noop, constant, forager, tit_for_tat; then options after commas:
+or one of random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_strong; then options after commas:
   data=PATH kw.NAME=VALUE       arguments of the class
   proportion=2                  its share of the seats, which are shuffled by the seed
   seat=agent_0                  or one seat for it alone
@@ -43,12 +42,6 @@ class Eval(Play):
 
     episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """Episodes to play."""
-    format: Literal["table", "json", "yaml"] = "table"
-    """What is printed."""
-    out: Path | None = None
-    """A file for everything as JSON."""
-    html: Path | None = None
-    """A file for a page that stands alone."""
     video: Path | None = None
     """A file (.gif, .mp4) for the first of the episodes to draw."""
     film: tuple[int, ...] = ()
@@ -68,26 +61,14 @@ def evaluate_(arguments: Sequence[str]) -> int:
     settings = chosen.settings(episodes=chosen.episodes, film=film)
     with progress("episodes") as (watch, say):
         result = evaluate(factory, policies, settings, watch=watch, say=say)
-    if chosen.out is not None:
-        write(chosen.out, json.dumps(result.as_dict(), indent=1, allow_nan=False) + "\n")
-    if chosen.html is not None:
-        write(chosen.html, result.html())
-    if chosen.format == "table":
-        show(result)
-        for path in (chosen.out, chosen.html):
-            if path is not None:
-                sys.stdout.write(f"written to {path}\n")
-    else:
-        plain = result.as_dict()
-        text = json.dumps(plain, indent=1, allow_nan=False) if chosen.format == "json" else yaml(plain)
-        sys.stdout.write(text + "\n")
+    code = finish(result, chosen, show)
     if chosen.video is not None:
         drawn = next((episode for episode in result.episodes if episode.number == min(film)), None)
         if drawn is None:
             raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
         write_video(chosen.video, drawn.frames, drawn.frames_per_s)
         sys.stderr.write(f"drawn in {chosen.video}\n")
-    return 130 if result.partial else 0
+    return code
 
 
 def show(result: Evaluation) -> None:

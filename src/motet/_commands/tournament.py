@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from motet._commands._play import Play, parse, progress, write, yaml
+from motet._commands._play import Play, finish, parse, progress
 from motet._commands.eval import plain_table
 from motet._numbers import clock
 from motet._result_page import score_cell
@@ -40,12 +39,6 @@ class Cup(Play):
     """Who meets, by name, once for each pairing; by default everybody meets everybody."""
     dir: Path | None = None
     """A directory for the games, to go on from."""
-    format: Literal["table", "json", "yaml"] = "table"
-    """What is printed."""
-    out: Path | None = None
-    """A file for everything as JSON."""
-    html: Path | None = None
-    """A file for a page that stands alone."""
 
 
 def tournament_(arguments: Sequence[str]) -> int:
@@ -64,20 +57,7 @@ def tournament_(arguments: Sequence[str]) -> int:
             watch=watch,
             say=say,
         )
-    if chosen.out is not None:
-        write(chosen.out, json.dumps(result.as_dict(), indent=1, allow_nan=False) + "\n")
-    if chosen.html is not None:
-        write(chosen.html, result.html())
-    if chosen.format == "table":
-        show(result)
-        for path in (chosen.out, chosen.html):
-            if path is not None:
-                sys.stdout.write(f"written to {path}\n")
-    else:
-        plain = result.as_dict()
-        text = json.dumps(plain, indent=1, allow_nan=False) if chosen.format == "json" else yaml(plain)
-        sys.stdout.write(text + "\n")
-    return 130 if result.partial else 0
+    return finish(result, chosen, show)
 
 
 def show(result: Tournament) -> None:
