@@ -152,7 +152,7 @@ _SYSTEM = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm/overcommit_memory",
 )  # fmt: skip
 
-_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 _ENVIRONMENT_ENDS = ("_NUM_THREADS", "_MAXIMUM_THREADS")
 
 
@@ -161,7 +161,7 @@ def _clean_environment(folder: str) -> None:
     for name in list(os.environ):
         if name not in _ENVIRONMENT and not name.endswith(_ENVIRONMENT_ENDS):
             del os.environ[name]
-    os.environ |= {"HOME": folder, "TMPDIR": folder}
+    os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
 
 

@@ -275,7 +275,7 @@ class IsolatedPolicy:
 
     def _stray(self) -> None:
         """The bell rang without an answer: by the guard at its end, once at its beginning, or it tries something."""
-        self._check_alive()
+        self._watch()
         self._strays += 1
         if self._strays > _MOST_STRAYS:
             self._fail("answer", "it rings without answering")

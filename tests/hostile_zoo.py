@@ -1,0 +1,336 @@
+"""Policies that one would rather not meet. Each fails, or cheats, in its own way; ``Honest`` is there to compare with.
+
+All of them are for an observation space of 4 floats and three actions, or a box of two floats where that is said. They
+count their own steps from 0 and behave well until ``at``.
+"""
+
+import os
+import pickle
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+class Honest:
+    """What all of them play until they do not: a fixed sequence that depends on the seed."""
+
+    def __init__(self, at=0):
+        self.at = at
+
+    def reset(self, seed):
+        self.rng, self.step = random.Random(seed), -1
+
+    def act(self, observation, mask=None):
+        self.step += 1
+        fine = self.rng.randrange(3)
+        return fine if self.step < self.at else self.misbehave(fine)
+
+    def misbehave(self, fine):
+        return fine
+
+
+class Sleeps(Honest):
+    def misbehave(self, fine):
+        time.sleep(1e6)
+
+
+class IgnoresSigterm(Honest):
+    def misbehave(self, fine):
+        for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(1e6)
+
+
+class Stops(Honest):
+    def misbehave(self, fine):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Busy(Honest):
+    def misbehave(self, fine):
+        while True:
+            pass
+
+
+class BusyThreads(Honest):
+    """Takes the time of several processors while its main thread sleeps."""
+
+    def misbehave(self, fine):
+        for _ in range(4):
+            threading.Thread(target=self.work, daemon=True).start()
+        time.sleep(1e6)
+
+    def work(self):
+        data = np.ones(1 << 20)
+        while True:
+            data.sum()
+
+
+class BusyChild(Honest):
+    """Takes the time of a processor in another process."""
+
+    def misbehave(self, fine):
+        if os.fork() == 0:
+            while True:
+                pass
+        time.sleep(1e6)
+
+
+class RaisesAtStart:
+    def __init__(self):
+        raise ValueError("not today")
+
+
+class StartsForEver:
+    def __init__(self):
+        time.sleep(1e6)
+
+
+class RaisesAtReset(Honest):
+    def reset(self, seed):
+        raise ValueError("no new episode")
+
+
+class Raises(Honest):
+    def misbehave(self, fine):
+        raise ValueError("I had enough\x1b[2J\u202e")
+
+
+class RaisesTheUnprintable(Honest):
+    def misbehave(self, fine):
+        class Worse(BaseException):
+            def __str__(self):
+                raise SystemExit(9)
+
+        raise Worse
+
+
+class LeavesQuietly(Honest):
+    def misbehave(self, fine):
+        os._exit(3)
+
+
+class KillsItself(Honest):
+    def misbehave(self, fine):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Crashes(Honest):
+    def misbehave(self, fine):
+        import ctypes
+
+        ctypes.string_at(8)
+
+
+class EatsMemory(Honest):
+    def misbehave(self, fine):
+        self.eaten = []
+        while True:
+            self.eaten.append(np.ones(1 << 20))
+            time.sleep(0.005)
+
+
+class EatsMemoryInAChild(EatsMemory):
+    def misbehave(self, fine):
+        if os.fork() == 0:
+            super().misbehave(fine)
+        time.sleep(1e6)
+
+
+class Prints(Honest):
+    """Nothing but noise: it is not a failure."""
+
+    def misbehave(self, fine):
+        sys.stdout.write("\x1b[31mall work and no play\r\n" * 200_000)
+        sys.stderr.write("the end\n")
+        return fine
+
+
+class AnswersNan(Honest):
+    """For a box of two floats."""
+
+    def misbehave(self, fine):
+        return np.array([0.0, np.nan], np.float32)
+
+
+class AnswersTheWrongShape(Honest):
+    def misbehave(self, fine):
+        return np.zeros(7, np.float32)
+
+
+class AnswersOutOfBounds(Honest):
+    def misbehave(self, fine):
+        return 3
+
+
+class AnswersText(Honest):
+    def misbehave(self, fine):
+        return "left, please"
+
+
+class Bomb:
+    """Goes off where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+class AnswersABomb(Honest):
+    def __init__(self, at=0, path="bomb"):
+        super().__init__(at)
+        self.path = path
+
+    def misbehave(self, fine):
+        return Bomb(self.path)
+
+
+class Forks(Honest):
+    """Leaves processes behind in all the usual ways, and never answers."""
+
+    def misbehave(self, fine):
+        for detach in (False, True, True):
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                if detach:
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                time.sleep(1e6)
+        self.after()
+
+    def after(self):
+        time.sleep(1e6)
+
+
+class ForksAndLeaves(Forks):
+    def after(self):
+        os._exit(0)
+
+
+class Multiplies(Honest):
+    def misbehave(self, fine):
+        while True:
+            if os.fork() == 0:
+                time.sleep(1e6)
+            time.sleep(0.001)
+
+
+class OpensASocket(Honest):
+    def misbehave(self, fine):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM):
+            return fine
+
+
+class WritesHome(Honest):
+    def __init__(self, at=0, home="~"):
+        super().__init__(at)
+        self.home = home
+
+    def misbehave(self, fine):
+        (Path(self.home).expanduser() / "was-here").write_text("motet")
+        return fine
+
+
+class KillsItsParent(Honest):
+    def misbehave(self, fine):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1e6)
+
+
+class ClosesEverything(Honest):
+    """It may: nobody else uses what it has."""
+
+    def misbehave(self, fine):
+        os.closerange(0, 4096)
+        return fine
+
+
+class Forges(Honest):
+    """Writes past the rules into the memory it shares with its parent."""
+
+    def mailbox(self):
+        frame = sys._getframe()
+        while not hasattr(frame.f_locals.get("self"), "_mailbox"):
+            frame = frame.f_back
+        return frame.f_locals["self"]._mailbox
+
+
+class ForgesNan(Forges):
+    """For a box of two floats."""
+
+    def misbehave(self, fine):
+        mailbox = self.mailbox()
+        mailbox.put_action(np.array([0.5, np.nan], np.float32))
+        mailbox.answer[1], mailbox.answer[0] = 0, mailbox.question[0]
+        mailbox.answered.ring()
+        time.sleep(1e6)
+
+
+class ForgesLengths(Forges):
+    def misbehave(self, fine):
+        mailbox = self.mailbox()
+        mailbox.written[:] = 2**64 - 1
+        mailbox.answer[:] = 2**64 - 1
+        mailbox.answer[1], mailbox.answer[0] = 2, mailbox.question[0]
+        mailbox.answered.ring()
+        time.sleep(1e6)
+
+
+class ForgesAsksForMore(Forges):
+    def misbehave(self, fine):
+        mailbox = self.mailbox()
+        mailbox.answer[1], mailbox.answer[0] = 1, mailbox.question[0]
+        mailbox.answered.ring()
+        time.sleep(1e6)
+
+
+class Scribbles(Forges):
+    """Noise over all of the memory, all the time."""
+
+    def misbehave(self, fine):
+        segment, noise = self.mailbox().segment, np.random.default_rng(0)
+        whole = np.frombuffer(segment._mmap, np.uint8)
+        while True:
+            whole[:] = noise.integers(0, 256, len(whole), np.uint8)
+
+
+class Rings(Forges):
+    def misbehave(self, fine):
+        bell = self.mailbox().answered
+        while True:
+            bell.ring()
+
+
+class RingsSlowly(Forges):
+    """So that somebody who looks at the clock only when nothing rings never looks."""
+
+    def misbehave(self, fine):
+        bell = self.mailbox().answered
+        while True:
+            bell.ring()
+            time.sleep(0.015)
+
+
+class RingsABomb(Forges):
+    """Puts a pickle where an answer should be."""
+
+    def __init__(self, at=0, path="bomb"):
+        super().__init__(at)
+        self.path = path
+
+    def misbehave(self, fine):
+        mailbox = self.mailbox()
+        data = np.frombuffer(pickle.dumps(Bomb(self.path)), np.uint8)
+        mailbox.segment["text"][: len(data)] = data
+        mailbox.answer[2], mailbox.answer[1], mailbox.answer[0] = len(data), 2, mailbox.question[0]
+        mailbox.answered.ring()
+        time.sleep(1e6)
