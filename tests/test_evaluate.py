@@ -321,6 +321,11 @@ def test_ctrl_c_gives_what_was_played_marked_as_partial(tmp_path, workers):
 # ---- what users give
 
 
+def test_nothing_of_this_process_is_in_the_result(workers):
+    result = motet.evaluate(lambda: playing.Duet(), lambda action_space: RandomPolicy(action_space), workers=workers)
+    assert b"0x" not in result.deterministic()
+
+
 def test_an_object_plays_as_it_is_and_stays_as_it_was(workers):
     policy = playing.Counting(Discrete(3), "left", {})
     policy.count = 100

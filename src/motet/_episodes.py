@@ -60,6 +60,16 @@ class Plan:
     pooled: bool = True
     """Whether policies are kept from episode to episode, and reset in between."""
 
+    @property
+    def patience_s(self) -> float:
+        """How long a policy process may be silent at most: on a busy machine ten times its longest limit."""
+        if not any(self.isolated):
+            return 0.0
+        from motet.isolate import Limits
+
+        limits = self.limits or Limits()
+        return 12 * max(limits.start_s, limits.reset_s, limits.decision_s)
+
 
 @dataclass(frozen=True)
 class Task:
@@ -199,7 +209,7 @@ class Table:
     """Where episodes are played: a world, and the policies that are kept between episodes."""
 
     def __init__(self, plan: Plan, beat: Callable[[int], None] = lambda turn: None) -> None:
-        self._plan, self._beat = plan, beat
+        self._plan, self.beat = plan, beat
         self._world: World = as_world(plan.world())
         self._filmed: World | None = None
         self._world.reset(0)
@@ -248,7 +258,8 @@ class Table:
         if bench.joint:
             observation_space, action_space = self.spaces(bench)
             seats = dict(zip(names, bench.agents, strict=True))
-            spec = PolicySpec(Together, {"spec": spec, "kind": entry.kind, "seats": seats}, spec.title)
+            arguments = {"spec": spec, "kind": entry.kind, "seats": seats, "data": spec.arguments.get("data")}
+            spec = PolicySpec(Together, arguments, spec.title)
             masked = False  # masks are part of the question
         else:
             observation_space, action_space = (
@@ -353,6 +364,7 @@ class _Sitting:
             self._players[bench] = player
             asked.append(bench)
         for bench in asked:
+            self._table.beat(self._turn)
             try:
                 self._players[bench].answer()
             except PolicyFailure as failure:
@@ -369,7 +381,7 @@ class _Sitting:
             world.act(actions)
             world.ended()
             self._turn += 1
-            self._table._beat(self._turn)
+            self._table.beat(self._turn)
             if film:
                 film.look(world, group)
 
@@ -398,6 +410,7 @@ class _Sitting:
             self._players[bench].ask(question)
         answers: dict[int, Any] = {}
         for bench, agents, since in asked:
+            self._table.beat(self._turn)
             try:
                 answer = self._players[bench].answer()
                 took = time.perf_counter() - since

@@ -24,6 +24,7 @@ from motet._seats import Kind, kind_of
 from motet.algorithm import Space
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
+from motet.league import PLAYER
 from motet.policy import BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 
@@ -152,7 +153,7 @@ def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
     if hasattr(given, "agent_policy"):
         return _of_object(given)
     if callable(given):
-        return Entry(PolicySpec(given), source=getattr(given, "__qualname__", repr(given)), key=f"{id(given)}")
+        return Entry(PolicySpec(given), source=getattr(given, "__qualname__", type(given).__name__), key=f"{id(given)}")
     raise SettingError(
         f"policy: given {given!r}, expected a run directory, 'module:Class', one of {', '.join(BUILT_IN)}, an object "
         "with reset and act, or something that makes one"
@@ -430,11 +431,13 @@ def load_policies(
     made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
     configs = config.get("agents", {})
     try:
-        if missing := [name for name in made.agents if name not in configs or name not in weights]:
+        # In self-play one has learnt to play every seat.
+        who = {name: PLAYER if list(configs) == [PLAYER] else name for name in made.agents}
+        if missing := [name for name in who.values() if name not in configs or name not in weights]:
             raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, which the world has")
         spaces = zip(made.observation_spaces, made.action_spaces, strict=True)
         return {
-            name: run_policy(configs[name], weights[name], name, trust, *own)
+            name: run_policy(configs[who[name]], weights[who[name]], name, trust, *own)
             for name, own in zip(made.agents, spaces, strict=True)
         }
     finally:

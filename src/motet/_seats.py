@@ -97,6 +97,7 @@ class Together:
         observation_space: from :func:`joint_spaces`.
         action_space: likewise.
         world: the settings of the world.
+        data: where the policy's data are, for whoever bars it from everything else.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Together:
         observation_space: Space,
         action_space: Space,
         world: Mapping[str, Any] | None = None,
+        data: Any = None,
     ) -> None:
         seen, actions = observation_space.spaces["seen"].spaces, action_space.spaces
         self._seats, self._actions = tuple(seats), actions

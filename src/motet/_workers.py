@@ -95,9 +95,8 @@ class Workers:
 
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
         check_main_guard()
-        self._hang_s = hang_s
+        self._hang_s = self._limit_s = hang_s
         self._workers: list[_Worker] = []
-        self._plan: Plan | None = None
         try:
             for number in range(jobs):
                 self._workers.append(self._start(number))
@@ -139,6 +138,7 @@ class Workers:
         for worker in list(self._workers):
             if worker.busy:
                 self._restart(worker)
+        self._limit_s = max(self._hang_s, plan.patience_s)
         used = self._workers[: jobs or None]
         for worker in used:
             self._send(worker, "plan", Portable(plan))
@@ -227,7 +227,7 @@ class Workers:
                 self._bury(worker)
         now = time.monotonic()
         for worker in used:
-            limit = max(self._hang_s, _START_S) if worker.ready else self._hang_s
+            limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s
             if (worker.tasks or worker.ready) and now - worker.heard > limit:
                 self._hung(worker, limit)
         return found

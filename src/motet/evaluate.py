@@ -14,6 +14,7 @@ import inspect
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +75,7 @@ class Settings:
     trust: bool = False
     """Let a run name algorithms outside of motet, whose code is then imported and run."""
     hang_s: float = 300.0
-    """A job without a turn for so long ends the evaluation."""
+    """A job without a turn for so long ends the evaluation; longer where the limits of isolated policies are."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "jobs", "max_failures", "max_processes"):
@@ -386,7 +387,11 @@ class Game:
     def of(cls, world: Any, policies: Any, settings: Settings) -> Game:
         """From what the user gave."""
         factory = world_factory(world)
-        described = describe_world(factory)
+        described = {
+            # Where an object lies in memory differs from one process to the next.
+            key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
+            for key, value in describe_world(factory).items()
+        }
         probe = as_world(factory())
         agents = probe.agents
         probe.close()
