@@ -465,7 +465,7 @@ def test_a_killed_actor_and_a_killed_learner_go_on(no_leaks):
 
 
 def test_snapshots_are_ordinary_saved_policies(tmp_path):
-    from motet._policies import as_entry
+    from motet._policies import as_entry, load_policies
 
     world = functools.partial(Hockey, turns=40)
     run = tmp_path / "run"
@@ -484,6 +484,8 @@ def test_snapshots_are_ordinary_saved_policies(tmp_path):
         policy = as_entry(str(path)).on("player_1").make(**spaces)
         policy.reset(0)
         assert policy.act(np.zeros(18, np.float32)).shape == (4,)
+    both = load_policies(run, world=world)
+    assert set(both) == {"player_0", "player_1"}
 
 
 @pytest.mark.parametrize(
