@@ -18,7 +18,6 @@ from motet.train import Settings as RunSettings
 __all__ = ["Work", "balance"]
 
 FOR_EVER = 10**12
-SLACK = 64.0
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,12 @@ class Work:
     """Steps."""
     settings: RunSettings
     """How both are played, but for engine and pace."""
+    slack: float = 64.0
+    """Updates that either side may be ahead; few against those of the whole span: one side may begin so far ahead."""
 
     def overlapped(self) -> float:
         """Seconds with an actor and a learner."""
-        settings = replace(self.settings, updates_per_step=self.pace, slack=max(SLACK, self.pace))
+        settings = replace(self.settings, updates_per_step=self.pace, slack=max(self.slack, self.pace))
         return self._seconds(settings, lambda handles: [*learner_roles(handles), *actor_roles(handles)])
 
     def in_turns(self) -> float:

@@ -89,7 +89,7 @@ def _handles(settings: RunSettings) -> Handles:
 def _overlap(result: Result, settings: Settings) -> None:
     given, seconds = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS), _window(settings)
     acting, learning = (5e-5, 5e-3) if settings.quick else balance(_handles, given, (0.001, 0.02), seconds)
-    work = Work(_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given)
+    work = Work(_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given, slack=8.0)
     asks = {"motet, overlapped": work.overlapped, "motet, in turns": work.in_turns}
     interleave(result, "work", asks, settings.repeats, warm=False)
     result.facts.update(serial_step_us=acting * 1e6, serial_update_us=learning * 1e6)
