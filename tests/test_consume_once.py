@@ -286,7 +286,7 @@ class _Counting(_Writing):
     ("algorithm", "settings", "message"),
     [
         (Pupil(), {"slack": math.inf}, "slack: given inf, expected a finite number: player_0, player_1 read every row"),
-        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step: given 0.5, expected none: player_0, player_1 learn"),
+        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step: given 0.5, expected none: one update belongs"),
         (Pupil(), {"slack": 0.5}, "slack"),
         ({"player_0": StandIn(), "player_1": Pupil()}, {}, "updates_per_step: none given, so learners would run fr"),
         ({"player_0": StandIn(), "player_1": Pupil()}, {"slack": 2}, "updates_per_step: none given"),
@@ -344,3 +344,14 @@ class _Failing(_Writing):
         if self.counters[0, 0] == 5:
             raise RuntimeError("the pen is dry")
         return super().update(batch, steps)
+
+
+def test_what_became_of_the_rows_is_shown(tmp_path):
+    """Those that were used, and with a small replay those that nobody ever drew."""
+    seen = {}
+    world = functools.partial(Diary, str(tmp_path))
+    look = lambda snapshot: seen.update(snapshot.agents[0].metrics)  # noqa: E731
+    result = train(world, Ledger(), Settings(steps=2000), watch=look)
+    assert seen["rows_used"] == result.agents["agent_0"]["counters"][1] > 1800
+    train(world, StandIn(capacity=50), Settings(steps=3000, updates_per_step=0.02), watch=look)
+    assert seen["rows_overwritten_unread"] > 1000

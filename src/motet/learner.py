@@ -66,6 +66,10 @@ class RowReader(Protocol):
         """Go on from them."""
         ...
 
+    def counters(self) -> Any:
+        """What happened to the rows so far."""
+        ...
+
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None:
         """What a successor needs."""
         ...

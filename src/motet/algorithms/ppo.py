@@ -518,17 +518,7 @@ class PPOBehaviour:
         if self._statistics is not None:
             rows = self._statistics.normalise(weights, rows, self._encoder.scale)
         if self._picture is not None:
-            rows = self._see(self._picture, weights, rows)
+            rows = self._picture.see(weights, rows, self._encoder.scale)
         out = np.empty((len(rows), self._actions.outputs), np.float32)
         self._net.forward(weights, rows, out)
         return self._actions.draw(out, weights[self._own], masks, self._rng if explore else None)
-
-    @torch.inference_mode()
-    def _see(
-        self, picture: Picture, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float32]:
-        """The features of pictures, in torch: one by one, since its sums depend on how many there are at once."""
-        x = torch.from_numpy(rows).to(torch.float32).mul_(self._encoder.scale).unsqueeze(0)
-        net = Convolution(picture, torch.from_numpy(weights).unsqueeze(0))
-        features: npt.NDArray[np.float32] = torch.cat([net.forward(one)[0] for one in torch.split(x, 1, 1)]).numpy()
-        return features
