@@ -278,6 +278,33 @@ def test_a_policy_that_takes_its_job_along_is_told_apart():
         motet.evaluate(playing.Duet, PolicySpec(playing.FailsAt, {"how": "exit"}), episodes=2)
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_job_that_is_killed_gets_a_successor(workers, isolate):
+    policies = [playing.Counting, playing.Recurrent]
+    whole = motet.evaluate(playing.Duet, policies, episodes=30, workers=workers)
+    killed, said = [], []
+
+    def kill(done, total):
+        if done in (3, 17):
+            killed.append(workers._workers[done % 2].child.pid)
+            os.kill(killed[-1], signal.SIGKILL)
+
+    result = motet.evaluate(
+        playing.Duet, policies, episodes=30, jobs=2, isolate=isolate, workers=workers, watch=kill, say=said.append
+    )
+    assert result.deterministic() == whole.deterministic()
+    assert len(killed) == 2
+    assert all("was killed by SIGKILL" in line for line in said)
+
+
+def test_an_episode_that_kills_every_job_ends_the_evaluation():
+    spec = PolicySpec("hostile_zoo:KillsItself")
+    said: list[str] = []
+    with pytest.raises(ChildError, match=r"killed by SIGKILL while it played episode 0.*isolate"):
+        motet.evaluate(playing.Duet, spec, episodes=2, say=said.append)
+    assert len(said) == 2
+
+
 def test_a_hung_job_is_named():
     spec = PolicySpec(playing.FailsAt, {"how": "sleep", "turn": 3})
     with pytest.raises(WaitTimeoutError, match=r"player-0 showed no sign of life .* episode 0 .*isolate"):

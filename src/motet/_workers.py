@@ -2,7 +2,8 @@
 
 Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
 A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
-are discarded and played again without it: so what counts does not depend on how many workers there are.
+are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
+is killed gets a successor, which plays its episodes again.
 
 Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
 calls ``evaluate``.
@@ -18,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = ["Judge", "Workers"]
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
 _BEAT_S = 1.0
 _START_S = 120.0
+_DEATHS = 3  # of one worker by signals; then the episode it plays is to blame
 
 
 def work(connection: Connection) -> None:
@@ -81,6 +83,8 @@ class _Worker:
     """Greetings that are still to come."""
     heard: float = field(default_factory=time.monotonic)
     turn: int = 0
+    deaths: int = 0
+    """Since an episode was last finished."""
     busy: bool = False
     """It still plays what nobody waits for any more."""
 
@@ -97,20 +101,21 @@ class Workers:
         check_main_guard()
         self._hang_s = self._limit_s = hang_s
         self._workers: list[_Worker] = []
+        self._plan: Plan | None = None
+        self._say: Callable[[str], None] = lambda line: None
         try:
             for number in range(jobs):
-                self._workers.append(self._start(number))
+                self._workers.append(_Worker(*self._start(number), number, ready=1))
         except BaseException:
             self.close()
             raise
 
-    def _start(self, number: int) -> _Worker:
+    def _start(self, number: int) -> tuple[Child, Connection]:
         here, there = context().Pipe()
         try:
-            child = Child(f"player-{number}", work, (there,))
+            return Child(f"player-{number}", work, (there,)), here
         finally:
             there.close()
-        return _Worker(child, here, number, ready=1)
 
     @property
     def jobs(self) -> int:
@@ -132,17 +137,24 @@ class Workers:
         self._workers.clear()
 
     def play(
-        self, plan: Plan, tasks: Sequence[Task], judge: Judge, stop: threading.Event | None = None, jobs: int = 0
+        self,
+        plan: Plan,
+        tasks: Sequence[Task],
+        judge: Judge,
+        stop: threading.Event,
+        jobs: int,
+        say: Callable[[str], None],
     ) -> Iterator[Played]:
         """Play all tasks, and give the results in the order of the tasks; fewer if ``stop`` is set meanwhile."""
-        for worker in list(self._workers):
+        self._plan, self._say = plan, say
+        for worker in self._workers:
             if worker.busy:
-                self._restart(worker)
+                self._replace(worker)
         self._limit_s = max(self._hang_s, plan.patience_s)
-        used = self._workers[: jobs or None]
+        used = self._workers[:jobs]
         for worker in used:
-            self._send(worker, "plan", Portable(plan))
             worker.ready += 1
+            self._send(worker, "plan", Portable(plan))
         waiting = list(range(len(tasks)))  # a heap: places in tasks
         places = {task.number: place for place, task in enumerate(tasks)}
         arrived: dict[int, Played] = {}
@@ -150,7 +162,7 @@ class Workers:
         horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
         try:
             while following < len(tasks):
-                if stop is not None and stop.is_set():
+                if stop.is_set():
                     return
                 self._hand_out(used, tasks, waiting, following + horizon, judge)
                 for played in self._listen(used):
@@ -173,11 +185,13 @@ class Workers:
             del arrived[place]
             heapq.heappush(waiting, place)
 
-    def _restart(self, worker: _Worker) -> None:
+    def _replace(self, worker: _Worker) -> None:
+        """Put a fresh process in a worker's place."""
         worker.child.kill()
         worker.child.close()
         worker.pipe.close()
-        self._workers[self._workers.index(worker)] = self._start(worker.number)
+        worker.child, worker.pipe = self._start(worker.number)
+        worker.tasks, worker.ready, worker.busy, worker.heard = [], 1, False, time.monotonic()
 
     def _hand_out(
         self, used: Sequence[_Worker], tasks: Sequence[Task], waiting: list[int], end: int, judge: Judge
@@ -211,9 +225,11 @@ class Workers:
                     kind, value = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
                     self._bury(worker)
+                    break
                 worker.heard = time.monotonic()
                 if kind == "played":
                     worker.tasks.pop(0)
+                    worker.deaths = 0
                     found.append(value)
                 elif kind == "failed":
                     raise getattr(motet.errors, value[0])(value[1])
@@ -233,12 +249,21 @@ class Workers:
         return found
 
     def _bury(self, worker: _Worker) -> None:
+        """A worker died. One that was killed gets a successor; one that ended by itself had a reason."""
         worker.child.join(5.0)
-        text = worker.child.traceback()
-        raise ChildError(
-            f"{worker.child.describe_end()} {_doing(worker)}"
-            + (f"\n\n{text}" if text else "; give policies processes of their own (isolate), to see which one did it")
-        )
+        text, end = worker.child.traceback(), f"{worker.child.describe_end()} {_doing(worker)}"
+        worker.deaths += 1
+        if not text and (worker.child.exit or 0) < 0 and worker.deaths < _DEATHS:
+            self._say(f"{end}; its successor plays it again")
+            tasks, deaths = worker.tasks, worker.deaths
+            self._replace(worker)
+            worker.tasks, worker.deaths, worker.ready = tasks, deaths, 2
+            self._send(worker, "plan", Portable(self._plan))
+            for task in tasks:
+                self._send(worker, "play", task)
+            return
+        hint = "; give policies processes of their own (isolate), to see which one did it"
+        raise ChildError(f"{end}\n\n{text}" if text else end + hint)
 
     def _hung(self, worker: _Worker, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None:

@@ -326,7 +326,7 @@ def evaluate(
     own = workers or Workers(min(jobs, len(tasks)), chosen.hang_s)
     try:
         with interrupts() as stop:
-            for one in own.play(plan, tasks, judge, stop, jobs):
+            for one in own.play(plan, tasks, judge, stop, jobs, note):
                 played.append(one)
                 watch(len(played), len(tasks))
             partial = len(played) < len(tasks)

@@ -248,7 +248,7 @@ def _play(
         own = workers or Workers(min(jobs, len(left)), settings.hang_s)
         try:
             with interrupts() as stop:
-                for one in own.play(plan, left, judge, stop, jobs):
+                for one in own.play(plan, left, judge, stop, jobs, say):
                     done.append(game.episode(one))
                     book.write(done[-1])
                     watch(len(done), len(tasks))
