@@ -30,6 +30,7 @@ def test_examples_of_the_two_edges(name, last):
     [
         ("td3_pendulum", 1200, "without exploration"),
         ("ppo_cartpole", 4000, "the likeliest actions"),
+        ("self_play", 3200, "against strong"),
     ],
 )
 def test_examples_of_algorithms(name, steps, last, tmp_path):
