@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,6 +44,7 @@ def context() -> ForkServerContext | SpawnContext:
     chosen = multiprocessing.get_context("forkserver")
     # What children import before they can work, 0.2 s each time; what is missing is passed over.
     preload = ["numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet._process", "motet._engine", "motet.worlds"]
+    preload.append("motet._policy_process")
     if importlib.util.find_spec("torch") is not None:
         preload += ["torch", "motet.algorithms"]
     chosen.set_forkserver_preload(preload)
@@ -161,7 +163,15 @@ def check_main_guard() -> None:
 
 @contextlib.contextmanager
 def _quiet_server() -> Iterator[None]:
-    """One numeric thread in every child: the libraries read this when the server first loads them."""
+    """One numeric thread in every child, and no Ctrl-C: it would end a server that is loading, with its traceback.
+
+    The libraries read the numbers of threads when the server first loads them. Ctrl-C is held back here, by a mask that
+    the server inherits, and comes when the child is there; what it means is decided then.
+    """
+    masks = hasattr(signal, "pthread_sigmask")
+    if masks:
+        resource_tracker.ensure_running()  # it would take the mask away when it is started
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
@@ -172,6 +182,8 @@ def _quiet_server() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def one_thread() -> None:
@@ -253,6 +265,8 @@ def _enter(
 ) -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # held back while it was started
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if log is not None:
         _redirect(log)

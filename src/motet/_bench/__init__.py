@@ -38,6 +38,7 @@ BENCHES = {
     "plan": "motet._bench.plan",
     "train": "motet._bench.train",
     "collect": "motet._bench.collect",
+    "isolation": "motet._bench.isolation",
 }
 """Name and module. A module has ``run(settings) -> Result``."""
 
