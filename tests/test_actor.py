@@ -1,13 +1,20 @@
 """act() against a world whose every number is known."""
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
+from pettingzoo.utils import OrderEnforcingWrapper
 
-from motet._crowd import OneByOne, Together
+from motet._crowd import OneByOne, Together, make_crowd
 from motet.actor import Memory, Seat, act
 from motet.errors import WorldError
-from motet.world import End, VectorWorld, World
+from motet.world import End, VectorWorld, World, as_world
+from motet.worlds import TreasureHunt
+from motet.worlds.small_hunt import SmallHunt
+
+VECTORS = [partial(TreasureHunt, agents=3, turns=7, spawn=0.1, size=9)]
 
 
 class Script(World):
@@ -206,13 +213,14 @@ def test_worlds_stepped_as_arrays_end_and_begin_at_their_own_time():
     assert memory.closed == [17, 17], "of six rounds the third world's last reward is not known yet"
 
 
-def test_a_reward_that_is_no_number_is_refused_with_agent_and_world():
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_reward_that_is_no_number_is_refused_with_agent_and_world(bad):
     class Bad(Duel):
         def reward(self, agent):
-            return np.where(np.arange(self.worlds) == agent, np.nan, 0.0)
+            return np.where(np.arange(self.worlds) == agent, (1 - 2 * agent) * bad, 0.0)
 
     places = seats(2)
-    with pytest.raises(WorldError, match=r"Bad \(agent a, world 0\): the reward is nan"):
+    with pytest.raises(WorldError, match=rf"Bad \(agent a, world 0\): the reward is {bad}"):
         next(act(Together(Bad(2)), places, Memory.fresh(2, places), lambda w, n: 0))
 
 
@@ -274,3 +282,55 @@ def test_worlds_at_different_points_keep_their_rows_apart():
     copy = Memory.fresh(2, places).places[0]
     copy.set_state(state)
     assert copy.get_state()["row"]["observation"].tolist() == [[4, 0], [4, 0]]
+
+
+class Mixer:
+    """Acts by what it sees, differently in each round."""
+
+    def __init__(self, actions, agent):
+        self.actions, self.agent, self.round = actions, agent, 0
+
+    def load(self, weights, header):
+        pass
+
+    def act(self, observations, masks=None, explore=True):
+        self.round += 1
+        sums = observations.reshape(len(observations), -1) @ np.arange(observations[0].size)
+        return (sums.astype(np.int64) + self.agent + self.round * self.round // 3) % self.actions, {}
+
+
+@pytest.mark.parametrize("make", VECTORS, ids=lambda make: make.func.__name__)
+def test_worlds_stepped_together_write_the_rows_of_worlds_one_by_one(make):
+    written = []
+    for driven in (make_crowd(make, 3, [False] * 3), OneByOne([as_world(make()) for _ in range(3)], [False] * 3)):
+        env = make()
+        n = env.action_space(env.possible_agents[0]).n
+        places = [Seat(Mixer(n, agent), Source(), Rows(3)) for agent in range(len(env.possible_agents))]
+        memory = Memory.fresh(3, places)
+        rounds = act(driven, places, memory, lambda w, n: 100 * w + n)
+        for _ in range(70):
+            next(rounds)
+        written.append(([seat.writers.lanes for seat in places], list(memory.finished)))
+    together, one_by_one = written
+    assert isinstance(make_crowd(make, 3, [False] * 3), Together)
+    assert len(together[1]) >= 6
+    assert together == one_by_one
+
+
+def test_a_vector_that_is_inherited_or_passed_on_by_a_wrapper_is_not_used():
+    class Generous(TreasureHunt):
+        def play(self, action):
+            return super().play(action) + 1.0
+
+    def wrapped():
+        return OrderEnforcingWrapper(TreasureHunt())
+
+    assert callable(wrapped().vector)
+    for make in (Generous, SmallHunt, wrapped):
+        assert isinstance(make_crowd(make, 2, [False] * 2), OneByOne)
+    assert isinstance(make_crowd(TreasureHunt, 2, [False] * 2), Together)
+
+
+def test_worlds_with_masks_and_worlds_to_be_remade_go_one_by_one():
+    assert isinstance(make_crowd(TreasureHunt, 2, [False, True]), OneByOne)
+    assert isinstance(make_crowd(TreasureHunt, 2, [False, False], remake=True), OneByOne)

@@ -1,13 +1,15 @@
 import runpy
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet.errors import SettingError, WorldError
 from motet.testing import check_world
-from motet.world import End, World
+from motet.world import End, VectorWorld, World
 
 
 class Corridor(World):
@@ -345,3 +347,73 @@ def test_the_worlds_are_closed():
 def test_the_example_runs(capsys):
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "own_world.py"), run_name="__main__")
     assert "'wolf': " in capsys.readouterr().out
+
+
+class Counting(VectorWorld):
+    """One agent that counts to three; ``broken`` says what differs from the single world."""
+
+    agents = ("a",)
+    observation_spaces = (Discrete(100),)
+    action_spaces = (Discrete(2),)
+    can_save = True
+
+    def __init__(self, worlds, broken):
+        self.worlds, self.broken, self.t = worlds, broken, np.zeros(worlds, np.int64)
+
+    def reset(self, worlds, seeds):
+        self.t[worlds] = np.array(seeds) % 3 if self.broken == "reset" else 0
+
+    def observe(self, agent):
+        return self.t * (1 + (self.broken == "observe" and self.t > 1))
+
+    def act(self, actions):
+        self.t += 1
+        self.paid = actions[0] + (0.25 if self.broken == "reward" else 0.0)
+
+    def reward(self, agent):
+        return self.paid
+
+    def ended(self):
+        over = self.t == (4 if self.broken == "length" else 3)
+        return (over, ~over & over) if self.broken == "end" else (~over & over, over)
+
+    def get_state(self):
+        return self.t.copy()
+
+    def set_state(self, state):
+        self.t = state * 0 if self.broken == "state" else state.copy()
+
+
+class Counter(gymnasium.Env):
+    observation_space, action_space = Counting.observation_spaces[0], Counting.action_spaces[0]
+
+    def __init__(self, broken=None):
+        self.broken = broken
+
+    def vector(self, worlds):
+        return Counting(worlds, self.broken)
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        return self.t, {}
+
+    def step(self, action):
+        self.t += 1
+        return self.t, float(action), False, self.t == 3, {}
+
+
+def test_worlds_as_arrays_are_compared_with_the_single_world():
+    check_world(Counter)
+
+
+@pytest.mark.parametrize("broken", ["reset", "observe", "reward", "length", "end", "state"])
+def test_worlds_as_arrays_that_differ_are_found(broken):
+    with pytest.raises(WorldError, match="broken clause 'vector': the arrays differ from"):
+        check_world(partial(Counter, broken))
+
+
+def test_the_example_of_worlds_as_arrays_runs(capsys):
+    path = Path(__file__).parents[1] / "examples" / "world_as_arrays.py"
+    assert len(path.read_text().splitlines()) <= 60
+    runpy.run_path(str(path), run_name="__main__")
+    assert "plays what the single one plays" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from motet.algorithm import Nest, map_nest
 from motet.errors import WorldError
 from motet.world import VectorWorld, World, as_world
 
-__all__ = ["Crowd", "Ending", "OneByOne", "Together", "Turn", "make_crowd"]
+__all__ = ["Crowd", "Ending", "OneByOne", "Together", "Turn", "has_vector", "make_crowd"]
 
 Places = npt.NDArray[np.int64]
 """Numbers of worlds, or of lanes."""
@@ -96,14 +96,22 @@ class Crowd(Protocol):
 def make_crowd(factory: Callable[[], Any], worlds: int, masked: Sequence[bool], remake: bool = False) -> Crowd:
     """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one.
 
-    Only a class's own ``vector`` counts: one that is inherited, or passed on by a wrapper, knows nothing of what was
-    changed on the way.
+    Worlds with action masks, and worlds that are to be made anew one at a time, go one by one.
     """
     first = factory()
-    if "vector" in vars(type(first)):
+    if has_vector(first) and not (remake or any(masked)):
         return Together(first.vector(worlds))
     rest = [as_world(factory()) for _ in range(worlds - 1)]
     return OneByOne([as_world(first), *rest], masked, (lambda: as_world(factory())) if remake else None)
+
+
+def has_vector(env: Any) -> bool:
+    """Whether an environment offers its worlds as arrays.
+
+    Only a class's own ``vector`` counts: one that is inherited, or passed on by a wrapper, knows nothing of what was
+    changed on the way.
+    """
+    return "vector" in vars(type(env))
 
 
 class OneByOne:
@@ -271,7 +279,6 @@ class Together:
         self.can_save = vector.can_save
         self._owed = np.zeros((len(vector.agents), self.worlds))
         self._owed_to = list(self._owed)  # its rows, by agent
-        self._flat, self._zeros = self._owed.reshape(-1), np.zeros(self._owed.size)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -294,7 +301,7 @@ class Together:
         vector.act(actions)
         for agent, sums in enumerate(self._owed_to):
             np.add(sums, vector.reward(agent), out=sums)
-        if self._flat.dot(self._zeros) != 0.0:  # nothing is 0 times infinity or NaN
+        if not np.isfinite(owed).all():
             agent, world = np.argwhere(~np.isfinite(owed))[0]
             raise WorldError(
                 f"{type(vector).__name__} (agent {vector.agents[agent]}, world {world}): the reward is "

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from motet._crowd import has_vector
 from motet._testing_algorithm import check_algorithm, check_policy
+from motet._testing_vector import check_vector
 from motet.errors import SettingError, WorldError
 from motet.world import End, World, as_world
 
@@ -32,11 +34,13 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
     """Raise a WorldError if what ``factory()`` makes, a World or what ``as_world`` takes, breaks the contract of World.
 
     Plays ``episodes`` episodes by random actions, each of them again with the same seed in the same and in another
-    world, and from a snapshot if the world can save. Each must end within ``limit`` calls of ``act``.
+    world, and from a snapshot if the world can save. Each must end within ``limit`` calls of ``act``. If it has a
+    ``vector``, the worlds of that are compared with the single one.
     """
     if episodes < 1 or limit < 1:
         raise SettingError(f"episodes is {episodes} and limit is {limit}; expected 1 or more of each")
-    world, other = as_world(factory()), as_world(factory())
+    given = factory()
+    world, other = as_world(given), as_world(factory())
     if world is other:
         raise SettingError("the factory gave the same world twice; expected a new one at each call")
     try:
@@ -44,6 +48,8 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
         for episode in range(episodes):
             _check_episode(world, other, seed + episode, limit)
         _check_interrupted_reset(world)
+        if has_vector(given):
+            check_vector(factory, episodes, seed, limit)
     finally:
         world.close()
         other.close()

@@ -473,3 +473,121 @@ def test_the_picture_shows_what_is_there():
     changed = (picture != bare).any(axis=2).reshape(21, 16, 21, 16).any(axis=(1, 3))
     assert np.argwhere(changed).tolist() == [[2, 2], [3, 3], [4, 4]]
     assert TreasureHunt().render() is None
+
+
+# Many worlds at once
+
+
+def alone(settings, seeds, actions):
+    """What one world shows to each mover, pays it and says of its end, over an episode for each seed."""
+    world = TreasureHunt(**settings)
+    for seed in seeds:
+        world.reset(seed=seed)
+        while not world.over:
+            mover, seen = world.mover, world.look(world.mover)
+            reward = world.play(int(next(actions)))
+            yield mover, seen, reward, world.over, [world.look(agent) for agent in range(len(world.agents))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_each_of_many_worlds_is_the_world_alone(data):
+    worlds = data.draw(st.sampled_from([1, 2, 3, 8]))
+    make = {
+        "agents": data.draw(st.integers(1, 5)),
+        "size": data.draw(st.integers(5, 9)),
+        "radius": data.draw(st.integers(1, 4)),
+        "turns": data.draw(st.integers(1, 12)),
+        "spawn": data.draw(st.sampled_from([0.0, 1e-18, 0.02, 0.3, 1.0])),
+    }
+    seeds = np.random.default_rng(data.draw(st.integers(0, 1000))).integers(0, 2**32, (worlds, 3)).tolist()
+    actions = np.random.default_rng(0).integers(0, 4, (worlds, 3 * make["turns"] * make["agents"]))
+    singles = [alone(make, seeds[w], iter(actions[w])) for w in range(worlds)]
+    hunts = TreasureHunt(**make).vector(worlds)
+    step = 0
+    for episode in range(3):
+        hunts.reset(np.arange(worlds), [mine[episode] for mine in seeds])
+        while True:
+            (mover,) = hunts.group()
+            seen = hunts.observe(mover)
+            assert seen.flags.c_contiguous
+            hunts.act([actions[:, step]])
+            step += 1
+            terminated, truncated = hunts.ended()
+            after = [hunts.observe(agent) for agent in range(make["agents"])]
+            for w, single in enumerate(singles):
+                expected = next(single)
+                assert (mover, hunts.reward(mover)[w], truncated[w]) == (expected[0], expected[2], expected[3])
+                np.testing.assert_array_equal(seen[w], expected[1])
+                np.testing.assert_array_equal([mine[w] for mine in after], expected[4])
+            assert not any(hunts.reward(agent).any() for agent in range(make["agents"]) if agent != mover)
+            assert not terminated.any()
+            if truncated.any():
+                break
+    assert step == actions.shape[1]
+
+
+def test_worlds_may_be_at_different_turns():
+    """Some are reset between two turns, the others go on; in the middle of a turn that cannot be."""
+    hunts = TreasureHunt(agents=2, turns=6, spawn=0.1).vector(3)
+    hunts.reset(range(3), [1, 2, 3])
+    for _ in range(4):
+        hunts.act([np.array([UP, DOWN, LEFT])])
+    hunts.act([np.array([UP, DOWN, LEFT])])
+    with pytest.raises(NotReadyError, match="1 of 3 worlds are reset in the middle of a turn, when agent 1 is to move"):
+        hunts.reset([1], [7])
+    hunts.act([np.array([UP, DOWN, LEFT])])
+    hunts.reset([1], [7])
+    for _ in range(6):
+        hunts.act([np.array([RIGHT] * 3)])
+    assert hunts.ended()[1].tolist() == [True, False, True]
+    with pytest.raises(NotReadyError, match=r"reset\(\)"):
+        hunts.act([np.array([UP] * 3)])
+
+    single = TreasureHunt(agents=2, turns=6, spawn=0.1)
+    single.reset(seed=7)
+    for _ in range(6):
+        single.play(RIGHT)
+    np.testing.assert_array_equal(hunts.tiles(1), single.tiles())
+
+
+@settings(max_examples=20, deadline=None)
+@given(cut=st.integers(0, 40), spawn=st.sampled_from([0.0, 0.005, 0.5]))
+def test_restored_worlds_go_on_bit_for_bit(cut, spawn):
+    make = {"agents": 3, "turns": 9, "spawn": spawn}
+
+    def play(hunts, actions):
+        shown = []
+        for row in actions:
+            if hunts.ended()[1].any():
+                hunts.reset(range(4))
+            hunts.act([row])
+            agents = range(3)
+            shown.append([(hunts.observe(agent).tobytes(), hunts.reward(agent).tobytes()) for agent in agents])
+        return shown
+
+    actions = np.random.default_rng(cut).integers(0, 4, (70, 4))
+    hunts = TreasureHunt(**make).vector(4)
+    hunts.reset(range(4), range(4))
+    play(hunts, actions[:cut])
+    snapshot = hunts.get_state()
+    other = TreasureHunt(**make).vector(4)
+    other.set_state(snapshot)
+    assert other.get_state() == snapshot
+    assert play(other, actions[cut:]) == play(hunts, actions[cut:])
+    assert other.get_state() == hunts.get_state()
+
+
+def test_what_many_worlds_refuse(is_plain):
+    hunts = TreasureHunt().vector(2)
+    with pytest.raises(NotReadyError, match=r"reset\(\)"):
+        hunts.get_state()
+    hunts.reset(range(2), [0, 1])
+    assert is_plain(hunts.get_state())
+    for bad in (-1, 4):
+        with pytest.raises(SettingError, match=f"the action is {bad}; expected 0"):
+            hunts.act([np.array([bad, UP])])
+    with pytest.raises(SettingError, match="make one with those settings"):
+        TreasureHunt().vector(3).set_state(hunts.get_state())
+    with pytest.raises(SettingError, match="worlds is 0"):
+        TreasureHunt().vector(0)

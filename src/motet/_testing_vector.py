@@ -1,0 +1,89 @@
+"""Worlds as arrays against the single environment: what ``check_world`` asks of an environment that has ``vector``.
+
+Three worlds are driven together and, with the same seeds and actions, one by one. Whatever an actor would see of them
+must be the same: who acts, what it sees and earned, whose episode ended and how.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from motet._crowd import Crowd, Ending, OneByOne, Together, Turn
+from motet.errors import WorldError
+from motet.world import World, as_world
+
+__all__ = ["check_vector"]
+
+_WORLDS = 3
+_SAVED = 5  # rounds before a snapshot is taken
+
+
+def check_vector(factory: Callable[[], Any], episodes: int, seed: int, limit: int) -> None:
+    """Raise a WorldError if the worlds of a factory's ``vector`` are not those that it makes one by one."""
+    singles = [as_world(factory()) for _ in range(_WORLDS)]
+    try:
+        _drive(singles, lambda: Together(factory().vector(_WORLDS)), episodes, seed, limit)
+    finally:
+        for world in singles:
+            world.close()
+
+
+def _drive(singles: list[World], vector: Callable[[], Together], episodes: int, seed: int, limit: int) -> None:
+    together = vector()
+    alone = OneByOne(singles, [False] * len(singles[0].agents))
+    others: dict[str, Crowd] = {"the worlds alone": alone}
+    spaces = [copy.deepcopy(space) for space in singles[0].action_spaces]
+    for agent, space in enumerate(spaces):
+        space.seed(1000 * seed + agent)
+    begun = [0] * _WORLDS
+    for step in range(limit):
+        if sorted(together.over) != sorted(alone.over):
+            _differ("the worlds alone", step, f"worlds {sorted(together.over)} are over, alone {sorted(alone.over)}")
+        if over := sorted(together.over):
+            if min(begun) == episodes:
+                return
+            seeds = [seed + 100 * world + begun[world] for world in over]
+            for crowd in (together, *others.values()):
+                crowd.reset(over, seeds)
+            for world in over:
+                begun[world] += 1
+        if step == _SAVED and together.can_save:
+            others["a restored vector"] = restored = vector()
+            restored.set_state(together.get_state())
+        turns = together.look()
+        for name, other in others.items():
+            _compare(name, step, turns, other.look())
+        actions = [np.stack([np.asarray(spaces[turn.agent].sample()) for _ in turn.at]) for turn in turns]
+        ends = together.act(actions)
+        for name, other in others.items():
+            _compare(name, step, ends, other.act(actions))
+
+
+def _compare(other: str, step: int, mine: Sequence[Turn | Ending], theirs: Sequence[Turn | Ending]) -> None:
+    """Turns, or ends, of the arrays and of what they are compared with."""
+    if [part.agent for part in mine] != [part.agent for part in theirs]:
+        _differ(other, step, f"agents {[part.agent for part in mine]}, not {[part.agent for part in theirs]}")
+    for one, two in zip(mine, theirs, strict=True):
+        for name, a, b in zip(one._fields, one, two, strict=True):
+            for x, y in zip(_leaves(a), _leaves(b), strict=True):
+                if np.shape(x) != np.shape(y) or not np.array_equal(x, y):
+                    _differ(other, step, f"agent {one.agent}: {name}: {np.asarray(x)!r}, not {np.asarray(y)!r}")
+
+
+def _leaves(nest: Any) -> list[Any]:
+    if isinstance(nest, dict):
+        return [leaf for key in nest for leaf in _leaves(nest[key])]
+    if isinstance(nest, tuple):
+        return [leaf for part in nest for leaf in _leaves(part)]
+    return [nest]
+
+
+def _differ(other: str, step: int, what: str) -> None:
+    raise WorldError(
+        f"broken clause 'vector': the arrays differ from {other} in step {step}: {what}; to mend it: let each of the "
+        "worlds of vector() play what the single environment plays with the same seed and actions, or have no vector()"
+    )
