@@ -1,4 +1,5 @@
 import json
+import math
 import os
 
 import numpy as np
@@ -49,6 +50,16 @@ def test_the_best_takes_the_place_of_the_former_best(tmp_path):
     run.save_best(make(2, scale=3.0))
     assert json.loads((run.path / "best" / "checkpoint.json").read_text())["step"] == 2
     assert sorted(p.name for p in run.path.iterdir()) == ["best", "checkpoints", "config.json", "logs"]
+
+
+def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {})
+    assert run.best_return() == -math.inf
+    run.save_best(Checkpoint(5, make(5).agents, {"team": 12.5}))
+    assert RunDirectory(run.path).best_return() == 12.5
+    (run.path / "best" / "checkpoint.json").write_text('{"notes": []}')
+    with pytest.raises(CorruptionError, match="does not say how well"):
+        run.best_return()
 
 
 def test_bad_directories_are_named(tmp_path):

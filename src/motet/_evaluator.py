@@ -84,7 +84,8 @@ def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path 
     worlds = [as_world(roster.world.value()) for _ in range(episodes)]
     behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
     subscribers = [publication.subscriber() for publication in handles.publications]
-    due, best, started = every, -np.inf, time.monotonic()
+    best = -np.inf if directory is None else RunDirectory(directory).best_return()  # a predecessor's, or a former run's
+    due, started = every, time.monotonic()
     while not board.stopping:
         pulse.waits_for(6)
         step = max(map(handles.steps, range(len(roster.parts))))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -176,6 +177,16 @@ class RunDirectory:
     def save_best(self, checkpoint: Checkpoint) -> Path:
         """Keep the policies of the best evaluation so far."""
         return self._place(checkpoint, self.path / "best")
+
+    def best_return(self) -> float:
+        """The team's mean return in the best evaluation so far; minus infinity where there is none."""
+        path = self.path / "best" / "checkpoint.json"
+        if not path.exists():
+            return -math.inf
+        try:
+            return float(decode(json.loads(path.read_text())["notes"])["team"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{path} does not say how well its policies did: {error!r}") from error
 
     def save_snapshot(self, checkpoint: Checkpoint, pool: Sequence[int]) -> Path:
         """Keep a snapshot of the league; those of steps that are not in its pool any more go."""
