@@ -28,6 +28,7 @@ WAITS = (
     "the actors (pace)",
     "the learners (pace)",
     "its next evaluation",
+    "room for its rows (their learner, or the way there, is slow)",
 )
 """What a process may be waiting for, by number."""
 
@@ -72,6 +73,7 @@ class Board:
             "board/episodes": Array((actors, agents, 8), "float64"),
             "board/metrics": Array((agents, _METRICS), "float64"),
             "board/names": Array((agents, _NAMES), "uint8"),
+            "board/rows": Array((agents, 8), "uint64"),
             "board/acted": Array((_native.BELL_BYTES,)),
             "board/learnt": Array((_native.BELL_BYTES,)),
         }
@@ -88,6 +90,7 @@ class Board:
         self.episodes = part["board/episodes"]
         self.metrics = part["board/metrics"]
         self._names = part["board/names"]
+        self.rows = part["board/rows"]  # of a learner elsewhere: lost on their way, refused there; its newest version
         self.acted = _native.Bell(part["board/acted"])
         self.learnt = _native.Bell(part["board/learnt"])
 

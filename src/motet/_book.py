@@ -17,6 +17,7 @@ from motet._engine import Handles, Part
 from motet._serial import Serial
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import SettingError
+from motet.league import PLAYER, Standings
 from motet.metrics import Snapshot, Watch
 from motet.supervisor import Role
 
@@ -67,6 +68,7 @@ class Book:
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._steps() // every * every + every
         self._vaults = [vault.subscriber() for vault in handles.vaults]
+        self._standings = None if handles.league is None else Standings(handles.league)
 
     def tick(self) -> None:
         if self._directory is not None and (steps := self._steps()) >= self._next:
@@ -76,9 +78,21 @@ class Book:
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
             self._tell("running")
+            self._write_league()
 
     def _steps(self) -> int:
         return max(map(self._handles.steps, range(len(self._handles.replays))))
+
+    def _write_league(self) -> None:
+        """What the last review of the league changed, and the snapshots that came in."""
+        if self._directory is None or self._standings is None or not self._standings.refresh():
+            return
+        self._directory.append_line("league.jsonl", self._standings.as_dict())
+        pool = self._standings.pool()
+        for step in pool:
+            if not (self._directory.path / "league" / f"{step:012d}").exists():
+                policy = {PLAYER: {"weights": self._standings.weights(step)}}
+                self._directory.save_snapshot(Checkpoint(step, policy), pool)
 
     def _tell(self, state: str) -> Snapshot:
         snapshot = self._looks.look(state)
@@ -134,10 +148,11 @@ class Book:
         notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
-        return Checkpoint(step, agents, notes, replay)
+        return Checkpoint(step, agents, notes, replay, handles.league.dump() if handles.league else {})
 
     def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
         snapshot = self._tell(state)
+        self._write_league()
         final = self.checkpoint(snapshot.steps)
         if self._directory is not None and final.agents:
             self._directory.save(final)
@@ -155,13 +170,22 @@ class Book:
         )
 
 
-def fill(handles: Handles, checkpoint: Checkpoint) -> None:
-    """Put what a checkpoint holds into the vaults and lanes, where the learners will find it."""
+def fill(
+    handles: Handles, checkpoint: Checkpoint, stacks: Sequence[int] | None = None, version: int | None = None
+) -> None:
+    """Put what a checkpoint holds into the vaults and lanes, where the learners will find it.
+
+    ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes into the vaults.
+    """
     roster = handles.roster
-    missing = {part.name for part in roster.parts} - set(checkpoint.agents)
+    chosen = range(len(roster.stacks)) if stacks is None else stacks
+    if handles.league is not None and checkpoint.league:
+        handles.league.restore(checkpoint.league)
+    missing = {roster.parts[a].name for k in chosen for a in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
         raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")
-    for k, stack in enumerate(roster.stacks):
+    for k in chosen:
+        stack = roster.stacks[k]
         held = [checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
         readers = np.stack([arrays["reader"] for arrays in held])
         places = np.stack([arrays["stage"] for arrays in held])
@@ -177,6 +201,7 @@ def fill(handles: Handles, checkpoint: Checkpoint) -> None:
         random = np.stack([arrays["random"] for arrays in held])
         handles.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
+            version=version,
             counters=np.stack([arrays["counters"] for arrays in held]),
             random=random if random.size else np.zeros((len(stack), 1), np.uint8),
             reader=readers,

@@ -48,6 +48,10 @@ class AgentRow:
     """How often an actor was too far behind and had to take the newest version."""
     restarts: int = 0
     """Of the process that learns for it."""
+    lost: int = 0
+    """Rows that are known to have been made and never reached a learner, and those lost with one (engine ray)."""
+    refused: int = 0
+    """Rows of an actor that had a successor already (engine ray)."""
 
 
 @dataclass
@@ -135,7 +139,8 @@ class Watch:
         once = part.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
         stack = next(k for k, agents in enumerate(handles.roster.stacks) if i in agents)
-        newest, stages = self._subscribers[i].newest, part.settings.stages.names
+        newest = max(self._subscribers[i].newest, int(handles.board.rows[i, 2]))
+        stages = part.settings.stages.names
         return AgentRow(
             name=part.name,
             steps=steps,
@@ -155,6 +160,8 @@ class Watch:
             stage=stages[int(handles.board.learned[stack, 5])] if len(stages) > 1 else "",
             forced=int(episodes[:, 6].sum()),
             restarts=self._restarts(stack),
+            lost=int(handles.board.rows[i, 0]),
+            refused=int(handles.board.rows[i, 1]),
         )
 
     def _restarts(self, stack: int) -> int:

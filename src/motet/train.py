@@ -1,7 +1,7 @@
 """train(): the whole loop, wired on one page.
 
 Actor processes step worlds; each agent has its own replay, publication and learner; the supervisor owns the memory and
-the processes. ``engine="serial"`` drives the same roles in this process.
+the processes. ``engine="serial"`` drives the same roles in this process, ``engine="ray"`` on a cluster.
 
     world factory ─▶ Roster ─▶ Handles (one segment) ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
 """
@@ -31,6 +31,7 @@ from motet._serial import Serial
 from motet._versus import SelfPlay
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
+from motet.cluster import Cluster
 from motet.errors import ChildError, MotetError, SettingError, StartError, WorldError
 from motet.league import PLAYER, League
 from motet.metrics import Snapshot, Watch
@@ -67,8 +68,8 @@ class Settings:
     """Steps of each agent, in all worlds together."""
     seed: int = 0
     """Of everything random."""
-    engine: Literal["processes", "serial"] = "processes"
-    """Roles in processes of their own, or one after the other in this one."""
+    engine: Literal["processes", "serial", "ray"] = "processes"
+    """Roles in processes of their own, one after the other in this one, or on a Ray cluster."""
     actors: int = 1
     """Actor processes."""
     worlds_per_actor: int = 1
@@ -113,6 +114,8 @@ class Settings:
     """Whom it meets in self-play."""
     limits: Limits = field(default_factory=Limits)
     """When processes are restarted, and when the run gives up."""
+    cluster: Cluster = field(default_factory=Cluster)
+    """What a run takes of a Ray cluster."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "actors", "worlds_per_actor", "publish_every", "sync_interval"):
@@ -130,6 +133,8 @@ class Settings:
             raise SettingError("evaluate_every: self-play shows win rates against every opponent; evaluate afterwards")
         if not self.self_play and self.league != League():
             raise SettingError("league: given without self_play, which it is for")
+        if self.engine != "ray" and self.cluster != Cluster():
+            raise SettingError(f"cluster: given with engine={self.engine!r}, expected engine='ray', which it is for")
         if self.max_lag_versions is not None and self.max_lag_versions < 0:
             raise SettingError(f"max_lag_versions: given {self.max_lag_versions}, expected 0 or more, or None")
         if self.seconds is not None and not self.seconds > 0:
@@ -278,6 +283,8 @@ def _play(
 ) -> Result:
     """``begun`` is called once, when the run has really begun; with why, if not by the engine that was asked for."""
     watch, fell_back = watch or (lambda _: None), ""
+    if settings.engine == "ray":
+        return _play_on_cluster(roster, settings, directory, go_on, watch, say, begun)
     if settings.engine == "processes":
         try:
             return _play_processes(_handles(roster, go_on), settings, directory, watch, say, begun)
@@ -365,7 +372,8 @@ def _pace(parts: Sequence[Part], settings: Settings) -> Pace:
     once = [part.name for part in parts if part.settings.once]
     if len(once) == len(parts) and ratio is not None:
         raise SettingError(
-            f"updates_per_step: given {ratio}, expected none: {', '.join(once)} learn once from each batch of rows"
+            f"updates_per_step: given {ratio}, expected none: one update belongs to each batch of rows of "
+            f"{', '.join(once)}, which are read once"
         )
     if settings.engine == "serial":
         return Pace(1.0 if ratio is None else ratio, 0, 0)
@@ -446,7 +454,7 @@ def _share_out(
     return tuple(stacks), tuple(processes)
 
 
-# ---- the two engines
+# ---- the engines
 
 
 def _play_serial(
@@ -507,15 +515,49 @@ def _play_processes(
         start = lambda n: Child(name, play_learner, (handles, i), log(name))  # noqa: E731
         return Role(name, start, lambda: float(handles.board.alive[row, 0]), essential=False)
 
-    def evaluator() -> Role:
-        row = roster.actors + len(roster.processes)
-        args = (handles, settings.evaluate_every, settings.evaluate_episodes, directory.path if directory else None)
-        start = lambda n: Child("evaluator", play_evaluator, args, log("evaluator"))  # noqa: E731
-        return Role("evaluator", start, lambda: float(handles.board.alive[row, 0]), essential=False)
-
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
+    return _supervise(handles, roles, settings, directory, watch, say, begun)
+
+
+def _play_on_cluster(
+    roster: Roster,
+    settings: Settings,
+    directory: RunDirectory | None,
+    go_on: Checkpoint | None,
+    watch: Callable[[Snapshot], None],
+    say: Callable[[str], None],
+    begun: Callable[[str], None],
+) -> Result:
+    from motet._cluster_run import on_cluster
+
+    with on_cluster(
+        roster, settings.cluster, settings.limits, directory, go_on, keep_replay=settings.keep_replay,
+        policies=settings.evaluate_every is not None,
+    ) as remote:  # fmt: skip
+        return _supervise(remote.handles, remote.roles(), settings, directory, watch, say, begun)
+
+
+def _evaluator(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Role:
+    row = handles.roster.actors + len(handles.roster.processes)
+    args = (handles, settings.evaluate_every, settings.evaluate_episodes, directory.path if directory else None)
+    log = directory.logs / "evaluator.log" if directory else None
+    start = lambda n: Child("evaluator", play_evaluator, args, log)  # noqa: E731
+    return Role("evaluator", start, lambda: float(handles.board.alive[row, 0]), essential=False)
+
+
+def _supervise(
+    handles: Handles,
+    roles: list[Role],
+    settings: Settings,
+    directory: RunDirectory | None,
+    watch: Callable[[Snapshot], None],
+    say: Callable[[str], None],
+    begun: Callable[[str], None],
+) -> Result:
+    """Start all roles and see to them until the run ends; wherever they are."""
+    limits = settings.limits
     if settings.evaluate_every is not None:
-        roles.append(evaluator())
+        roles = [*roles, _evaluator(handles, settings, directory)]
     supervisor = Supervisor(roles, limits, say)
     book = Book(handles, settings, directory, Watch(handles, roles), watch)
     with interrupts() as interrupted:

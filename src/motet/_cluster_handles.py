@@ -1,0 +1,194 @@
+"""What a place of a cluster holds: the same :class:`Handles` as on one machine, each part where it is needed.
+
+Every place has a segment of its own with a board, the publications it reads or writes, and the replays of the agents
+that learn there. The replay of an agent that learns elsewhere is a :class:`Distant` one: its writers write into an
+*outbox*, lanes that are read once, from which rows are carried to the learner as they lie. So acting costs the same as
+beside the learner, a slow way there makes the writers wait for room (counted, as always), and what has not arrived is
+still in the outbox when the learner has a successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet import _native
+from motet._engine import Handles, Roster
+from motet._memory import Array, Segment
+from motet.errors import NotReadyError
+from motet.publication import HeaderField, Publication
+from motet.replay import LaneWords, Replay, ReplaySpec, Writers
+
+__all__ = ["Distant", "Place", "packed", "unpack"]
+
+_OUTBOX_BYTES = 4 * 2**20
+_OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
+
+
+class Distant:
+    """A replay that lives with its learner elsewhere: how far it is, and the way there for lanes that are written here.
+
+    Args:
+        spec: of the replay.
+        segment: has room for the words of its lanes.
+        prefix: the name of its part.
+        lanes: those that are written here.
+        timeout_s: how long a writer waits for room in the outbox.
+    """
+
+    def __init__(self, spec: ReplaySpec, segment: Segment, prefix: str, lanes: Sequence[int], timeout_s: float) -> None:
+        self.spec, self.lanes = spec, list(lanes)
+        self._segment, self._prefix, self._timeout_s = segment, prefix, timeout_s
+        self.table[...] = 0
+        self.outbox: Replay | None = None
+        self.carried = [0] * len(self.lanes)
+        """Rows of each outbox lane that have arrived."""
+        if self.lanes:
+            rows = _OUTBOX_BYTES // (spec.row_bytes * len(self.lanes))
+            rows = min(max(rows, _OUTBOX_ROWS[0]), _OUTBOX_ROWS[1])
+            self.outbox = Replay(replace(spec, lanes=len(self.lanes), capacity=rows * len(self.lanes), once=True))
+
+    @staticmethod
+    def layout(spec: ReplaySpec, prefix: str) -> dict[str, Array]:
+        """The arrays that a segment needs for it."""
+        return {f"{prefix}/words": Array((spec.n_lanes, 8), "uint64")}
+
+    @property
+    def table(self) -> npt.NDArray[np.uint64]:
+        """``[lanes, words]``: as the learner last told."""
+        return self._segment[f"{self._prefix}/words"]
+
+    def words(self, lane: int) -> LaneWords:
+        """The words of a lane, as the learner last told."""
+        return LaneWords(*map(int, self.table[lane]))
+
+    @property
+    def steps(self) -> int:
+        """Steps that have arrived, in all lanes."""
+        return int(self.table[:, 1].sum() - self.table[:, 7].sum())
+
+    def writers(self, lanes: Sequence[int], *, goes_on: bool = False) -> Writers:
+        """The writing ends of the outbox; ``goes_on`` is for worlds that are picked up, which these cannot be."""
+        if self.outbox is None or list(lanes) != self.lanes or goes_on:
+            raise NotReadyError(f"lanes: given {list(lanes)}, expected {self.lanes}, which are written here")
+        return self.outbox.writers(range(len(lanes)), timeout_s=self._timeout_s)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that have not arrived, in the lane with the most of them."""
+        if self.outbox is None:
+            return 0
+        return max(self.outbox.words(i).head - row for i, row in enumerate(self.carried))
+
+    @property
+    def made(self) -> int:
+        """Rows written here, in all lanes."""
+        return 0 if self.outbox is None else self.outbox.appended
+
+    def dump(self, lane: int) -> npt.NDArray[np.uint8]:
+        """A copy of a lane's memory, brought here."""
+        return self.fetch(lane)
+
+    def fetch(self, lane: int) -> npt.NDArray[np.uint8]:
+        """Replaced by who knows where the learner is."""
+        raise NotReadyError(f"lane {lane} lives elsewhere, and nobody here knows where")
+
+    def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
+        """How far a lane was; its rows go to where the learner is."""
+        self.table[lane] = _native.lane_words(memory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**{k: v for k, v in self.__dict__.items() if k != "fetch"}, "outbox": None}
+
+
+class Place(Handles):
+    """What one place of a cluster holds.
+
+    Args:
+        roster: who takes part.
+        agents: those that learn here.
+        lanes: those that are written here.
+        vaults: whether vaults are kept here: those of the agents that learn here, or, in the driver, all.
+        timeout_s: how long a writer waits for room in its outbox.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        *,
+        agents: Collection[int] = (),
+        lanes: Sequence[int] = (),
+        vaults: bool = False,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._agents, self._lanes, self._keeps, self._timeout_s = set(agents), lanes, vaults, timeout_s
+        self.pace = np.zeros((len(roster.stacks), 2), np.int64)
+        """By stack, steps and whole batches since its replays began, as its learner last told."""
+        super().__init__(roster)
+
+    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
+        if agent in self._agents:
+            return super()._replay_layout(agent, spec)
+        return Distant.layout(spec, f"agent{agent}/replay")
+
+    def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Any:
+        if agent in self._agents:
+            return super()._replay(agent, spec, segment)
+        return Distant(spec, segment, f"agent{agent}/replay", self._lanes, self._timeout_s)
+
+    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
+        if self._keeps and (not self._agents or set(stack) <= self._agents):
+            return super()._vault_size(stack, specs)
+        return 1, {}
+
+    # The pace as an actor sees it: what its learners told, and its own rows that they have not got yet.
+
+    def _steps(self, stack: int) -> int:
+        agents = self.roster.stacks[stack]
+        if self._agents.issuperset(agents):
+            return super()._steps(stack)
+        replays: list[Any] = [self.replays[agent] for agent in agents]
+        return int(self.pace[stack, 0]) + min(int(one.made - sum(one.carried)) for one in replays)
+
+    def _batches(self, stack: int) -> int:
+        if self._agents.issuperset(self.roster.stacks[stack]):
+            return super()._batches(stack)
+        return int(self.pace[stack, 1])
+
+    def tell_pace(self, stacks: Sequence[int]) -> npt.NDArray[np.int64]:
+        """What actors need to know of stacks that learn here."""
+        rows = [(self._steps(k), self._batches(k) if self.settings(k).once else 0) for k in stacks]
+        return np.array(rows, np.int64)
+
+
+def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.uint8]:
+    """The versions that some subscribers hold, as one flat array; each comes with its publication."""
+    parts = []
+    for publication, subscriber in publications:
+        header = np.zeros((), publication._record)
+        for name in publication.header:
+            header[name] = subscriber[name]
+        parts += [
+            np.array([subscriber.version], np.uint64).view(np.uint8),
+            header.reshape(1).view(np.uint8),
+            np.ascontiguousarray(subscriber.weights).view(np.uint8),
+        ]
+    return np.concatenate(parts)
+
+
+def unpack(flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication, Any]]) -> None:
+    """Publish what :func:`packed` made, if it is news; each publication comes with its publisher."""
+    at = 0
+    for publication, publisher in publications:
+        sizes = 8, publication._record.itemsize, publication.weights * 4
+        version, header, weights = np.split(flat[at : at + sum(sizes)], np.cumsum(sizes)[:-1])
+        at += sum(sizes)
+        number = int(version.copy().view(np.uint64)[0])
+        if number > publisher.newest:
+            record = header.copy().view(publication._record)[0]
+            values = {name: record[name] for name in publication.header}
+            publisher.publish(weights.copy().view(np.float32), version=number, **values)

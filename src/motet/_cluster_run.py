@@ -1,0 +1,423 @@
+"""A training run on a cluster, as its driver sees it: places instead of child processes, and a thread that looks.
+
+The driver has the same handles as on one machine, kept up to date by looking at every place: so the supervisor,
+checkpoints, metrics, the evaluator and the run directory work on them as they always do. Whoever dies is replaced by
+the same supervisor: an actor takes over the lanes of its predecessor, a learner goes on from the state that came home
+last. The driver's own death ends the job, since Ray ends what a driver started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from motet._book import fill
+from motet._cluster_handles import Place, unpack
+from motet._cluster_places import ActorPlace, ActorTold, LearnerPlace, LearnerTold, Start, agents_of
+from motet._engine import Roster
+from motet.checkpoint import Checkpoint, RunDirectory
+from motet.cluster import Cluster, Luggage, connected
+from motet.errors import MotetError, SettingError, WaitTimeoutError
+from motet.supervisor import Limits, Role
+
+__all__ = ["Remote", "RemoteProcess", "on_cluster"]
+
+_LOOK_S = 0.1  # between two looks at a place, while there are few
+_LOOK_EACH_S = 0.002  # what a look costs the driver: with many places they are looked at less often
+
+
+@contextlib.contextmanager
+def on_cluster(
+    roster: Roster,
+    cluster: Cluster,
+    limits: Limits,
+    directory: RunDirectory | None,
+    go_on: Checkpoint | None,
+    *,
+    keep_replay: bool,
+    policies: bool,
+) -> Iterator[Remote]:
+    """A run on a cluster, ready to be supervised; ``policies``: whether the driver wants them, to evaluate them."""
+    if roster.self_play is not None:
+        raise SettingError("engine: given 'ray' with self_play, expected 'processes': a league lives on one machine")
+    if cluster.learner_gpus:
+        roster = replace(roster, parts=tuple(replace(part, device="cuda") for part in roster.parts))
+    need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
+    with connected(cluster, need) as ray:
+        there = ray.cluster_resources()
+        for what, wanted in (("CPU", need), ("GPU", len(roster.processes) * cluster.learner_gpus)):
+            if wanted > there.get(what, 0.0):
+                raise SettingError(
+                    f"cluster: {roster.actors} actors and {len(roster.processes)} learner processes take {wanted:g} "
+                    f"{what}, the cluster has {there.get(what, 0.0):g}: take fewer of them, or smaller shares "
+                    "(actor_cpus, learner_cpus, learner_gpus)"
+                )
+        remote = Remote(ray, roster, cluster, limits, directory if keep_replay else None, go_on, policies)
+        try:
+            yield remote
+        finally:
+            remote.close()
+
+
+class RemoteProcess:
+    """A place on the cluster, with the manners of a child process.
+
+    Args:
+        name: what it is called in messages.
+        place: the Ray actor.
+        ended: called with what its play returned.
+    """
+
+    def __init__(self, name: str, place: Any, ended: Callable[[Any], None]) -> None:
+        self.name, self.place = name, place
+        self._ended, self._text, self._how = ended, "", ""
+        self._exit: int | None = None
+        self._done = threading.Event()
+        self._read, self._write = os.pipe()
+        self.play = place.play.remote()
+        self.play.future().add_done_callback(self._finish)
+
+    def _finish(self, future: Any) -> None:
+        """Runs in a thread of Ray's."""
+        import ray
+
+        try:
+            self._ended(future.result())
+            self._exit = 0
+        except ray.exceptions.RayTaskError as error:
+            self._exit, self._text = 1, str(error)
+        except ray.exceptions.RayError as error:
+            if "error raised in its creation task" in str(error):  # as Ray says that its constructor raised
+                self._exit, self._text = 1, str(error)
+            else:
+                self._exit, self._how = -9, str(error).partition("\n")[0]
+        except Exception as error:  # noqa: BLE001 - what the answer broke here is told like what the place raised
+            self._exit, self._text = 1, "".join(traceback.format_exception(error))
+        self._done.set()
+        os.write(self._write, b"x")
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes ready for reading when it has ended."""
+        return self._read
+
+    @property
+    def exit(self) -> int | None:
+        """None while it lives; 0, 1 if it raised, negative if it died."""
+        return self._exit if self._done.is_set() else None
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end; True if it has ended."""
+        return self._done.wait(timeout_s)
+
+    def kill(self, timeout_s: float = 60.0) -> None:
+        """End it now, and see that Ray holds it for dead."""
+        import ray
+
+        ray.kill(self.place)
+        if not self.join(timeout_s):
+            raise WaitTimeoutError(
+                f"{self.name} did not die within {timeout_s:g} s of being ended; is its node reachable?"
+            )
+
+    def close(self) -> None:
+        """Give back what is held for it."""
+        os.close(self._read)
+        os.close(self._write)
+
+    def traceback(self) -> str:
+        """What it raised, if it did."""
+        return self._text
+
+    def describe_end(self) -> str:
+        """How it ended, for people."""
+        return f"{self.name} raised" if self._text else f"{self.name} died ({self._how or 'it was ended'})"
+
+
+class Remote:
+    """The places of a run, and what the driver knows of them.
+
+    Args:
+        ray: the module, connected.
+        roster: who takes part.
+        cluster: what each takes of the cluster.
+        limits: how long to wait for whom.
+        replays: the run directory, if a learner's successor is to find its replay in the newest checkpoint.
+        go_on: a checkpoint to go on from.
+        policies: whether policies come home too.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        roster: Roster,
+        cluster: Cluster,
+        limits: Limits,
+        replays: RunDirectory | None,
+        go_on: Checkpoint | None,
+        policies: bool,
+    ) -> None:
+        self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
+        self._replays, self._go_on = replays, go_on
+        self.handles = handles = Place(roster, vaults=True)
+        if go_on is not None:
+            fill(handles, go_on)
+        for agent, replay in enumerate(handles.replays):
+            replay.fetch = lambda lane, agent=agent: self._fetch(agent, lane)  # type: ignore[attr-defined]
+        self._learners: list[Any] = [None] * len(roster.processes)
+        self._made: list[list[int]] = [[] for _ in range(roster.actors)]
+        self._newest = [0] * len(roster.parts)
+        self._arrived = [np.zeros((len(roster.parts), roster.lanes), np.int64)]
+        self._editions = [0 if policies else None for _ in roster.processes]
+        self._kept_at = [0.0] * len(roster.processes)
+        self._publishers = [(p, p.publisher()) for p in handles.publications]
+        self._vaults = [(vault, vault.publisher()) for vault in handles.vaults]
+        self._looks: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
+        self._lock = threading.Lock()  # what was told is taken in by one thread at a time
+        self._places: dict[str, RemoteProcess] = {}
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        options: dict[str, Any] = {"concurrency_groups": {"play": 1, "rows": min(roster.actors, 64) + 1, "look": 2}}
+        self._actor_class = ray.remote(**options)(_grouped(ray, ActorPlace))
+        self._learner_class = ray.remote(**options)(_grouped(ray, LearnerPlace))
+        self._thread = threading.Thread(target=self._watch, name="looking", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join(10.0)
+
+    def roles(self) -> list[Role]:
+        """Actors and learners, in the order of the board. The learners are started first: actors need to know them."""
+        return [
+            *(self._role(f"actor-{i}", i, self._start_actor, i) for i in range(self._roster.actors)),
+            *(
+                self._role(f"learner-{i}", self._roster.actors + i, self._start_learner, i, essential=False)
+                for i in range(len(self._roster.processes))
+            ),
+        ]
+
+    def _role(
+        self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
+    ) -> Role:
+        def begin(n: int) -> RemoteProcess:
+            self._places[name] = process = start(name, i, n)
+            return process
+
+        return Role(name, begin, lambda: self._beat(row), essential)
+
+    def _beat(self, row: int) -> float:
+        if self._failure is not None:
+            raise MotetError(f"looking at the cluster failed: {self._failure}") from self._failure
+        return float(self.handles.board.alive[row, 0])
+
+    def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
+        self._see_to_learners()
+        place = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
+            Luggage(self._roster), i, n, self._made[i], self._learners, self._limits, self._cluster.block_age_s
+        )
+        return RemoteProcess(name, place, lambda told: self._hear_actor(i, told))
+
+    def _see_to_learners(self) -> None:
+        """Actors are started before learners, in the order of roles; the first one brings the learners up."""
+        for i, learner in enumerate(self._learners):
+            if learner is None:
+                self._learners[i] = self._new_learner(i, 0)
+
+    def _new_learner(self, i: int, n: int) -> Any:
+        start = self._salvaged(i) if n else self._begun(i)
+        options = {"num_cpus": self._cluster.learner_cpus, "num_gpus": self._cluster.learner_gpus}
+        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i)
+
+    def _start_learner(self, name: str, i: int, n: int) -> RemoteProcess:
+        if n or self._learners[i] is None:
+            self._learners[i] = self._new_learner(i, n)
+        return RemoteProcess(name, self._learners[i], lambda told: self._hear_learner(i, told))
+
+    def _begun(self, i: int) -> Start | None:
+        return None if self._go_on is None else Start(_part_of(self._go_on, self._names(i)))
+
+    def _names(self, i: int) -> list[str]:
+        return [self._roster.parts[agent].name for agent in agents_of(self._roster, i)]
+
+    # ---- a learner's successor
+
+    def _salvaged(self, i: int) -> Start | None:
+        """What is left of a learner that died: the state that came home last, and what the actors know."""
+        self._look_surely()
+        roster, handles = self._roster, self.handles
+        agents, names = agents_of(roster, i), self._names(i)
+        held: dict[str, dict[str, Any]] = {}
+        for k in roster.processes[i]:
+            vault = handles.vaults[k].subscriber()
+            if not vault.refresh():
+                return self._begun(i)  # it died before anything came home
+            states = vault.weights.reshape(len(roster.stacks[k]), -1)
+            for place, agent in enumerate(roster.stacks[k]):
+                part = roster.parts[agent]
+                arrays = {name: np.array(vault[name][place]) for name in ("counters", "reader", "steps", "stage")}
+                random = np.array(vault["random"][place, : part.sizes.random])
+                held[part.name] = {**arrays, "random": random, "state": states[place].copy()}
+        rows = self._kept_rows(names, held)
+        lost, steps = [], []
+        for agent in agents:
+            replay: Any = handles.replays[agent]
+            stored = int(np.minimum(replay.table[:, 1], replay.spec.lane_capacity).sum())
+            if rows:
+                stored = max(0, int(replay.table[:, 1].sum()) - sum(_heads(rows[roster.parts[agent].name])))
+            total = handles.steps(agent)
+            lost.append((int(handles.board.rows[agent, 0]) + stored, int(handles.board.rows[agent, 1])))
+            steps.append(total)
+            held[roster.parts[agent].name]["steps"] = np.array(total)
+            replay.table[...] = 0
+            handles.steps_before[agent] = total
+        version = max(self._newest[agent] for agent in agents) + 1
+        checkpoint = Checkpoint(max(steps), held, {}, rows)
+        return Start(checkpoint, version, tuple(steps), tuple(lost))
+
+    def _kept_rows(self, names: Sequence[str], held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The replays of the newest checkpoint, if they are kept there, with the readers' places in them."""
+        if self._replays is None or not self._replays.steps():
+            return {}
+        newest = self._replays.load()
+        if not set(names) <= set(newest.replay):
+            return {}
+        for name in names:
+            held[name]["reader"] = newest.agents[name]["reader"]
+        return {name: newest.replay[name] for name in names}
+
+    def _look_surely(self) -> None:
+        """At all actors that live: versions and steps that the dead learner told them and nobody else."""
+        for i in range(self._roster.actors):
+            process = self._places.get(f"actor-{i}")
+            if process is None or process.exit is not None:
+                continue
+            with contextlib.suppress(
+                self._ray.exceptions.RayError
+            ):  # it died too, or cannot be reached: not waited for
+                told = self._ray.get(process.place.look.remote(False, None), timeout=10.0)
+                self._hear_actor(i, told, steps=True)
+
+    def _fetch(self, agent: int, lane: int) -> Any:
+        process = next(i for i in range(len(self._learners)) if agent in agents_of(self._roster, i))
+        call = self._learners[process].dump.remote(agent, lane)
+        return self._ray.get(call, timeout=self._limits.hang_s)
+
+    # ---- looking
+
+    def _watch(self) -> None:
+        try:
+            due: dict[str, float] = {}
+            while not self._over.is_set():
+                places = dict(self._places)
+                pause = max(_LOOK_S, _LOOK_EACH_S * len(places))
+                asked = {name for _, (name, _) in self._looks.items()}
+                now = time.monotonic()
+                for name, process in places.items():
+                    if name not in asked and process.exit is None and now >= due.get(name, 0.0):
+                        due[name] = now + pause
+                        self._ask(name, process)
+                if not self._looks:
+                    self._over.wait(_LOOK_S / 2)
+                    continue
+                ready, _ = self._ray.wait(list(self._looks), num_returns=1, timeout=_LOOK_S / 2)
+                for ref in ready:
+                    _, hear = self._looks.pop(ref)
+                    with contextlib.suppress(self._ray.exceptions.RayError):  # its end is told by its play
+                        hear(self._ray.get(ref))
+                if len(ready) == len(asked):
+                    self._over.wait(_LOOK_S / 4)
+        except Exception as error:  # noqa: BLE001 - raised where the supervisor asks for beats
+            self._failure = error
+
+    def _ask(self, name: str, process: RemoteProcess) -> None:
+        stop = self.handles.board.stopping
+        kind, _, number = name.partition("-")
+        i = int(number)
+        if kind == "actor":
+            ref = process.place.look.remote(stop, self._learners)
+            self._looks[ref] = name, lambda told: self._hear_actor(i, told)
+            return
+        vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
+        if vaults:
+            self._kept_at[i] = time.monotonic()
+        ref = process.place.look.remote(stop, self._editions[i], vaults)
+        self._looks[ref] = name, lambda told: self._hear_learner(i, told)
+
+    def _hear_actor(self, i: int, told: ActorTold, steps: bool = False) -> None:
+        board, lanes = self.handles.board, self._roster.lanes_of(i)
+        with self._lock:
+            board.alive[i] = told.alive
+            board.alive[i, 0] = time.monotonic() - told.age_s
+            board.rounds[i, 0] = told.round
+            board.episodes[i] = told.episodes
+            self._made[i] = list(told.made)
+            self._newest = list(map(max, self._newest, told.versions))
+            if steps:
+                replays: Sequence[Any] = self.handles.replays
+                for replay, words in zip(replays, told.words, strict=True):
+                    newer = words[:, 1] > replay.table[lanes, 1]
+                    replay.table[np.array(lanes)[newer]] = words[newer]
+
+    def _hear_learner(self, i: int, told: LearnerTold) -> None:
+        handles, board, roster = self.handles, self.handles.board, self._roster
+        agents, stacks, row = agents_of(roster, i), list(roster.processes[i]), roster.actors + i
+        with self._lock:
+            board.alive[row] = told.alive
+            board.alive[row, 0] = time.monotonic() - told.age_s
+            board.learned[stacks] = told.learned
+            board.metrics[agents] = told.metrics
+            board._names[agents] = told.names
+            board.rows[agents] = told.rows
+            for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
+                replay: Any = handles.replays[agent]
+                replay.table[...] = words
+                handles.steps_before[agent] = before
+            for k, updates in zip(stacks, told.updates_before, strict=True):
+                handles.updates_before[k] = updates
+            if told.policies is not None:
+                unpack(told.policies, [self._publishers[agent] for agent in agents])
+                self._editions[i] = told.edition
+            if told.vaults is not None:
+                unpack(told.vaults, [self._vaults[k] for k in stacks])
+
+
+def _heads(lanes: dict[str, Any]) -> list[int]:
+    from motet import _native
+
+    return [_native.lane_words(memory)[1] for memory in lanes.values()]
+
+
+def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
+    """What a checkpoint holds of some agents."""
+    agents = {name: checkpoint.agents[name] for name in names}
+    replay = {name: lanes for name, lanes in checkpoint.replay.items() if name in agents}
+    return Checkpoint(checkpoint.step, agents, {}, replay)
+
+
+def _grouped(ray: Any, place: type) -> type:
+    """The class with its methods in groups of threads: what plays is never waited for by what is asked meanwhile."""
+    groups = {"play": "play", "join": "rows", "receive": "rows", "look": "look", "dump": "look"}
+    methods = {
+        name: ray.method(concurrency_group=group)(_forwarded(getattr(place, name)))
+        for name, group in groups.items()
+        if hasattr(place, name)
+    }
+    return type(place.__name__, (place,), methods)
+
+
+def _forwarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        return method(self, *args, **named)
+
+    call.__name__ = method.__name__
+    return call

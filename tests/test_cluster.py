@@ -1,0 +1,265 @@
+"""The same loop on Ray: two nodes on this machine, which the tests start, kill and stop."""
+
+import os
+import signal
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from stand_in import StandIn
+
+from motet._cluster_handles import Place, packed, unpack
+from motet._cluster_places import LearnerPlace
+from motet._process import Portable
+from motet.checkpoint import RunDirectory
+from motet.cluster import Cluster, Luggage, connected
+from motet.errors import SettingError, SupersededError
+from motet.train import Settings, _roster, resume, train
+from motet.worlds import TreasureHunt
+
+WORLD = partial(TreasureHunt, agents=2)
+# Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def two_nodes():
+    """A cluster of two nodes; gone with the module."""
+    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
+    from ray.cluster_utils import Cluster as LocalCluster
+
+    quick = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_health_check_initial_delay_ms": "500",
+        "RAY_health_check_period_ms": "500",
+        "RAY_health_check_timeout_ms": "1000",
+        "RAY_health_check_failure_threshold": "3",
+    }
+    before = {name: os.environ.get(name) for name in quick}
+    os.environ.update(quick)
+    size = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
+    cluster = LocalCluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+    cluster.add_node(**size)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster, size
+    ray.shutdown()
+    cluster.shutdown()
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+def settings(**changes):
+    return Settings(**{"engine": "ray", "steps": 600, "seed": 3, **changes})
+
+
+def same_agents(one, two):
+    for name, arrays in one.agents.items():
+        for what, values in arrays.items():
+            assert np.array_equal(values, two.agents[name][what]), (name, what)
+
+
+# ---- without Ray: a learner's place as such
+
+
+def learner(**changes):
+    # What has no lanes of its own takes none of the time that starting processes takes.
+    changed = {"steps": 1000, "worlds_per_actor": 2, "learner_processes": 1, "engine": "processes", **changes}
+    roster = _roster(WORLD, StandIn(), Settings(**changed))
+    assert isinstance(roster.world, Portable)
+    return roster, LearnerPlace(Luggage((roster, None)), 0)
+
+
+def block(roster, rows, agent=0, lane=0, first=0):
+    """Rows that an actor made, as they lie in its outbox."""
+    here = Place(roster, lanes=roster.lanes_of(0))
+    writers = here.replays[agent].writers(roster.lanes_of(0))
+    space = roster.parts[agent].observation_space
+    for i in range(rows):
+        seen = np.full((1, *space.shape), i % 2, space.dtype)
+        writers.append(np.array([lane]), seen, np.zeros(1, np.int64), np.array([i], np.float32), version=7)
+    data = here.replays[agent].outbox.rows(lane, first, 10_000)
+    return [(agent, lane, first, len(data))], np.frombuffer(data, np.uint8)
+
+
+def nothing(roster):
+    return {(agent, lane): 0 for agent in range(2) for lane in roster.lanes_of(0)}
+
+
+def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    pieces, data = block(roster, 10)
+    arrived = place.receive(0, 0, 5, pieces, data, [10, 0], False, 0)
+    assert arrived.rows == [10]
+    again = place.receive(0, 0, 5, pieces, data, [10, 0], False, 0)
+    assert again.rows == [10]
+    words = place.look(False, None, False).words
+    assert words[0, 0, 1] == 10 and words[:, :, 1].sum() == 10
+    reader = place._place.replays[0].reader()
+    batch = reader.sample(9)
+    assert set(batch.version.tolist()) == {7} and set(batch.reward.tolist()) <= set(range(9))
+
+
+def test_who_has_a_successor_is_refused_and_counted_and_lost_rows_are_counted():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    pieces, data = block(roster, 10)
+    place.receive(0, 0, 5, pieces, data, [14, 0], False, 0)  # four more were made, and never came
+    place.join(0, 1, nothing(roster), [16, 3])  # the driver knew of more
+    with pytest.raises(SupersededError, match="start 0"):
+        place.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, 0)
+    with pytest.raises(SupersededError):
+        place.join(0, 0, nothing(roster), [0, 0])
+    place.receive(0, 1, 0, pieces, data, [10, 0], False, 0)
+    told = place.look(False, None, False)
+    assert told.rows[:, 0].tolist() == [6, 3]
+    assert told.rows[:, 1].tolist() == [5, 0]
+    words = place._place.replays[0].words(0)
+    assert (words.head, words.broken, words.incarnation) == (20, 1, 2)
+
+
+def test_a_full_lane_takes_what_there_is_room_for():
+    from motet.algorithms.ppo import PPOConfig
+
+    config = PPOConfig(rollout=8, capacity=16) if "capacity" in PPOConfig.__dataclass_fields__ else PPOConfig()
+    roster = _roster(WORLD, config, Settings(steps=1000, learner_processes=1))
+    place = LearnerPlace(Luggage((roster, None)), 0)
+    place.join(0, 0, nothing(roster), [0, 0])
+    capacity = place._place.replays[0].spec.lane_capacity
+    row_bytes = place._place.replays[0].spec.row_bytes
+    rows = np.zeros((capacity + 5) * row_bytes, np.uint8)
+    arrived = place.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, 0)
+    assert arrived.rows == [capacity]
+
+
+def test_versions_travel_as_one_flat_object():
+    roster, _ = learner()
+    here, there = Place(roster), Place(roster)
+    for agent in range(2):
+        publisher = here.publications[agent].publisher()
+        publisher.publish(np.full(16, agent + 0.5, np.float32), version=9 + agent, epsilon=0.25, step=agent)
+    ends = [(p, p.subscriber()) for p in here.publications]
+    for _, subscriber in ends:
+        subscriber.refresh()
+    unpack(packed(ends), [(p, p.publisher()) for p in there.publications])
+    for agent in range(2):
+        subscriber = there.publications[agent].subscriber()
+        assert subscriber.refresh() and subscriber.version == 9 + agent
+        assert (subscriber.weights == agent + 0.5).all()
+        assert (subscriber["epsilon"], subscriber["step"]) == (0.25, agent)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingError, match=r"pip install 'motet\[ray\]'"), connected(Cluster()):
+        pass
+
+
+def test_a_cluster_is_for_the_engine_that_has_one():
+    with pytest.raises(SettingError, match="engine='ray'"):
+        Settings(cluster=Cluster(address="auto"))
+    with pytest.raises(SettingError, match="block_age_s"):
+        Cluster(block_age_s=-1)
+
+
+# ---- with Ray
+
+
+def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
+    chosen = {"steps": 200, "actors": 2, "worlds_per_actor": 2, "learner_processes": 2, "updates_per_step": 0.5}
+    algorithm = StandIn(prioritised=True, n_step=3)
+    serial = train(WORLD, algorithm, settings(**{**chosen, "engine": "serial"}))
+    spread = train(WORLD, algorithm, settings(**chosen, slack=0))
+    assert spread.state == "done"
+    same_agents(serial, spread)
+
+
+def kill_when(name, at_least, kill):
+    """A watch that ends a process once, when so many steps are done."""
+    done = threading.Event()
+
+    def watch(snapshot):
+        if snapshot.steps >= at_least and not done.is_set():
+            process = next(p for p in snapshot.processes if p.name == name)
+            if process.pid:
+                done.set()
+                kill(process.pid)
+
+    watch.done = done
+    return watch
+
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["actor-1", "learner-0"])
+def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
+    watch = kill_when(name, 200, end)
+    lines, seen = [], []
+    chosen = settings(steps=30_000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
+    result = train(
+        WORLD, StandIn(), chosen, run=tmp_path / "run", say=lines.append,
+        watch=lambda s: (seen.append(s), watch(s)),
+    )  # fmt: skip
+    assert watch.done.is_set() and result.restarts == 1, lines
+    assert result.state == "done" and result.steps == 30_000
+    assert all(updates > 5000 for updates in result.updates.values())
+    last = seen[-1].agents[0]
+    assert last.broken >= 1 if name == "actor-1" else last.lost > 0
+    versions = [snapshot.agents[0].version for snapshot in seen]
+    assert versions == sorted(versions)
+    assert RunDirectory(tmp_path / "run").steps()[-1] == 30_000
+
+
+def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
+    train(WORLD, StandIn(), settings(steps=400, updates_per_step=1.0, keep_replay=True), run=tmp_path / "run")
+    result = resume(tmp_path / "run", steps=300, world=WORLD, algorithm=StandIn(), trust=True)
+    assert result.state == "done" and result.steps == 700
+    assert abs(result.updates["agent_0"] - 700) < 60
+    assert result.agents["agent_0"]["steps"] == 700
+
+
+def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):
+    from motet.algorithms.ppo import PPOConfig
+
+    chosen = settings(steps=3000, actors=2, evaluate_every=1000, evaluate_episodes=2)
+    result = train(WORLD, PPOConfig(), chosen, run=tmp_path / "run")
+    assert result.state == "done" and result.steps >= 3000
+    assert (tmp_path / "run" / "evaluation.jsonl").exists()
+    assert all(updates >= 1 for updates in result.updates.values())
+
+
+class Broken(TreasureHunt):
+    def step(self, actions):
+        raise ValueError("the cellar is flooded")
+
+
+def test_what_a_world_raises_comes_home(two_nodes):
+    from motet.errors import ChildError
+
+    with pytest.raises(ChildError, match="the cellar is flooded"):
+        train(partial(Broken, agents=2), StandIn(), settings())
+
+
+@pytest.mark.slow
+def test_a_node_dies_in_the_middle_of_training(two_nodes):
+    cluster, size = two_nodes
+    extra = cluster.add_node(**size)
+    lines = []
+    fell = threading.Event()
+
+    def watch(snapshot):
+        if snapshot.steps > 2000 and not fell.is_set():
+            fell.set()
+            threading.Thread(target=cluster.remove_node, args=(extra, False)).start()
+
+    chosen = settings(steps=60_000, actors=3, updates_per_step=0.1, slack=8, cluster=Cluster(keep_every_s=0.2))
+    result = train(WORLD, StandIn(), chosen, watch=watch, say=lines.append)
+    assert fell.is_set() and result.restarts >= 1, lines
+    assert result.state == "done" and result.steps == 60_000
