@@ -111,22 +111,20 @@ def plain_table(*columns: str) -> Any:
 
 
 def _scores(result: Evaluation) -> Any:
-    table = plain_table("policy", "return", "deviation", "least", "most", "episodes", "failures", "decides in", "p99")
+    table = plain_table("policy", "return", "least", "most", "played", "failed", "decides", "p99")
     failures = result.failures()
     for name, one in result.scores().items():
         tempo = result.measured.tempo.get(name)
         times = (seconds(tempo.quantile(0.5)), seconds(tempo.quantile(0.99))) if tempo else ("-", "-")
         failed = sum(failures.get(name, {}).values())
         if one is None:
-            table.add_row(name, "-", "-", "-", "-", "0", f"{failed:,}", *times)
+            table.add_row(name, "-", "-", "-", "0", f"{failed:,}", *times)
             continue
-        deviation = short(one.deviation) if one.count > 1 else "-"
         mean = str(score_cell(one).text)
-        table.add_row(name, mean, deviation, short(one.least), short(one.most), f"{one.count:,}", f"{failed:,}", *times)
+        table.add_row(name, mean, short(one.least), short(one.most), f"{one.count:,}", f"{failed:,}", *times)
     team = result.team()
     if team is not None and len(result.agents) > 1:
-        deviation = short(team.deviation) if team.count > 1 else "-"
-        row = (str(score_cell(team).text), deviation, short(team.least), short(team.most), f"{team.count:,}")
+        row = (str(score_cell(team).text), short(team.least), short(team.most), f"{team.count:,}")
         table.add_row("all seats", *row, "", "", "", style="dim")
     return table
 
