@@ -591,3 +591,24 @@ def test_what_many_worlds_refuse(is_plain):
         TreasureHunt().vector(3).set_state(hunts.get_state())
     with pytest.raises(SettingError, match="worlds is 0"):
         TreasureHunt().vector(0)
+
+
+def test_gaps_of_any_length_come_after_the_episode_not_before_it():
+    """With a tiny chance a gap can be as long as a number can be, and the sum of two no longer fits into one."""
+
+    class Far:
+        def choice(self, tiles, count, replace):
+            return np.arange(count)
+
+        def geometric(self, chance, count):
+            return np.array([9] + [2**63 - 1] * (count - 1))
+
+        def integers(self, low, high, count):
+            return np.full(count, GEM)
+
+    hunts = TreasureHunt(agents=1, size=5, turns=50, spawn=1e-18).vector(1)
+    hunts._rngs[0] = Far()
+    hunts.reset([0])
+    for turn in range(50):
+        assert (hunts.tiles(0) == GEM).sum() == 1, turn
+        hunts.act([np.array([UP])])
