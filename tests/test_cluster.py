@@ -4,13 +4,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._cluster_handles import Place, packed, unpack
+from conftest import _descendants
+from motet._cluster_handles import Place, packed, unpack, words_of
 from motet._cluster_places import LearnerPlace
 from motet._process import Portable
 from motet.checkpoint import RunDirectory
@@ -154,6 +156,13 @@ def test_versions_travel_as_one_flat_object():
         assert (subscriber["epsilon"], subscriber["step"]) == (0.25, agent)
 
 
+def test_the_words_of_a_copied_lane_are_those_of_the_lane():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    place.receive(0, 0, 5, *block(roster, 10), [10, 0], False, 0)
+    assert words_of(place.dump(0, 0)) == place._place.replays[0].words(0)
+
+
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingError, match=r"pip install 'motet\[ray\]'"), connected(Cluster()):
@@ -172,7 +181,7 @@ def test_a_cluster_is_for_the_engine_that_has_one():
 
 def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     chosen = {"steps": 200, "actors": 2, "worlds_per_actor": 2, "learner_processes": 2, "updates_per_step": 0.5}
-    algorithm = StandIn(prioritised=True, n_step=3)
+    algorithm = StandIn(prioritised=True)
     serial = train(WORLD, algorithm, settings(**{**chosen, "engine": "serial"}))
     spread = train(WORLD, algorithm, settings(**chosen, slack=0))
     assert spread.state == "done"
@@ -235,9 +244,51 @@ def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):
     assert all(updates >= 1 for updates in result.updates.values())
 
 
+class Slow(TreasureHunt):
+    def reset(self, *args, **kwargs):
+        time.sleep(0.1)  # nobody is done before the others have begun
+        super().reset(*args, **kwargs)
+
+
+def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for_byte(two_nodes):
+    from motet.evaluate import evaluate
+    from motet.tournament import tournament
+
+    chosen = {"episodes": 12, "seed": 5}
+    world = partial(Slow, agents=2)
+    here = evaluate(world, ["random", "noop"], **chosen)
+    lines = []
+    killed = threading.Event()
+
+    def watch(done, total):
+        if done >= 2 and not killed.is_set():
+            killed.set()
+            hosts = [pid for pid in _descendants() if _title(pid).startswith("ray::Host")]
+            os.kill(int(hosts[0]), signal.SIGKILL)
+
+    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
+    assert killed.is_set() and any("its successor" in line for line in lines)
+    assert there.deterministic() == here.deterministic()
+    one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))
+    assert one.deterministic() == two.deterministic()
+
+
+def _title(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:  # it ended meanwhile
+        return ""
+
+
 class Broken(TreasureHunt):
-    def step(self, actions):
-        raise ValueError("the cellar is flooded")
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 20:  # not where the driver looks for masks
+            raise ValueError("the cellar is flooded")
+        super().step(action)
 
 
 def test_what_a_world_raises_comes_home(two_nodes):

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet import _native
 from motet._engine import Handles, Roster
-from motet._memory import Array, Segment
+from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication
 from motet.replay import LaneWords, Replay, ReplaySpec, Writers
 
-__all__ = ["Distant", "Place", "packed", "unpack"]
+__all__ = ["Distant", "Place", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
 _OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
@@ -99,7 +98,7 @@ class Distant:
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
         """How far a lane was; its rows go to where the learner is."""
-        self.table[lane] = _native.lane_words(memory)
+        self.table[lane] = words_of(memory)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**{k: v for k, v in self.__dict__.items() if k != "fetch"}, "outbox": None}
@@ -163,6 +162,13 @@ class Place(Handles):
         """What actors need to know of stacks that learn here."""
         rows = [(self._steps(k), self._batches(k) if self.settings(k).once else 0) for k in stacks]
         return np.array(rows, np.int64)
+
+
+def words_of(memory: npt.NDArray[np.uint8]) -> LaneWords:
+    """The words of a lane that was copied from somewhere, wherever the copy lies."""
+    words = memory[: 4 * LINE].copy().view(np.uint64)
+    reserve, head, incarnation, broken, _, waits, waited_ns, finals, released = words[8:17].tolist()
+    return LaneWords(reserve, head, incarnation, broken, waits, waited_ns, released, finals)
 
 
 def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.uint8]:

@@ -99,6 +99,8 @@ class LearnerTold(NamedTuple):
     """If it is news."""
     vaults: npt.NDArray[np.uint8] | None
     """If they were asked for."""
+    replays: dict[int, list[npt.NDArray[np.uint8]]]
+    """By agent, the memory of its lanes, at the end."""
 
 
 class Start(NamedTuple):
@@ -124,10 +126,12 @@ class LearnerPlace:
     Args:
         luggage: who takes part (:class:`Roster`), and what it begins with (:class:`Start`, or None).
         index: which learner process.
+        bring_rows: whether its replays come home with its end.
     """
 
-    def __init__(self, luggage: Luggage, index: int) -> None:
+    def __init__(self, luggage: Luggage, index: int, bring_rows: bool = False) -> None:
         one_thread()
+        self._bring_rows = bring_rows
         roster: Roster
         start: Start | None
         roster, start = luggage.value
@@ -162,7 +166,9 @@ class LearnerPlace:
     def play(self) -> LearnerTold:
         """Learn until the run ends."""
         play_learner(self._place, self._index)
-        return self.look(stop=True, edition=0, vaults=True)
+        lanes = range(self._place.roster.lanes)
+        rows = {a: [self.dump(a, lane) for lane in lanes] for a in self._agents} if self._bring_rows else {}
+        return self.look(stop=True, edition=0, vaults=True)._replace(replays=rows)
 
     def join(self, actor: int, incarnation: int, rows: dict[tuple[int, int], int], made: Sequence[int]) -> Joined:
         """Take over an actor's lanes for an incarnation of it.
@@ -311,6 +317,7 @@ class LearnerPlace:
             self._edition,
             policies,
             packed(self._vaults) if all(kept) else None,
+            {},
         )
 
 

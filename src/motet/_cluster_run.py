@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from motet._book import fill
-from motet._cluster_handles import Place, unpack
+from motet._cluster_handles import Place, unpack, words_of
 from motet._cluster_places import ActorPlace, ActorTold, LearnerPlace, LearnerTold, Start, agents_of
 from motet._engine import Roster
 from motet.checkpoint import Checkpoint, RunDirectory
@@ -28,7 +28,7 @@ from motet.cluster import Cluster, Luggage, connected
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.supervisor import Limits, Role
 
-__all__ = ["Remote", "RemoteProcess", "on_cluster"]
+__all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]
 
 _LOOK_S = 0.1  # between two looks at a place, while there are few
 _LOOK_EACH_S = 0.002  # what a look costs the driver: with many places they are looked at less often
@@ -60,7 +60,7 @@ def on_cluster(
                     f"{what}, the cluster has {there.get(what, 0.0):g}: take fewer of them, or smaller shares "
                     "(actor_cpus, learner_cpus, learner_gpus)"
                 )
-        remote = Remote(ray, roster, cluster, limits, directory if keep_replay else None, go_on, policies)
+        remote = Remote(ray, roster, cluster, limits, directory, go_on, keep_replay, policies)
         try:
             yield remote
         finally:
@@ -74,10 +74,15 @@ class RemoteProcess:
         name: what it is called in messages.
         place: the Ray actor.
         ended: called with what its play returned.
+        gone: called when it has ended in any way.
     """
 
-    def __init__(self, name: str, place: Any, ended: Callable[[Any], None]) -> None:
-        self.name, self.place = name, place
+    pid = 0  # it has none here
+
+    def __init__(
+        self, name: str, place: Any, ended: Callable[[Any], None], gone: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name, self.place, self._gone = name, place, gone
         self._ended, self._text, self._how = ended, "", ""
         self._exit: int | None = None
         self._done = threading.Event()
@@ -103,6 +108,7 @@ class RemoteProcess:
             self._exit, self._text = 1, "".join(traceback.format_exception(error))
         self._done.set()
         os.write(self._write, b"x")
+        self._gone()
 
     @property
     def sentinel(self) -> int:
@@ -150,8 +156,9 @@ class Remote:
         roster: who takes part.
         cluster: what each takes of the cluster.
         limits: how long to wait for whom.
-        replays: the run directory, if a learner's successor is to find its replay in the newest checkpoint.
+        directory: of the run, if there is one.
         go_on: a checkpoint to go on from.
+        keep_replay: whether checkpoints hold the replays, where a learner's successor finds its own.
         policies: whether policies come home too.
     """
 
@@ -161,12 +168,14 @@ class Remote:
         roster: Roster,
         cluster: Cluster,
         limits: Limits,
-        replays: RunDirectory | None,
+        directory: RunDirectory | None,
         go_on: Checkpoint | None,
+        keep_replay: bool,
         policies: bool,
     ) -> None:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
-        self._replays, self._go_on = replays, go_on
+        self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
+        self._brought: dict[int, list[Any]] = {}  # lanes' memory by agent, at the end
         self.handles = handles = Place(roster, vaults=True)
         if go_on is not None:
             fill(handles, go_on)
@@ -175,7 +184,6 @@ class Remote:
         self._learners: list[Any] = [None] * len(roster.processes)
         self._made: list[list[int]] = [[] for _ in range(roster.actors)]
         self._newest = [0] * len(roster.parts)
-        self._arrived = [np.zeros((len(roster.parts), roster.lanes), np.int64)]
         self._editions = [0 if policies else None for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [(p, p.publisher()) for p in handles.publications]
@@ -186,8 +194,8 @@ class Remote:
         self._over = threading.Event()
         self._failure: BaseException | None = None
         options: dict[str, Any] = {"concurrency_groups": {"play": 1, "rows": min(roster.actors, 64) + 1, "look": 2}}
-        self._actor_class = ray.remote(**options)(_grouped(ray, ActorPlace))
-        self._learner_class = ray.remote(**options)(_grouped(ray, LearnerPlace))
+        self._actor_class = ray.remote(**options)(grouped(ray, ActorPlace))
+        self._learner_class = ray.remote(**options)(grouped(ray, LearnerPlace))
         self._thread = threading.Thread(target=self._watch, name="looking", daemon=True)
         self._thread.start()
 
@@ -236,7 +244,7 @@ class Remote:
     def _new_learner(self, i: int, n: int) -> Any:
         start = self._salvaged(i) if n else self._begun(i)
         options = {"num_cpus": self._cluster.learner_cpus, "num_gpus": self._cluster.learner_gpus}
-        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i)
+        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i, self._keep_replay)
 
     def _start_learner(self, name: str, i: int, n: int) -> RemoteProcess:
         if n or self._learners[i] is None:
@@ -286,9 +294,9 @@ class Remote:
 
     def _kept_rows(self, names: Sequence[str], held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The replays of the newest checkpoint, if they are kept there, with the readers' places in them."""
-        if self._replays is None or not self._replays.steps():
+        if not self._keep_replay or self._directory is None or not self._directory.steps():
             return {}
-        newest = self._replays.load()
+        newest = self._directory.load()
         if not set(names) <= set(newest.replay):
             return {}
         for name in names:
@@ -308,6 +316,8 @@ class Remote:
                 self._hear_actor(i, told, steps=True)
 
     def _fetch(self, agent: int, lane: int) -> Any:
+        if agent in self._brought:
+            return self._brought[agent][lane]
         process = next(i for i in range(len(self._learners)) if agent in agents_of(self._roster, i))
         call = self._learners[process].dump.remote(agent, lane)
         return self._ray.get(call, timeout=self._limits.hang_s)
@@ -384,6 +394,7 @@ class Remote:
                 handles.steps_before[agent] = before
             for k, updates in zip(stacks, told.updates_before, strict=True):
                 handles.updates_before[k] = updates
+            self._brought |= told.replays
             if told.policies is not None:
                 unpack(told.policies, [self._publishers[agent] for agent in agents])
                 self._editions[i] = told.edition
@@ -392,9 +403,7 @@ class Remote:
 
 
 def _heads(lanes: dict[str, Any]) -> list[int]:
-    from motet import _native
-
-    return [_native.lane_words(memory)[1] for memory in lanes.values()]
+    return [words_of(memory).head for memory in lanes.values()]
 
 
 def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
@@ -404,9 +413,17 @@ def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
     return Checkpoint(checkpoint.step, agents, {}, replay)
 
 
-def _grouped(ray: Any, place: type) -> type:
+def grouped(ray: Any, place: type) -> type:
     """The class with its methods in groups of threads: what plays is never waited for by what is asked meanwhile."""
-    groups = {"play": "play", "join": "rows", "receive": "rows", "look": "look", "dump": "look"}
+    groups = {
+        "play": "play",
+        "join": "rows",
+        "receive": "rows",
+        "look": "look",
+        "dump": "look",
+        "put": "rows",
+        "take": "look",
+    }
     methods = {
         name: ray.method(concurrency_group=group)(_forwarded(getattr(place, name)))
         for name, group in groups.items()

@@ -156,7 +156,7 @@ class Workers:
             worker.ready += 1
             self._send(worker, "plan", Portable(plan))
         waiting = list(range(len(tasks)))  # a heap: places in tasks
-        places = {task.number: place for place, task in enumerate(tasks)}
+        first = tasks[0].number  # they are numbered one after the other
         arrived: dict[int, Played] = {}
         following = 0
         horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
@@ -166,7 +166,7 @@ class Workers:
                     return
                 self._hand_out(used, tasks, waiting, following + horizon, judge)
                 for played in self._listen(used):
-                    arrived[places[played.number]] = played
+                    arrived[played.number - first] = played
                 while following in arrived:
                     self._discard(arrived, tasks, waiting, judge)
                     if following not in arrived:
@@ -266,7 +266,7 @@ class Workers:
         raise ChildError(f"{end}\n\n{text}" if text else end + hint)
 
     def _hung(self, worker: _Worker, limit: float) -> None:
-        if hasattr(signal, "SIGUSR1") and worker.child.exit is None:
+        if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
         raise WaitTimeoutError(

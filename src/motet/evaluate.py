@@ -10,6 +10,7 @@ policy printed) stands apart in :attr:`Evaluation.measured`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import math
@@ -31,6 +32,7 @@ from motet._process import interrupts
 from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
+from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.train import world_factory
 from motet.world import as_world
@@ -56,6 +58,10 @@ class Settings:
     """Of everything random."""
     jobs: int = 1
     """Processes that play episodes at the same time."""
+    engine: Literal["processes", "ray"] = "processes"
+    """Where these processes are: on this machine, or on a Ray cluster."""
+    cluster: Cluster = field(default_factory=Cluster)
+    """What they take of a Ray cluster."""
     isolate: bool = False
     """Give each policy, on each seat, a process of its own, in which its failures cost nobody else."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
@@ -83,6 +89,8 @@ class Settings:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
         if self.seed < 0:
             raise SettingError(f"seed: given {self.seed}, expected 0 or more")
+        if self.engine != "ray" and self.cluster != Cluster():
+            raise SettingError(f"cluster: given with engine={self.engine!r}, expected engine='ray', which it is for")
         if not self.hang_s > 0:
             raise SettingError(f"hang_s: given {self.hang_s}, expected more than 0")
         for name, known in (("stand_in", ("noop", "random", "forfeit")), ("sandbox", ("no", "best-effort", "strict"))):
@@ -317,13 +325,12 @@ def evaluate(
         say(line)
 
     game = Game.of(world, policies, chosen)
-    tasks = [
-        Task(number, game.seats(number), (number,), film=number in chosen.film) for number in range(chosen.episodes)
-    ]
-    plan, jobs = game.plan(tasks, chosen, note)
+    game.check_seats()
+    tasks = _Tasks(game, chosen.episodes, chosen.film)
+    plan, jobs = game.plan(game.fullest, chosen, note)
     judge = Judge([entry.title for entry in game.entries], chosen.max_failures)
     began, played = time.perf_counter(), list[Played]()
-    own = workers or Workers(min(jobs, len(tasks)), chosen.hang_s)
+    own = workers or players(min(jobs, len(tasks)), chosen)
     try:
         with interrupts() as stop:
             for one in own.play(plan, tasks, judge, stop, jobs, note):
@@ -372,6 +379,15 @@ def told(entry: Entry) -> dict[str, Any]:
     }
 
 
+def players(jobs: int, settings: Settings) -> Workers:
+    """Processes to play in, where the settings say."""
+    if settings.engine == "ray":
+        from motet._cluster_tasks import ClusterWorkers
+
+        return ClusterWorkers(jobs, settings.hang_s, settings.cluster)
+    return Workers(jobs, settings.hang_s)
+
+
 @dataclass(frozen=True)
 class Game:
     """A world and everybody who may sit in it: what evaluations and tournaments begin with."""
@@ -404,18 +420,49 @@ class Game:
         own = {entry.seat: place for place, entry in enumerate(self.entries) if entry.seat is not None}
         free = [agent for agent in self.agents if agent not in own]
         others = [place for place, entry in enumerate(self.entries) if entry.seat is None]
+        chosen = _shared_out(len(free), others, [self.entries[place].proportion for place in others], rng)
+        sitting = own | dict(zip(free, chosen, strict=True))
+        return tuple(sitting[agent] for agent in self.agents)
+
+    def check_seats(self) -> None:
+        """Raise if somebody has no seat, if a seat has nobody, or if a policy does not know its seat."""
+        taken = {entry.seat for entry in self.entries}
+        free = [agent for agent in self.agents if agent not in taken]
+        others = [entry.title for entry in self.entries if entry.seat is None]
         if free and not others:
             raise SettingError(
                 f"policies: none for {', '.join(free)}, expected one for each seat, or one without seat="
             )
         if not free and others:
-            raise SettingError(f"policies: {self.entries[others[0]].title} has no seat: all are taken by seat=")
-        chosen = _shared_out(len(free), others, [self.entries[place].proportion for place in others], rng)
-        sitting = own | dict(zip(free, chosen, strict=True))
-        return tuple(sitting[agent] for agent in self.agents)
+            raise SettingError(f"policies: {others[0]} has no seat: all are taken by seat=")
+        for entry in self.entries:
+            for agent in free if entry.seat is None else [entry.seat]:
+                entry.on(agent)
 
-    def plan(self, tasks: Sequence[Task], settings: Settings, say: Callable[[str], None]) -> tuple[Plan, int]:
-        """What the workers play, and how many of them at once: as many as processes are allowed for."""
+    def fullest(self, plan: Plan) -> int:
+        """Policy processes that an episode may take: each policy gets its share of the free seats, rounded up."""
+        if plan.sharing and all(entry.seat is not None for entry in self.entries):
+            everybody = Task(0, tuple(self.seats(0)), (0,))
+            return sum(plan.isolated[bench.entry] for bench in benches(plan, everybody))
+        loose = [place for place, entry in enumerate(self.entries) if entry.seat is None]
+        free = len(self.agents) - (len(self.entries) - len(loose))
+        total = math.fsum(self.entries[place].proportion for place in loose)
+        fixed, most = 0, 0
+        for place, entry in enumerate(self.entries):
+            if not plan.isolated[place]:
+                continue
+            alone = entry.kind == "agent" and not plan.sharing
+            if entry.seat is not None:
+                fixed += 1
+            else:
+                most += math.ceil(entry.proportion / total * free) if alone else 1
+        return fixed + min(most, free)
+
+    def plan(self, need: Callable[[Plan], int], settings: Settings, say: Callable[[str], None]) -> tuple[Plan, int]:
+        """What the workers play, and how many of them at once: as many as processes are allowed for.
+
+        ``need`` tells how many policy processes an episode takes at most.
+        """
         isolated = tuple(
             settings.isolate or settings.sandbox != "no" if entry.isolate is None else entry.isolate
             for entry in self.entries
@@ -429,28 +476,26 @@ class Game:
             raise SettingError(
                 "limits: given without isolate: only a policy in a process of its own can be held to them"
             )
-        for task in tasks:
-            for agent, place in zip(self.agents, task.seats, strict=True):
-                self.entries[place].on(agent)
         plan = Plan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
             settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
         )  # fmt: skip
         most = settings.max_processes
-        need = _need(plan, tasks)
-        if need > most:
+        needed = need(plan)
+        if needed > most:
             shared = replace(plan, sharing=True)
-            if (least := _need(shared, tasks)) > most:
+            if (least := need(shared)) > most:
                 raise SettingError(
                     f"max_processes: given {most}, but {least} policies play in one episode, each in a process of its "
                     "own: allow more, or isolate fewer"
                 )
-            say(f"max_processes {most} is less than {need} seats: seats of the same policy share a process")
-            plan, need = shared, least
-        jobs = min(settings.jobs, most // need) if need else settings.jobs
+            say(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
+            plan, needed = shared, least
+        jobs = min(settings.jobs, most // needed) if needed else settings.jobs
         if jobs < settings.jobs:
             say(
-                f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs with {need} policy processes each"
+                f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs, "
+                f"with {needed} policy processes each"
             )
         return replace(plan, processes=max(1, most // jobs)), jobs
 
@@ -487,10 +532,21 @@ class Game:
         return Measured(seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes))
 
 
-def _need(plan: Plan, tasks: Sequence[Task]) -> int:
-    """Policy processes that one episode takes at most."""
-    seatings = {task.seats: task for task in tasks}.values()
-    return max((sum(plan.isolated[bench.entry] for bench in benches(plan, task)) for task in seatings), default=0)
+class _Tasks(Sequence[Task]):
+    """All episodes. Who sits where is found when it is asked for: there may be millions."""
+
+    def __init__(self, game: Game, episodes: int, film: Sequence[int]) -> None:
+        self._game, self._episodes, self._film = game, episodes, frozenset(film)
+        self._made = functools.lru_cache(maxsize=1024)(self._make)
+
+    def __len__(self) -> int:
+        return self._episodes
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._made(range(self._episodes)[number])
+
+    def _make(self, number: int) -> Task:
+        return Task(number, self._game.seats(number), (number,), film=number in self._film)
 
 
 def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:

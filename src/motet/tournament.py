@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from motet._config import versions
-from motet._episodes import Failure, Played, Task
+from motet._episodes import Failure, Plan, Played, Task, benches
 from motet._policies import Entry
 from motet._process import interrupts
 from motet._ratings import Rating, ratings, wins
@@ -32,7 +32,7 @@ from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
-from motet.evaluate import Episode, Game, Settings, plain_episode, plain_score, told, with_changes
+from motet.evaluate import Episode, Game, Settings, plain_episode, plain_score, players, told, with_changes
 
 __all__ = ["Tournament", "tournament"]
 
@@ -197,6 +197,7 @@ def tournament(
         raise SettingError(f"rounds: given {rounds}, expected 1 or more")
     game = Game.of(world, list(policies), chosen)
     meetings = _meetings(game, group, pairings)
+    game.check_seats()
     tasks = list(_tasks(game, meetings, rounds))
     names = [entry.title for entry in game.entries]
     decisive = {"seed": chosen.seed, "stand_in": chosen.stand_in, "max_failures": chosen.max_failures, "rounds": rounds}
@@ -242,10 +243,10 @@ def _play(
     if done:
         say(f"{len(done)} of {len(tasks)} games were played before")
     left = tasks[len(done) :]
-    plan, jobs = game.plan(tasks, settings, say)
+    plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, say)
     began = time.perf_counter()
     if left:
-        own = workers or Workers(min(jobs, len(left)), settings.hang_s)
+        own = workers or players(min(jobs, len(left)), settings)
         try:
             with interrupts() as stop:
                 for one in own.play(plan, left, judge, stop, jobs, say):
@@ -296,6 +297,12 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
                 seats = tuple(meeting[(seat + turn) % len(meeting)] for seat in range(len(game.agents)))
                 yield Task(number, seats, (_TOURNAMENT, *meeting, round_))
                 number += 1
+
+
+def _need(plan: Plan, tasks: Sequence[Task]) -> int:
+    """Policy processes that one game takes at most."""
+    seatings = {task.seats: task for task in tasks}.values()
+    return max((sum(plan.isolated[bench.entry] for bench in benches(plan, task)) for task in seatings), default=0)
 
 
 def _digest(entry: Entry) -> str:

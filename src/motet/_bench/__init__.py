@@ -39,6 +39,7 @@ BENCHES = {
     "train": "motet._bench.train",
     "collect": "motet._bench.collect",
     "isolation": "motet._bench.isolation",
+    "ray": "motet._bench.ray",
 }
 """Name and module. A module has ``run(settings) -> Result``."""
 

@@ -20,6 +20,7 @@ from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet._config import rebuild_world
 from motet.checkpoint import RunDirectory
+from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.evaluate import Settings
 from motet.train import WORLDS, world_factory
@@ -41,6 +42,10 @@ class Play:
     """Of everything random."""
     jobs: Annotated[int, arg(aliases=["-j"])] = 1
     """Processes that play episodes at the same time. The result is the same for any number."""
+    engine: Literal["processes", "ray"] = "processes"
+    """Where these processes are: on this machine, or on a Ray cluster. The result is the same."""
+    address: str | None = None
+    """Of a running Ray cluster; by default Ray starts on this machine."""
     isolate: bool = False
     """Give each policy on each seat a process of its own, in which its failures cost nobody else."""
     sandbox: Literal["no", "strict", "best-effort"] = "no"
@@ -83,6 +88,7 @@ class Play:
             from motet.isolate import Limits
 
             more["limits"] = Limits(**given)
+        more["cluster"] = Cluster(address=self.address)
         kept = {item.name for item in dataclasses.fields(Settings)} & {item.name for item in dataclasses.fields(Play)}
         return Settings(**{name: getattr(self, name) for name in kept}, **more)
 
