@@ -587,6 +587,8 @@ def test_what_many_worlds_refuse(is_plain):
     for bad in (-1, 4):
         with pytest.raises(SettingError, match=f"the action is {bad}; expected 0"):
             hunts.act([np.array([bad, UP])])
+    with pytest.raises(SettingError, match=r"the shape \(1,\); expected one for each of 2 worlds"):
+        hunts.act([np.array([UP])])
     with pytest.raises(SettingError, match="make one with those settings"):
         TreasureHunt().vector(3).set_state(hunts.get_state())
     with pytest.raises(SettingError, match="worlds is 0"):

@@ -163,6 +163,8 @@ class TreasureHunts(VectorWorld):
     def act(self, actions: Sequence[NDArray[Any]]) -> None:
         """Play the actions [K] of the agent whose move it is."""
         (chosen,) = actions
+        if chosen.shape != (self.worlds,):
+            raise SettingError(f"actions have the shape {chosen.shape}; expected one for each of {self.worlds} worlds")
         self.move(chosen.tolist())
 
     def reward(self, agent: int) -> NDArray[np.float64]:
@@ -206,7 +208,8 @@ class TreasureHunts(VectorWorld):
             raise NotReadyError("no episode is running: call reset() first")
         kinds, planes, channels, agent_plane, steps, earned = self._board
         at = self.at[self.mover]
-        for world, (here, action) in enumerate(zip(at, actions, strict=True)):
+        for world, action in enumerate(actions):
+            here = at[world]
             try:
                 there = here + steps[action]
             except KeyError:
