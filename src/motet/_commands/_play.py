@@ -77,7 +77,7 @@ class Play:
 
     def settings(self, **more: Any) -> Settings:
         """As the Python API takes them."""
-        limits = {
+        limits: dict[str, Any] = {
             "decision_s": self.decision_timeout,
             "reset_s": self.reset_timeout,
             "start_s": self.start_timeout,
