@@ -101,6 +101,18 @@ def test_joint_policies_and_teams_play_as_anybody_does(workers, world):
         assert result.deterministic() == results[0].deterministic()
 
 
+def test_a_joint_policy_on_seats_of_its_own_is_one_policy(workers):
+    """As it is where it shares all seats with nobody."""
+    agents = ["agent_0", "agent_1", "agent_2"]
+    alone = motet.evaluate(WORLDS["treasure_hunt"], playing.Joint, episodes=2, workers=workers)
+    for isolate in (False, True):
+        seated = motet.evaluate(
+            WORLDS["treasure_hunt"], dict.fromkeys(agents, playing.Joint), episodes=2, isolate=isolate, workers=workers
+        )
+        assert [one.returns for one in seated.episodes] == [one.returns for one in alone.episodes]
+        assert seated.names == ("Joint",)
+
+
 def test_a_seat_and_the_proportions(workers):
     mixed = ["random,seat=agent_1", playing.Counting, "noop"]
     result = motet.evaluate(WORLDS["treasure_hunt"], mixed, episodes=20, workers=workers)
@@ -473,6 +485,8 @@ def test_a_run_plays_what_it_has_learnt_with_the_frames_it_has_learnt_with(worke
     while group := made.group():
         made.act([policies[made.agents[agent]].act(made.observe(agent)) for agent in group])
     assert results[0].episodes[0].returns == tuple(made.reward(agent) for agent in range(2)), "greedy: no chance in it"
+    shared = motet.evaluate(world, str(run), episodes=3, isolate=True, max_processes=1, workers=workers)
+    assert shared.deterministic() == results[0].deterministic(), "seats that share a process keep their own weights"
     one = motet.evaluate(
         world, [f"{run},agent=player_1,step=50,name=old", f"{run}/checkpoints/{100:012d}"], episodes=2, workers=workers
     )

@@ -196,13 +196,15 @@ class _Bench:
 
 def benches(plan: Plan, task: Task) -> list[_Bench]:
     """Who sits together, in the order of the agents."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for agent, entry in enumerate(task.seats):
-        if entry in task.out:
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for agent, place in enumerate(task.seats):
+        if place in task.out:
             continue
-        together = plan.entries[entry].kind != "agent" or (plan.sharing and plan.isolated[entry])
-        found.setdefault((entry,) if together else (entry, agent), []).append(agent)
-    return [_Bench(key[0], tuple(agents), len(key) == 1) for key, agents in found.items()]
+        entry = plan.entries[place]
+        together = entry.kind != "agent" or (plan.sharing and plan.isolated[place])
+        # One policy on several seats of its own is several entries with one key.
+        found.setdefault((entry.key or place,) if together else (place, agent), []).append(agent)
+    return [_Bench(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
 
 
 class Table:
@@ -253,12 +255,13 @@ class Table:
     def _make(self, bench: _Bench) -> Player:
         plan, world = self._plan, self._world
         entry, names = plan.entries[bench.entry], [world.agents[agent] for agent in bench.agents]
-        spec = entry.on(names[0])
+        specs = {name: entry.on(name) for name in names}
+        spec = specs[names[0]]
         masked = bench.agents[0] in self._masked
         if bench.joint:
             observation_space, action_space = self.spaces(bench)
             seats = dict(zip(names, bench.agents, strict=True))
-            arguments = {"spec": spec, "kind": entry.kind, "seats": seats, "data": spec.arguments.get("data")}
+            arguments = {"specs": specs, "kind": entry.kind, "seats": seats, "data": spec.arguments.get("data")}
             spec = PolicySpec(Together, arguments, spec.title)
             masked = False  # masks are part of the question
         else:

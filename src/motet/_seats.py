@@ -91,8 +91,8 @@ class Together:
     A joint policy or a team gets the seed as it is; copies get one each, by their places.
 
     Args:
-        spec: where the policy comes from.
-        kind: its interface; ``"agent"`` makes one object for each seat.
+        specs: where the policy comes from, by seat.
+        kind: its interface; ``"agent"`` makes one object for each seat, the others one object from the first spec.
         seats: the agents: their places in the world, by name.
         observation_space: from :func:`joint_spaces`.
         action_space: likewise.
@@ -102,7 +102,7 @@ class Together:
 
     def __init__(
         self,
-        spec: PolicySpec,
+        specs: Mapping[str, PolicySpec],
         kind: Kind,
         seats: Mapping[str, int],
         observation_space: Space,
@@ -114,13 +114,14 @@ class Together:
         self._seats, self._actions = tuple(seats), actions
         if kind == "agent":
             made = {
-                agent: spec.make(
+                agent: specs[agent].make(
                     observation_space=seen[agent], action_space=actions[agent], agent=agent, world=world or {}
                 )
                 for agent in seats
             }
             self._policy: JointPolicy = _Each(made, seats)
             return
+        spec = next(iter(specs.values()))
         offered = {"agents": tuple(seats), "observation_spaces": dict(seen), "action_spaces": dict(actions)}
         if kind == "team":
             self._policy = TeamPolicy(lambda: spec.build(**offered, world=world or {}), seats)
