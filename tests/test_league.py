@@ -154,6 +154,8 @@ def test_the_pool_is_bounded(out, left):
     assert sorted(standings.pool()) == left
     for step in left:
         np.testing.assert_array_equal(standings.weights(step), numbered(step))
+    (newcomer,) = [row for row in standings.as_dict()["opponents"] if row["name"] == "step 400"]
+    assert (newcomer["games"], newcomer["win_rate"]) == (0, 0.5)
 
 
 def test_win_rates_are_measured_and_decide_who_is_met():
@@ -265,8 +267,9 @@ def versus(shared, crowd, block=2, apart=True):
 TABLE = np.random.default_rng(0).normal(size=(2, 8, 8))  # pays according to who did what on which side
 
 
-def one_by_one(worlds):
-    return OneByOne([as_world(MatrixGame(TABLE, turns=5)) for _ in range(worlds)], [False, False])
+def one_by_one(worlds, turns=(5,)):
+    games = [MatrixGame(TABLE, turns=turns[w % len(turns)]) for w in range(worlds)]
+    return OneByOne([as_world(game) for game in games], [False, False])
 
 
 def test_the_player_sits_on_either_side_and_earns_what_that_side_earns():
@@ -276,41 +279,40 @@ def test_the_player_sits_on_either_side_and_earns_what_that_side_earns():
         table.review(step, np.full(WIDTH, 4 + step // 10, np.float32))  # snapshots that do 5 and 6
     does = {anchor(0): 3, anchor(1): 4, NEWEST: 2, 1: 5, 2: 6}
     worlds, block = 6, 2
-    crowd = versus(shared, one_by_one(worlds), block)
+    crowd = versus(shared, one_by_one(worlds, turns=(4, 5, 7)), block)  # so that sides get out of step
     draw = Draw(shared)
     rng = np.random.default_rng(1)
-    begun, totals = [0] * worlds, np.zeros(worlds)
+    begun, totals, pays, did = [0] * worlds, np.zeros(worlds), np.zeros(worlds), np.full(worlds, -1)
     results = []
     met, side = [0] * worlds, [0] * worlds
-    for _ in range(60):
+    for _ in range(120):
         over = list(crowd.over)
         crowd.reset(over, [0] * len(over))
         for w in over:
             if begun[w] % block == 0:
                 met[w] = draw.opponent(chances(0, w, begun[w] // block) / 2**32)
-            side[w], totals[w] = begun[w] % 2, 0.0
+            side[w], totals[w], pays[w], did[w] = begun[w] % 2, 0.0, 0.0, -1
             begun[w] += 1
             assert crowd.lanes[w] == w + (0 if met[w] < 0 else worlds)
         (turn,) = crowd.look()
         assert turn.agent == 0
         assert turn.at.tolist() == list(range(worlds))
-        mine = rng.integers(0, 8, worlds)
-        endings = crowd.act([mine])
-        pays = []
+        np.testing.assert_allclose(turn.reward, pays)
+        acted = did >= 0
+        np.testing.assert_array_equal(turn.observation[acted, :8].argmax(1), did[acted])  # its own action first
+        did = rng.integers(0, 8, worlds)
+        endings = crowd.act([did])
         for w in range(worlds):
-            pair = (mine[w], does[met[w]]) if side[w] == 0 else (does[met[w]], mine[w])
-            pays.append(TABLE[(side[w], *pair)])
+            pair = (did[w], does[met[w]]) if side[w] == 0 else (does[met[w]], did[w])
+            pays[w] = TABLE[(side[w], *pair)]
             totals[w] += TABLE[(side[w], *pair)] - TABLE[(1 - side[w], *pair)]
-        if endings:
-            (ending,) = endings
+        ended = sorted(w for ending in endings for w in ending.at.tolist())
+        assert ended == sorted(crowd.over)
+        for ending in endings:
             assert ending.agent == 0
             assert ending.truncated.all()
-            np.testing.assert_allclose(ending.reward, [pays[w] for w in ending.at])
-            results += [(met[w], 2 if totals[w] > 0 else 0) for w in ending.at.tolist()]
-        else:
-            (after,) = crowd.look()
-            np.testing.assert_allclose(after.reward, pays)
-            np.testing.assert_array_equal(after.observation[:, :8].argmax(1), mine)  # its own action first
+            np.testing.assert_allclose(ending.reward, pays[ending.at])
+        results += [(met[w], 2 if totals[w] > 0 else 0) for w in ended]
     assert Results.hear(shared.results[0], 0)[0] == results
     assert set(met) | {number for number, _ in results} == set(does)
 
@@ -372,6 +374,19 @@ def test_half_played_games_are_taken_up_again_with_opponents_that_are_gone():
     again = versus(shared, one_by_one(3), block=2)
     again.set_state(state)
     assert play(again, 30) == after
+
+
+def test_the_newest_goes_on_with_the_version_it_had():
+    """A version that came out since is for the next game, whoever plays on."""
+    old = SimpleNamespace(version=1, refresh=lambda: True, weights=np.array([2.0]))
+    playing = Newest(Echo(), old, ())
+    playing.begin(0, 0)
+    new = SimpleNamespace(version=2, refresh=lambda: True, weights=np.array([7.0]))
+    again = Newest(Echo(), new, ())
+    again.set_state(playing.get_state())
+    assert again.act(np.arange(2), np.zeros((2, 1)), None).tolist() == [2, 2]
+    again.begin(0, 0)
+    assert again.act(np.arange(2), np.zeros((2, 1)), None).tolist() == [7, 7]
 
 
 def test_anchors_are_found_by_name_and_by_path():
