@@ -281,6 +281,35 @@ def _title(pid):
         return ""
 
 
+def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
+    from small_models import Layered
+
+    from motet._cluster_run import RemoteProcess
+    from motet.plan import _workers, enumerate_states
+
+    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
+        monkeypatch.setattr(_workers, name, 0.0)
+    make, send, sent = _workers._Crew.__post_init__, _workers._Crew.send, []
+
+    def patient(crew):
+        make(crew)
+        deadline = time.monotonic() + 60
+        while not crew.idle():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
+    monkeypatch.setattr(_workers._Crew, "send", lambda crew, *part: sent.append(crew) or send(crew, *part))
+    model = Layered(seed=4, humans=(3, 3), robots=(3,), depth=8, width=20)
+    here = enumerate_states(model, workers=1)
+    there = enumerate_states(model, workers=2, engine="ray")
+    assert sent and all(isinstance(one.child, RemoteProcess) for one in sent[0].workers)
+    assert here.states == there.states
+    for name, value in vars(here).items():
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(value, getattr(there, name)), name
+
+
 class Broken(TreasureHunt):
     steps = 0
 

@@ -8,9 +8,10 @@ that may end and a connection. Isolation and limits hold on every node, since th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -20,7 +21,7 @@ from motet._workers import Workers, work
 from motet.cluster import Cluster, Luggage, connected
 from motet.errors import ChildError
 
-__all__ = ["ClusterWorkers", "Host", "start_there"]
+__all__ = ["ClusterWorkers", "Host", "cluster_hands", "start_there"]
 
 _TAKE_S = 1.0  # how long a host waits for its child to say something before it says so
 
@@ -91,6 +92,14 @@ def start_there(
     for carry in (speak, listen):
         threading.Thread(target=carry, name=f"{carry.__name__}-{name}", daemon=True).start()
     return process, here
+
+
+@contextlib.contextmanager
+def cluster_hands(count: int | None, cluster: Cluster) -> Iterator[tuple[int, Callable[..., Any]]]:
+    """How many workers a plan may have on a cluster, by default one for each of its cores; and what starts one."""
+    with connected(cluster, (count or 0) * cluster.actor_cpus) as ray:
+        cores = int(ray.cluster_resources().get("CPU", 1.0) / (cluster.actor_cpus or 1.0))
+        yield count or max(cores, 1), functools.partial(start_there, ray, cluster)
 
 
 class ClusterWorkers(Workers):

@@ -305,8 +305,9 @@ def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_
     looks = iter([0.0, idle_s])
     monkeypatch.setattr(_workers, "_idle_s", lambda: next(looks))
     made = []
-    monkeypatch.setattr(_workers, "_Crew", lambda work, count: made.append(count))
-    job = _workers._Job([0] * 10**6, None, None, workers=4, grows=True)
+    monkeypatch.setattr(_workers, "_Crew", lambda work, team: made.append(team.count))
+    team = _workers.Hands(4, _workers._start_here)
+    job = _workers._Job([0] * 10**6, None, None, team, grows=True)
     job.cost.work = 1.0
     job.think([0], 0)
     assert made == ([4] if starts else [])

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from motet._memory import format_bytes
+from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
 
@@ -31,6 +32,8 @@ def plan(
     max_states: int = 10_000_000,
     dtype: Literal["float64", "float32", "float16"] = "float64",
     out: Path | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    address: str | None = None,
 ) -> int:
     """Solve a small world exactly: find all its states, and plan backwards for humans and robot, or for rewards.
 
@@ -44,12 +47,19 @@ def plan(
         max_states: Stop with an error beyond this.
         dtype: What values are kept as.
         out: A folder for the solution and its picture.
+        engine: Where processes are: on this machine, or on a Ray cluster. The result is the same.
+        address: Of a running Ray cluster; by default Ray starts on this machine.
     """
+    if address is not None and engine != "ray":
+        raise SettingError(f"address: given with --engine {engine}, expected --engine ray, which it is for")
+    where: Any = {"engine": "ray", "cluster": Cluster(address=address)} if engine == "ray" else {}
     report = _Reporter()
     made = _made(model, map, horizon)
     began = time.perf_counter()
     goals = hasattr(made, "goals") and hasattr(made, "human_agent_indices")
-    graph = enumerate_states(made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress)
+    graph = enumerate_states(
+        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, **where
+    )
     enumerated = time.perf_counter()
     if not goals:
         report.end()
@@ -59,7 +69,7 @@ def plan(
             graph.save(out)
         return 0
     wanted = {human: made.goals(human) for human in graph.humans}
-    solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress)
+    solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, **where)
     solved = time.perf_counter()
     report.end()
     _summary(graph, {"enumerate": enumerated - began, "solve": solved - enumerated}, graph.nbytes + solution.nbytes)

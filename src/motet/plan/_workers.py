@@ -16,7 +16,7 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -26,9 +26,10 @@ from typing import Any
 import cloudpickle
 
 from motet._process import Child, check_main_guard, context
-from motet.errors import ModelError, WorkerLostError
+from motet.cluster import Cluster
+from motet.errors import ModelError, SettingError, WorkerLostError
 
-__all__ = ["WorkerTraceback", "work_through"]
+__all__ = ["Hands", "WorkerTraceback", "hands", "usable_cores", "work_through"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
@@ -44,6 +45,47 @@ TICK_S = 0.2
 """How often the caller is told how far it is."""
 
 Work = Callable[[Sequence[Any]], Any]
+Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Connection]]
+"""From a name, a function and its arguments to a process that runs it, and the other end of the connection it got."""
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Workers that are somewhere else."""
+
+    count: int
+    start: Starter
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def hands(workers: int | None, engine: str, cluster: Cluster | None) -> Iterator[int | Hands]:
+    """So many workers at most, here or on a cluster; None: one for each core there is."""
+    if engine not in ("processes", "ray"):
+        raise SettingError(f"engine: given {engine!r}, expected 'processes' or 'ray'")
+    if engine != "ray" and cluster is not None:
+        raise SettingError(f"cluster: given with engine={engine!r}, expected engine='ray', which it is for")
+    if workers is not None and workers < 1:
+        raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
+    if engine == "processes":
+        yield workers or usable_cores()
+        return
+    from motet._cluster_tasks import cluster_hands
+
+    with cluster_hands(workers, cluster or Cluster()) as (count, start):
+        yield Hands(count, start)
+
+
+def _start_here(name: str, target: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, Connection]:
+    here, there = context().Pipe()
+    try:
+        return Child(name, target, (*args, there)), here
+    finally:
+        there.close()
 
 
 class WorkerTraceback(Exception):
@@ -73,7 +115,7 @@ def work_through(
     work: Work,
     take: Callable[[Any], None],
     *,
-    workers: int,
+    workers: int | Hands,
     grows: bool = False,
     tick: Callable[[int], None] = lambda done: None,
 ) -> None:
@@ -83,13 +125,14 @@ def work_through(
         items: the list; ``take`` may append to it.
         work: from a part of the list to an answer; runs here or in workers, which get it by cloudpickle.
         take: takes an answer in; runs here.
-        workers: how many processes there may be; 1: the caller alone.
+        workers: how many processes there may be, here or elsewhere; 1: the caller alone.
         grows: whether items may be appended, so that how much is left is not known.
         tick: is told now and then how many items are done.
     """
-    if workers > 1:
+    team = workers if isinstance(workers, Hands) else Hands(workers, _start_here)
+    if team.count > 1:
         check_main_guard()
-    job = _Job(items, work, take, workers, grows)
+    job = _Job(items, work, take, team, grows)
     with contextlib.closing(job):
         told = time.monotonic()
         while job.done < len(items):
@@ -101,8 +144,8 @@ def work_through(
 
 
 class _Job:
-    def __init__(self, items: list[Any], work: Work, take: Callable[[Any], None], workers: int, grows: bool) -> None:
-        self.items, self.work, self.take, self.workers, self.grows = items, work, take, workers, grows
+    def __init__(self, items: list[Any], work: Work, take: Callable[[Any], None], team: Hands, grows: bool) -> None:
+        self.items, self.work, self.take, self.team, self.grows = items, work, take, team, grows
         self.done = self.sent = 0
         self.cost = _Cost()
         self.crew: _Crew | None = None
@@ -144,7 +187,7 @@ class _Job:
         self.done = self.sent = self.done + len(part)
         self.learn(len(part), worked - began, ended - worked)
         self.spent_s += ended - began
-        if self.crew is None and self.workers > 1 and self.spent_s >= self.think_again_s:
+        if self.crew is None and self.team.count > 1 and self.spent_s >= self.think_again_s:
             self.think(part, answer)
 
     def take_in(self, count: int, data: bytes) -> None:
@@ -167,13 +210,15 @@ class _Job:
         pickle.loads(_portable((part, answer), "states and what follows on them"))  # noqa: S301 - our own, just made
         self.cost.transport = (time.perf_counter() - began) / len(part)
         left_s = (len(self.items) - self.done) * self.cost.work
-        if self.cost.gain(min(self.workers, self.free_cores())) >= GAIN and (self.grows or left_s >= self.start_s):
-            self.crew = _Crew(self.work, self.workers)
+        if self.cost.gain(min(self.team.count, self.free_cores())) >= GAIN and (self.grows or left_s >= self.start_s):
+            self.crew = _Crew(self.work, self.team)
         else:
             self.think_again_s = 2 * self.spent_s
 
     def free_cores(self) -> float:
         """How many cores there were for us since the last look: our own, and those that nobody used."""
+        if self.team.start is not _start_here:  # Ray knows which are free elsewhere
+            return math.inf
         (then, idle_then), (now, idle_now) = self.looked, (time.perf_counter(), _idle_s())
         self.looked = (now, idle_now)
         if idle_then is None or idle_now is None:
@@ -193,7 +238,7 @@ class _Raised:
 
 @dataclass
 class _Worker:
-    child: Child
+    child: Any
     line: Connection
     busy_with: tuple[int, int] | None = None  # first item and how many
     up: bool = False
@@ -204,7 +249,7 @@ class _Crew:
     """Worker processes, started by a thread so that nobody waits for them."""
 
     work: Work
-    count: int
+    team: Hands
     workers: list[_Worker] = field(default_factory=list)
     failure: BaseException | None = None
     closed: bool = False
@@ -217,10 +262,8 @@ class _Crew:
 
     def _start(self, function: bytes) -> None:
         try:
-            for number in range(self.count):
-                here, there = context().Pipe()
-                child = Child(f"plan-worker-{number}", _serve, (function, there))
-                there.close()
+            for number in range(self.team.count):
+                child, here = self.team.start(f"plan-worker-{number}", _serve, (function,))
                 with self._lock:
                     if not self.closed:
                         self.workers.append(_Worker(child, here))

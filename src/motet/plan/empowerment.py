@@ -31,9 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet import _native
+from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError
 from motet.plan._goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
-from motet.plan.enumeration import Progress, usable_cores
+from motet.plan._workers import hands
+from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
 from motet.plan.solution import Solution
@@ -112,6 +114,8 @@ def solve(
     dtype: Literal["float64", "float32", "float16"] = "float64",
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    cluster: Cluster | None = None,
 ) -> Solution:
     """Solve for the humans and for the robot, level by level backwards.
 
@@ -125,6 +129,9 @@ def solve(
         workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
             same, bit for bit, for any number.
         progress: is told now and then how far it is.
+        engine: where goals and beliefs in Python are asked: on this machine, or on a Ray cluster. The backups
+            themselves are threads here, over arrays that need not travel.
+        cluster: which one; by default Ray starts on this machine.
 
     >>> from motet.plan import enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -140,17 +147,17 @@ def solve(
         )
     if dtype not in ("float64", "float32", "float16"):
         raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
-    hands = usable_cores() if workers is None else workers
-    columns = asked_goals(graph, goals, hands, _tick(graph, "goals", progress))
+    with hands(workers, engine, cluster) as team:
+        columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
+        beliefs = humans.believed_others_policy
+        asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
     _check_weights(graph, columns)
     arrays = _shared(graph, columns, humans)
     cells = (len(graph), columns.achieved.shape[1])
     human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
     human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
-    if humans.believed_others_policy is not None:
-        arrays["beliefs"] = asked_beliefs(
-            graph, humans.believed_others_policy, hands, _tick(graph, "beliefs", progress)
-        )
+    if asked is not None:
+        arrays["beliefs"] = asked
     sweep = _native.HumanSweep({**arrays, **human})
     backwards(graph, sweep.run, workers, "humans", progress)
     arrays.pop("beliefs", None)

@@ -16,19 +16,20 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from motet import _native
 from motet._memory import available_bytes, format_bytes
-from motet.errors import MemoryShortError, ModelError, SettingError
+from motet.cluster import Cluster
+from motet.errors import MemoryShortError, ModelError
 from motet.plan._plain import encoded
-from motet.plan._workers import work_through
+from motet.plan._workers import hands, work_through
 from motet.plan.graph import Graph
 
-__all__ = ["Progress", "enumerate_states", "usable_cores"]
+__all__ = ["Progress", "enumerate_states"]
 
 _TOLERANCE = 1e-9  # how far the sum of a distribution may be from 1
 _LOOK_EVERY = 1 << 16  # new states between two looks at the memory that is left
@@ -50,11 +51,6 @@ class Progress:
         return self.done / self.seconds if self.seconds > 0 else 0.0
 
 
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def enumerate_states(
     model: Any,
     *,
@@ -63,6 +59,8 @@ def enumerate_states(
     cycles: bool = False,
     rewards: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    cluster: Cluster | None = None,
 ) -> Graph:
     """Find everything that can happen from where ``model.reset()`` leaves the model.
 
@@ -74,13 +72,13 @@ def enumerate_states(
         cycles: whether a state may come back; if not, that is an error that shows a cycle.
         rewards: whether to ask for ``transition_rewards`` and keep them.
         progress: is told now and then how far it is.
+        engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
+        cluster: which one; by default Ray starts on this machine.
 
     >>> from motet.worlds.rooms import Rooms
     >>> enumerate_states(Rooms("closet"))
     <Graph: 236 states, 1,110 transitions, 16 joint actions, 21 levels>
     """
-    if workers is not None and workers < 1:
-        raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
     agents, actions = _agents_and_actions(model)
     humans, robots = _humans_and_robots(model, len(agents))
     root = model.get_state()
@@ -100,7 +98,8 @@ def enumerate_states(
         if progress is not None:
             progress(Progress("enumerate", done, len(found.states), time.perf_counter() - began))
 
-    work_through(found.states, ask, found.take, workers=workers or usable_cores(), grows=True, tick=tick)
+    with hands(workers, engine, cluster) as team:
+        work_through(found.states, ask, found.take, workers=team, grows=True, tick=tick)
     coder = getattr(model, "encode_state", None)
     return _arranged(found, ask, cycles)(
         agents=agents,

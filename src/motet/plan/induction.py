@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from motet import _native
 from motet.errors import SettingError
-from motet.plan.enumeration import Progress, usable_cores
+from motet.plan._workers import usable_cores
+from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 
 __all__ = ["Response", "best_response", "others_first", "sweeping"]
