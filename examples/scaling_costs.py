@@ -1,8 +1,6 @@
 """Where a run on a cluster meets its limit: bytes, messages and seconds per second, from costs that were measured.
 
-    python examples/scaling_costs.py
-
-Every number below can be replaced by one's own: `motet bench ray` and `motet bench train` measure them.
+Every number can be replaced by one's own; `motet bench ray` and `motet bench train` measure some of them.
 """
 
 from dataclasses import dataclass
@@ -26,8 +24,7 @@ def load(
     agents: int, costs: Costs, actors: int, learners: int, steps_s: float, age_s: float, keep_s: float = 2.0
 ) -> dict[str, float]:
     """Load by part, as a share of what it can do; ``steps_s``: of each agent, in all worlds together."""
-    places = actors + learners
-    nodes = max(1.0, places / costs.cores)
+    places, nodes = actors + learners, max(1.0, (actors + learners) / costs.cores)
     blocks_s = actors * learners / age_s
     rows_s = agents * steps_s
     edition = costs.weights_bytes * agents / learners

@@ -89,7 +89,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
             ray.init(cluster.address, **quiet)
         else:
             cores = max(os.cpu_count() or 1, math.ceil(cpus))
-            ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
+            ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
         raise SettingError(f"address: Ray could not be reached {where}: {error}") from error

@@ -29,7 +29,7 @@ def main() -> None:
         ),
     )
     kind, seconds = sys.argv[1], float(sys.argv[2])
-    ray.init(include_dashboard=False, num_cpus=2, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init("local", include_dashboard=False, num_cpus=2, log_to_driver=False, logging_level=logging.ERROR)
     registry.register_env("spread", lambda config: wrappers.ParallelPettingZooEnv(spread()))
     agents = spread().possible_agents
     config: Any = _ppo() if kind == "ppo" else _dqn()

@@ -46,7 +46,8 @@ class Asked:
 
 def parse(arguments: Sequence[str]) -> Asked:
     """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
-    given = [token.replace("--address", "--cluster.address", 1) for token in arguments]
+    # Short, as for the other commands; the flag of the settings is --cluster.address.
+    given = [f"--cluster.{token[2:]}" if token.startswith("--address") else token for token in arguments]
     place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
