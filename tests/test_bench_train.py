@@ -15,7 +15,8 @@ from motet._bench._run import private_bytes
 
 VALUES = {
     "actor_vs_plan_design", "learner_updates_vs_plan_design", "learner_vs_bare", "processes_vs_serial",
-    "packed_vs_separate", "seconds_to_350", "restart_s", "actor_through_kill", "rss_growth",
+    "actor_one_world_vs_plan_design", "learner_updates_one_world_vs_plan_design", "packed_vs_separate",
+    "seconds_to_350", "restart_s", "actor_through_kill", "rss_growth",
 }  # fmt: skip
 COMMAND = [sys.executable, "-m", "motet.cli", "bench", "train", "--quick", "--repeats", "1"]
 

@@ -40,7 +40,7 @@ CONFIRMED_BY = 100
 """Episodes that nobody has seen, played by the policies whose evaluation reached the return."""
 SOAK_S, SOAK_WARM_S = 300.0, 20.0
 
-LOCKED = "locks and torch inference"
+LOCKED, EIGHT = "locks and torch inference", "motet, 8 worlds in the actor"
 
 MEASURES = {
     "turns": Measure("Actor beside two learners of 256-256: turns of the world", "turns/s"),
@@ -55,8 +55,10 @@ MEASURES = {
 }
 
 COMPARISONS = {
-    "actor_vs_plan_design": Comparison("turns", "motet", LOCKED, 5),
-    "learner_updates_vs_plan_design": Comparison("updates", "motet", LOCKED, 1),
+    "actor_vs_plan_design": Comparison("turns", EIGHT, LOCKED, 5),
+    "learner_updates_vs_plan_design": Comparison("updates", EIGHT, LOCKED, 1),
+    "actor_one_world_vs_plan_design": Comparison("turns", "motet", LOCKED),
+    "learner_updates_one_world_vs_plan_design": Comparison("updates", "motet", LOCKED),
     "learner_vs_bare": Comparison("learner", "motet", "bare loop, ready batch", 0.9),
     "processes_vs_serial": Comparison("work", "motet, processes", "motet, serial", 1.7),
     "packed_vs_separate": Comparison("packed", "motet, packed", "motet, one process each", 2.5),
@@ -111,7 +113,7 @@ def _against_locks(result: Result, settings: Settings) -> None:
         asks = {
             "motet": partial(motet, 1),
             LOCKED: partial(_together, actor, learners, seconds),
-            "motet, 8 worlds in the actor": partial(motet, 8),
+            EIGHT: partial(motet, 8),
         }
         interleave_pairs(result, ("turns", "updates"), asks, settings.repeats, warm=not settings.quick)
 
