@@ -25,6 +25,9 @@ NAMES = {
         "torn_load_state_dict", "torn_slot_flip",
     },
     "bell": {"roundtrip_vs_queue", "roundtrip_busy_vs_queue", "joint8_vs_queue"},
+    "isolation": {
+        "decision_vs_queue", "joint8_vs_queue", "parallel_thinking", "pooled_vs_fresh", "jobs2_vs_1", "start_s",
+    },
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from motet._values import taker
 from motet.errors import SettingError
 
 __all__ = [
-    "ACT", "FAILED", "FINE", "KIND", "MASKED", "MISFIT", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
+    "ACT", "FAILED", "FINE", "KIND", "MASK", "MISFIT", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
     "STATE", "VALUE", "Mailbox", "is_arrays", "layout",
 ]  # fmt: skip
 
@@ -30,8 +30,11 @@ RESET, ACT, PICKLED = 1, 2, 3
 # States of answers. MORE: the next piece of a pickled observation, please.
 FINE, MORE, FAILED, MISFIT, REFUSED = 0, 1, 2, 3, 4
 
-# Words of a question: its number, its kind, the seed or the length of what is pickled, and whether there is a mask.
-NUMBER, KIND, VALUE, MASKED = 0, 1, 2, 3
+MASK = 16
+"""Added to a kind: there is a mask."""
+
+# Words of a question: its number, its kind, the seed or the length of what is pickled.
+NUMBER, KIND, VALUE = 0, 1, 2
 # Words of an answer: the number of the question, the state, the length of the text.
 STATE, LENGTH = 1, 2
 
@@ -54,11 +57,12 @@ class Mailbox:
         self.segment = segment
         self.asked = _native.Bell(segment["bells"][0], fresh)
         self.answered = _native.Bell(segment["bells"][1], fresh)
-        self.question, self.answer, self.mask = segment["question"], segment["answer"], segment["mask"]
-        self.written, self.output = segment["written"], segment["output"]
         if fresh:
-            for words in (self.question, self.answer, self.written):
-                words.fill(0)
+            for name in ("question", "answer", "written"):
+                segment[name].fill(0)
+        # Words are plain integers this way, and quicker to read and to write than those of an array.
+        self.question, self.answer, self.written = (segment[name].data for name in ("question", "answer", "written"))
+        self.mask, self.output = segment["mask"], segment["output"]
 
     def bind(self, observations: Any, actions: Any) -> None:
         """Learn the spaces of what crosses."""
@@ -72,7 +76,7 @@ class Mailbox:
 
     def text(self) -> str:
         """What went wrong, as the policy process tells it."""
-        length = min(int(self.answer[LENGTH]), TEXT_BYTES)
+        length = min(self.answer[LENGTH], TEXT_BYTES)
         return self.segment["text"][:length].tobytes().decode(errors="replace")
 
     def put_text(self, text: str) -> None:
@@ -83,7 +87,7 @@ class Mailbox:
 
     def printed(self) -> str:
         """The last of what the policy printed."""
-        written, size = int(self.written[0]), len(self.output)
+        written, size = self.written[0], len(self.output)
         data = self.output.tobytes()
         data = data[:written] if written <= size else data[written % size :] + data[: written % size]
         return data.decode(errors="replace")

@@ -167,27 +167,33 @@ class _Desk:
         mailbox, policy, question = self._mailbox, self._policy, self._mailbox.question
         while True:
             self._next()
+            kind = question[_mailbox.KIND]
             try:
-                kind, value = int(question[_mailbox.KIND]), int(question[_mailbox.VALUE])
-                if kind == _mailbox.RESET:
-                    policy.reset(value)
+                if kind == _mailbox.ACT:
+                    mailbox.put_action(self._give(policy.act(mailbox.take_observation())))
+                elif kind == _mailbox.RESET:
+                    policy.reset(question[_mailbox.VALUE])
                 else:
-                    mask = mailbox.mask.copy() if question[_mailbox.MASKED] else None
-                    observation = mailbox.take_observation() if kind == _mailbox.ACT else self._unpickled(value)
-                    # A policy that knows no masks is not given any.
-                    action = policy.act(observation) if mask is None else policy.act(observation, mask)
-                    mailbox.put_action(self._give(action))
+                    self._act(kind)
             except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
                 self.tell(error)
             else:
                 self._say(_mailbox.FINE)
+
+    def _act(self, kind: int) -> None:
+        """With a mask, or by a pickled observation. A policy that is given no mask need not know of any."""
+        mailbox, pickled = self._mailbox, kind & ~_mailbox.MASK == _mailbox.PICKLED
+        mask = mailbox.mask.copy() if kind & _mailbox.MASK else None
+        observation = self._unpickled(mailbox.question[_mailbox.VALUE]) if pickled else mailbox.take_observation()
+        action = self._policy.act(observation) if mask is None else self._policy.act(observation, mask)
+        mailbox.put_action(self._give(action))
 
     def _next(self) -> None:
         """Wait for a question; the parent decides for how long."""
         asked, seen = self._mailbox.asked, self._seen
         while (count := asked.wait(seen, 3600.0)) == seen:
             pass
-        self._seen, self._number = count, int(self._mailbox.question[_mailbox.NUMBER])
+        self._seen, self._number = count, self._mailbox.question[_mailbox.NUMBER]
 
     def _unpickled(self, length: int) -> Any:
         """An observation that is no array, from the parent, who is to be trusted."""

@@ -158,23 +158,33 @@ class IsolatedPolicy:
         if not 0 <= seed < 2**64:
             raise SettingError(f"seed: given {seed}, expected 0 to 2**64 - 1")
         self._check_free()
-        self._send(_mailbox.RESET, seed, None)
+        self._box.question[_mailbox.VALUE] = seed
+        self._send(_mailbox.RESET, self._limits.reset_s)
 
     def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
         """Ask for an action. Does not wait."""
-        warden = self._check_free()
-        if mask is not None:
-            self._put_mask(mask)
-        length = 0
+        if self._open or self._warden is None:
+            self._check_free()
+        kind = _mailbox.ACT
         if self._pickled:
             self._rest = memoryview(pickle.dumps(observation, protocol=5))
-            length = len(self._rest)
+            self._box.question[_mailbox.VALUE] = len(self._rest)
             self._put_piece()
+            kind = _mailbox.PICKLED
+        elif (
+            observation.__class__ is np.ndarray
+            and observation.dtype == self._dtype
+            and observation.shape == self._shape
+        ):
+            self._box.put_observation(observation)
         else:
-            self._put_observation(observation)
-        if self._limits.cpu_s is not None:
-            self._cpu_before_s = warden.cpu_s()
-        self._send(_mailbox.PICKLED if self._pickled else _mailbox.ACT, length, mask)
+            self._put_other(observation)
+        if mask is not None:
+            self._put_mask(mask)
+            kind += _mailbox.MASK
+        if self._limits.cpu_s is not None and self._warden is not None:
+            self._cpu_before_s = self._warden.cpu_s()
+        self._send(kind, self._limits.decision_s)
 
     def answer(self) -> Any:
         """Wait for the answer to what was asked, and return it: an action, or None after a reset."""
@@ -203,12 +213,11 @@ class IsolatedPolicy:
 
     # ---- asking
 
-    def _check_free(self) -> Warden:
+    def _check_free(self) -> None:
         if self._warden is None:
             raise MotetError(f"{self._name}: its process has ended; replace() starts a new one")
         if self._open and self._number != _policy_process.START:
             raise MotetError(f"{self._name}: it has not answered the last question yet; wait for answer() first")
-        return self._warden
 
     def _put_mask(self, mask: npt.NDArray[np.bool_]) -> None:
         if len(mask) != self._mask_size:
@@ -216,26 +225,22 @@ class IsolatedPolicy:
             raise SpecError(f"{self._name}: given a mask of {len(mask)} entries, expected {expected}")
         self._box.mask[:] = mask
 
-    def _put_observation(self, given: Any) -> None:
-        if not (given.__class__ is np.ndarray and given.dtype == self._dtype and given.shape == self._shape):
-            try:
-                given = self._take(given)
-            except Misfit as error:
-                raise SpecError(f"{self._name}: {error}") from None
-        self._box.put_observation(given)
+    def _put_other(self, given: Any) -> None:
+        """An observation that is not just an array of the space's own kind."""
+        try:
+            self._box.put_observation(self._take(given))
+        except Misfit as error:
+            raise SpecError(f"{self._name}: {error}") from None
 
     def _put_piece(self) -> None:
         piece, self._rest = self._rest[: _mailbox.PIECE_BYTES], self._rest[_mailbox.PIECE_BYTES :]
         self._box.piece[: len(piece)] = np.frombuffer(piece, np.uint8)
 
-    def _send(self, kind: int, value: int, mask: Any) -> None:
-        question = self._box.question
-        question[_mailbox.KIND], question[_mailbox.VALUE] = kind, value
-        question[_mailbox.MASKED] = mask is not None
-        self._kind, self._open, self._strays = kind, True, 0
-        self._limit_s = self._limits.reset_s if kind == _mailbox.RESET else self._limits.decision_s
+    def _send(self, kind: int, limit_s: float) -> None:
+        self._box.question[_mailbox.KIND] = kind
+        self._kind, self._limit_s, self._open, self._strays = kind, limit_s, True, 0
         self._ring()
-        self._begin_waiting()
+        self._since, self._starved_before_s = time.monotonic(), -1.0
 
     def _ring(self) -> None:
         self._number += 1
@@ -249,7 +254,7 @@ class IsolatedPolicy:
 
     def _is_answered(self) -> bool:
         """The bell rang: whether it was for the answer that is waited for, and that one is fine."""
-        number, state = int(self._box.answer[_mailbox.NUMBER]), int(self._box.answer[_mailbox.STATE])
+        number, state = self._box.answer[_mailbox.NUMBER], self._box.answer[_mailbox.STATE]
         if number == self._number and state == _mailbox.FINE:
             self._started = True
             return True
@@ -283,8 +288,9 @@ class IsolatedPolicy:
     def _accept(self) -> Any:
         """The answer, copied once and then checked."""
         action = None
-        if self._kind in (_mailbox.ACT, _mailbox.PICKLED):
-            self._check_cpu()
+        if self._kind > _mailbox.RESET:
+            if self._limits.cpu_s is not None:
+                self._check_cpu()
             try:
                 action = self._give(self._box.take_action())
             except Misfit as error:
@@ -295,7 +301,7 @@ class IsolatedPolicy:
     def _watch(self) -> None:
         """There is no answer yet: look whether the process lives and keeps its limits."""
         warden = self._check_alive()
-        if self._started and self._kind != _mailbox.RESET:
+        if self._started and self._kind > _mailbox.RESET:
             self._check_cpu()
         what, limit_s = ("reset" if self._kind == _mailbox.RESET else "decision"), self._limit_s
         if not self._started:
