@@ -9,6 +9,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+from family import descendants
 
 FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
@@ -51,12 +52,12 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """After the test: no new process, no new descriptor, nothing new in /dev/shm."""
     _context("forkserver")
     gc.collect()
-    before = _descendants(), _descriptors(), _shared_names()
+    before = descendants(), _descriptors(), _shared_names()
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds on to everything
     gc.collect()
-    _becomes(lambda: _descendants() - before[0], "processes left behind")
+    _becomes(lambda: descendants() - before[0], "processes left behind")
     _becomes(lambda: _descriptors() - before[1], "descriptors left open")
     _becomes(lambda: _shared_names() - before[2], "names left in /dev/shm")
 
@@ -67,23 +68,6 @@ def _becomes(left: Callable[[], set[str]], what: str, timeout_s: float = 20.0) -
     while rest := left():
         assert time.monotonic() < deadline, f"{what}: {sorted(rest)}"
         time.sleep(0.01)
-
-
-def _descendants() -> set[str]:
-    parents: dict[str, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:  # it ended meanwhile
-                continue
-            if state != "Z":
-                parents[entry.name] = parent
-    mine, grown = {str(os.getpid())}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in mine} - mine
-        mine, grown = mine | more, bool(more)
-    return mine
 
 
 def _descriptors() -> set[str]:

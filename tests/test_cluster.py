@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from family import descendants
 from stand_in import StandIn
 
-from conftest import _descendants
 from motet._cluster_handles import Place, packed, unpack, words_of
 from motet._cluster_places import LearnerPlace
 from motet._process import Portable
@@ -263,7 +263,7 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
     def watch(done, total):
         if done >= 2 and not killed.is_set():
             killed.set()
-            hosts = [pid for pid in _descendants() if _title(pid).startswith("ray::Host")]
+            hosts = [pid for pid in descendants() if _title(pid).startswith("ray::Host")]
             os.kill(int(hosts[0]), signal.SIGKILL)
 
     there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)

@@ -172,7 +172,8 @@ SCRIPT = """
 
     if __name__ == "__main__":
         def watch(snapshot):
-            print("pids", *[row.pid for row in snapshot.processes], flush=True)
+            if all(row.steps for row in snapshot.agents):
+                print("pids", *[row.pid for row in snapshot.processes], flush=True)
         result = train(
             functools.partial(TreasureHunt, agents=2), StandIn(), Settings(steps=10**9, learner_processes=2),
             run={run!r}, watch=watch,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from motet._book import fill
 from motet._cluster_handles import Distant, Place, packed, unpack
-from motet._engine import Roster, play_actor, play_learner, warm_up
+from motet._engine import Roster, play_actor, play_learner
 from motet._process import one_thread
 from motet.checkpoint import Checkpoint
 from motet.cluster import Luggage
@@ -158,7 +158,7 @@ class LearnerPlace:
             place.steps_before[agent] = steps - place.replays[agent].steps
         if start.steps:
             for k in self._stacks:  # the pace goes on from the rows that are left
-                due = roster.pace.due(place._steps(k), warm_up(place.settings(k)))
+                due = roster.pace.due(place._steps(k), place.warm_up(k))
                 place.updates_before[k] = int(place.board.learned[k, 0]) - due
         for agent, (lost, refused) in zip(self._agents, start.lost, strict=False):
             place.board.rows[agent, :2] = lost, refused

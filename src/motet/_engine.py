@@ -101,7 +101,7 @@ class Roster:
         """The replay of one agent."""
         settings = part.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = 2 * self.lanes
+        least = settings.batch_size + self.lanes * (settings.n_step + settings.n_frames + 1)
         if settings.once:
             # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
             # where they show a beat, and never for room.
@@ -188,14 +188,14 @@ class Handles:
         pace, settings = self.roster.pace, self.settings(stack)
         if settings.once:
             return pace.may_act_once(self._done(stack), self._batches(stack))
-        return self._rests(stack) or pace.may_act(self._done(stack), self._steps(stack), warm_up(settings))
+        return self._rests(stack) or pace.may_act(self._done(stack), self._steps(stack), self.warm_up(stack))
 
     def may_learn(self, stack: int) -> bool:
         """Whether there are rows enough, and the pace of a stack allows one more update."""
         pace, settings = self.roster.pace, self.settings(stack)
         if settings.once:
             return pace.may_learn_once(self._done(stack), self._batches(stack))
-        return not self._rests(stack) and pace.may_learn(self._done(stack), self._steps(stack), warm_up(settings))
+        return not self._rests(stack) and pace.may_learn(self._done(stack), self._steps(stack), self.warm_up(stack))
 
     def is_behind(self, stack: int) -> bool:
         """Whether updates are due that a stack has not done."""
@@ -205,7 +205,15 @@ class Handles:
 
     def owed(self, stack: int) -> int:
         """Updates that are due and not done; nothing is due while a stack rests."""
-        return self.roster.pace.due(self._steps(stack), warm_up(self.settings(stack))) - self._done(stack)
+        return self.roster.pace.due(self._steps(stack), self.warm_up(stack)) - self._done(stack)
+
+    def warm_up(self, stack: int) -> int:
+        """Steps before the first update: rows enough for a batch, however they are spread over the lanes.
+
+        The newest rows of a lane are no starts: what ``n_step`` reaches to is not there yet.
+        """
+        settings = self.settings(stack)
+        return max(settings.min_rows, settings.batch_size) + self.roster.lanes * settings.n_step + settings.n_frames
 
     def settings(self, stack: int) -> ReaderSettings:
         """What a stack asked of its replays."""
@@ -510,11 +518,6 @@ def _arrays(batch: StackedBatch) -> dict[str, Any]:
     for key, value in batch.next_extra.items():
         name(f"next_{key}", value)
     return found
-
-
-def warm_up(settings: ReaderSettings) -> int:
-    """Steps before the first update: rows enough for a batch, whatever its steps reach behind."""
-    return max(settings.min_rows, settings.batch_size) + settings.n_step + settings.n_frames
 
 
 def play_actor(handles: Handles, index: int, start: int, timeout_s: float) -> None:

@@ -127,6 +127,14 @@ def test_acting_all_at_once_is_the_serial_run():
     assert one == other
 
 
+def test_the_first_update_waits_for_rows_in_all_lanes():
+    """Eight lanes whose newest three rows are no starts yet: a batch of 8 is not there after 8 + 3 steps."""
+    config = StandIn(batch_size=8, n_step=3)
+    result = train(HUNT, config, Settings(engine="serial", steps=200, actors=2, worlds_per_actor=4, updates_per_step=1))
+    done = 200 - 8  # the last reward of who does not move first is not known yet, in any world
+    assert min(result.updates.values()) == done - (8 + 8 * 3 + 1)
+
+
 def test_another_seed_is_another_run():
     results = [train(HUNT, StandIn(), Settings(engine="serial", steps=300, seed=seed)) for seed in (0, 0, 1)]
     prints = [fingerprint(result) for result in results]

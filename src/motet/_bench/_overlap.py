@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
-from motet._engine import Handles, warm_up
+from motet._engine import Handles
 from motet.supervisor import Role
 from motet.train import Settings as RunSettings
 
@@ -48,7 +48,7 @@ class Work:
     def _seconds(self, settings: RunSettings, roles: Callable[[Handles], list[Role]]) -> float:
         """From the time when all processes are at work."""
         handles = self.make(settings)
-        before = warm_up(handles.roster.parts[0].settings)
+        before = handles.warm_up(0)
         with System(handles, roles(handles)) as system:
 
             def done() -> float:

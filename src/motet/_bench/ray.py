@@ -65,7 +65,9 @@ def run(settings: Settings) -> Result:
     )
     interleave(result, "ppo", {"motet, processes": lambda: _motet(ppo, "processes", seconds)}, repeats, warm=False)
     if importlib.util.find_spec("tree") is None:  # dm-tree comes with the extra alone, the module ray.rllib always
-        result.skipped["RLlib"] = "not installed: pip install 'ray[rllib]'"
+        result.skipped["RLlib"] = (
+            "not installed: pip install 'ray[rllib]' (it may need an older gymnasium: use an environment of its own)"
+        )
         return result
     for kind in ("ppo", "dqn"):
         interleave(result, kind, {"RLlib": partial(_rllib, kind, seconds)}, repeats, warm=False)
