@@ -204,7 +204,9 @@ class Forks(Honest):
                     os.setsid()
                     if os.fork():
                         os._exit(0)
+                sys.stdout.write(f"left behind: {os.getpid()}\n")
                 time.sleep(1e6)
+        time.sleep(0.05)
         self.after()
 
     def after(self):

@@ -343,7 +343,7 @@ def test_all_die_with_their_parent(how, tmp_path):
     script.write_text(
         PARENT if how != "dropped" else PARENT.replace("time.sleep(1e6)", "del policies, policy; input()")
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen(
         [sys.executable, script, "Forks", "IgnoresSigterm", "Honest"],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -98,6 +98,9 @@ def test_each_fails_with_its_cause_and_is_gone(name, case, tmp_path, monkeypatch
     assert failure.value.cause == cause, failure.value
     assert detail in failure.value.detail
     assert set(descendants(os.getpid())) <= before | _servers()
+    left = [int(line.split()[-1]) for line in policy.output.splitlines() if line.startswith("left behind")]
+    assert len(left) == (3 if name.startswith("Forks") and sandbox == "no" else 0)
+    assert not [pid for pid in left if Path(f"/proc/{pid}").exists()]  # wherever they have gone
     assert list(tmp_path.iterdir()) == []
     assert policy.output.isprintable() or "\n" in policy.output
 
