@@ -337,12 +337,11 @@ PARENT = textwrap.dedent("""
 
 
 @LINUX
-@pytest.mark.parametrize("how", ["killed", "killed while all are stopped", "dropped"])
+@pytest.mark.parametrize("how", ["killed", "killed while all are stopped", "dropped", "over"])
 def test_all_die_with_their_parent(how, tmp_path):
     script = tmp_path / "parent.py"
-    script.write_text(
-        PARENT if how != "dropped" else PARENT.replace("time.sleep(1e6)", "del policies, policy; input()")
-    )
+    last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")
+    script.write_text(PARENT.replace("time.sleep(1e6)", last))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen(
         [sys.executable, script, "Forks", "IgnoresSigterm", "Honest"],
@@ -355,6 +354,10 @@ def test_all_die_with_their_parent(how, tmp_path):
         if how == "dropped":  # the parent lives on; the fork server and the tracker with it
             eventually(lambda: len(descendants(parent.pid)) <= 2)
             return
+        if how == "over":  # without closing anything
+            assert parent.stdin is not None
+            parent.communicate("\n", timeout=20)
+            assert parent.returncode == 0
         if "stopped" in how:
             servers = set(_children(parent.pid))
             for pid in below:

@@ -257,6 +257,10 @@ def _print(output: _Output) -> None:
         pass
 
 
+def _leave(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(0)
+
+
 class _Guard:
     """Watches one policy process and everything it starts.
 
@@ -273,7 +277,12 @@ class _Guard:
     def run(self) -> NoReturn:
         """Watch, and see everything dead."""
         try:
-            why = self._watch()
+            signal.signal(signal.SIGTERM, _leave)  # a parent that ends without closing anything sends it
+            try:
+                why = self._watch()
+            except SystemExit:
+                why = ENDED
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._end()
             # Into the pipe first: whoever is woken by the bell finds it there. A parent that is gone does not care.
             with contextlib.suppress(OSError):
