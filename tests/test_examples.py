@@ -1,6 +1,7 @@
 """The examples run as they are written."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_examples_of_algorithms(name, steps, last, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"done after {steps:,} steps" in done.stdout
+    done_steps = int(re.search(r"done after ([\d,]+) steps", done.stdout)[1].replace(",", ""))
+    assert steps <= done_steps <= steps + 64, "whole rounds: a world whose episode ends closes two rows in one"
     assert last in done.stdout.splitlines()[-1]
 
 

@@ -65,7 +65,7 @@ class Settings:
     """How a run is played. What an agent learns with is the algorithm's config."""
 
     steps: int = 100_000
-    """Steps of each agent, in all worlds together."""
+    """Steps of each agent, in all worlds together; actors end with the round that reaches them."""
     seed: int = 0
     """Of everything random."""
     engine: Literal["processes", "serial", "ray"] = "processes"
