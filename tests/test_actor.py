@@ -94,6 +94,9 @@ class Source:
         self.version += 1
         return True
 
+    def take(self, timeout_s):
+        return False
+
     def __getitem__(self, name):
         return 0.25
 

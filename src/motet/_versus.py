@@ -129,7 +129,7 @@ class Newest:
     def begin(self, world: int, seed: int) -> None:
         """A game begins."""
         reader = self._subscriber
-        if reader.refresh() if reader.version else reader.catch_up(0, timeout_s=60.0):
+        if reader.refresh() if reader.version else reader.take(timeout_s=60.0):
             self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ the policies.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from motet._crowd import Crowd, Ending, Places, Turn
 from motet.algorithm import Behaviour, Nest, map_nest
 
-__all__ = ["Episode", "Memory", "Place", "Seat", "act"]
+__all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "take_newest"]
 
 _INSIST_S = 10.0  # how long a version that must be taken may be in the writing
 
@@ -58,11 +59,33 @@ class PolicySource(Protocol):
         """Take the newest version; True if there was one."""
         ...
 
-    def catch_up(self, lag_versions: int, timeout_s: float) -> bool:
-        """Be at most so many versions behind; True if a newer version was taken."""
+    def take(self, timeout_s: float) -> bool:
+        """Take the newest version, and insist on it; True if there was one."""
+        ...
+
+    def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
+        """The same if more versions behind, and counted."""
         ...
 
     def __getitem__(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class MaxLag:
+    """How far what acts may be behind the newest version: who is further behind, by either measure, takes it."""
+
+    versions: int | None = None
+    steps: int | None = None
+    """Of the agent, between the two publications."""
+
+    def __bool__(self) -> bool:
+        return self != MaxLag()
+
+    def versions_for(self, steps: int) -> float:
+        """How many versions may lie between the two if so many steps do."""
+        if self.steps is not None and steps > self.steps:
+            return 0
+        return math.inf if self.versions is None else self.versions
 
 
 @dataclass
@@ -78,6 +101,8 @@ class Seat:
     """Observations stacked before the behaviour sees them."""
     masked: bool = False
     """Whether rows hold the world's action masks."""
+    newest_step: Callable[[], int] = lambda: 0
+    """The ``published_step`` of the newest version."""
 
 
 class Episode(NamedTuple):
@@ -276,9 +301,9 @@ def act(
     memory: Memory,
     seed_of: Callable[[int, int], int],
     sync_interval: int = 1,
-    max_lag_versions: int | None = None,
+    max_lag: MaxLag | None = None,
 ) -> Iterator[None]:
-    """Play for ever, one round for each ``next``.
+    """Play for ever, one round for each ``next``; begin with the newest versions.
 
     Args:
         crowd: the worlds.
@@ -286,14 +311,15 @@ def act(
         memory: what it remembers; ``Memory.fresh`` at the start.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         sync_interval: rounds between looks at the publications; 1 takes a version as soon as it is there.
-        max_lag_versions: who is further behind takes the newest version at once, and insists on it.
+        max_lag: who is further behind takes the newest version at once, and insists on it.
     """
     places = memory.places
+    take_newest(seats)
     while True:
         if memory.rounds % sync_interval == 0:
             _refresh(seats)
-        if max_lag_versions is not None:
-            _catch_up(seats, max_lag_versions)
+        if max_lag:
+            _catch_up(seats, max_lag)
         if crowd.over:
             _begin(crowd, memory, seed_of)
         actions = []
@@ -312,15 +338,23 @@ def act(
         yield
 
 
+def take_newest(seats: Sequence[Seat]) -> None:
+    """Go on with the newest version of each policy, whenever they would be looked at next."""
+    for seat in seats:
+        if seat.subscriber.take(_INSIST_S):
+            _load(seat)
+
+
 def _refresh(seats: Sequence[Seat]) -> None:
     for seat in seats:
         if seat.subscriber.refresh():
             _load(seat)
 
 
-def _catch_up(seats: Sequence[Seat], max_lag_versions: int) -> None:
+def _catch_up(seats: Sequence[Seat], max_lag: MaxLag) -> None:
     for seat in seats:
-        if seat.subscriber.catch_up(max_lag_versions, _INSIST_S):
+        lag_steps = seat.newest_step() - seat.subscriber["published_step"]
+        if seat.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
             _load(seat)
 
 

@@ -200,7 +200,7 @@ class LeagueBoard:
         reader = self.publication.subscriber()
         if not reader.published:
             return {}
-        reader.catch_up(0, timeout_s=10.0)
+        reader.take(timeout_s=10.0)
         header = {name: np.array(reader[name]) for name in self.publication.header}
         return {"weights": reader.weights.copy(), "results": self.results.copy(), **header}
 

@@ -116,6 +116,8 @@ class Desk:
     """Whether its replay was cleared, and has not got rows enough again."""
     waived: int = 0
     """Updates that became due while it rested, and are not made up for."""
+    step: int = 0
+    """Its agent's steps in the newest version."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -144,9 +146,10 @@ def restore(algorithm: Algorithm, desks: Sequence[Desk], vault: Any) -> int:
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
     algorithm.load()
-    for desk, words, place in zip(desks, vault["reader"], vault["stage"], strict=True):
+    for desk, words, place, step in zip(desks, vault["reader"], vault["stage"], vault["steps"], strict=True):
         desk.reader.load_state(np.ascontiguousarray(words))
         desk.go_on(*place)
+        desk.step = int(step)
     return int(vault.version)
 
 
@@ -216,11 +219,11 @@ def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> Non
     words = np.zeros((len(desks), desks[0].reader.state_words), np.uint64)
     for desk, row in zip(desks, words, strict=True):
         desk.reader.save_state(row)
+        desk.step = desk.replay.steps
     random = algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8)
-    steps = [desk.replay.steps for desk in desks]
     vault.publish(
-        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words, steps=steps,
-        stage=[desk.place for desk in desks],
+        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words,
+        steps=[desk.step for desk in desks], stage=[desk.place for desk in desks],
     )  # fmt: skip
 
 
@@ -232,7 +235,8 @@ def _hand_out(algorithm: Algorithm, desks: Sequence[Desk], version: int, once: b
     if once:
         for desk in desks:
             desk.reader.release()
-    weights = algorithm.weights()
+    weights, published_step = algorithm.weights(), min(desk.step for desk in desks)
     for i, desk in enumerate(desks):
         if desk.publisher.newest < version:
-            desk.publisher.publish(weights[i], version=version, **algorithm.header(desk.replay.steps, i))
+            header = algorithm.header(desk.step, i)
+            desk.publisher.publish(weights[i], version=version, published_step=published_step, **header)

@@ -138,7 +138,7 @@ class Watch:
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
         once = part.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
-        stack = next(k for k, agents in enumerate(handles.roster.stacks) if i in agents)
+        stack = handles.roster.stack_of(i)
         newest = max(self._subscribers[i].newest, int(handles.board.rows[i, 2]))
         stages = part.settings.stages.names
         return AgentRow(
@@ -154,7 +154,7 @@ class Watch:
             replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes[:, 5].min())),
-            lag_steps=max(0, steps - int(handles.board.learned[stack, 2])),
+            lag_steps=max(0, steps - handles.newest_step(stack)),
             broken=sum(w.broken for w in words),
             metrics=handles.board.read_metrics(i),
             stage=stages[int(handles.board.learned[stack, 5])] if len(stages) > 1 else "",

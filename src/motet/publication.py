@@ -180,8 +180,20 @@ class Subscriber(_native.SlotReader):
         """How many versions behind the newest one."""
         return max(self.newest - self.version, 0)
 
-    def catch_up(self, lag_versions: int, timeout_s: float) -> bool:
-        """Be at most so many versions behind, whatever is being written; True if a newer version was taken.
+    def take(self, timeout_s: float) -> bool:
+        """Take the newest version, whatever is being written; True if it is newer than the one held."""
+        before, wanted = self.version, self.newest
+        deadline = time.monotonic() + timeout_s
+        while self.version < wanted:
+            if not self.refresh() and time.monotonic() > deadline:
+                raise WaitTimeoutError(
+                    f"a subscriber holds version {self.version} and could not read version {wanted} or a newer one for "
+                    f"{timeout_s:g} s: its publisher never stops writing"
+                )
+        return self.version > before
+
+    def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
+        """If more versions behind, take the newest one, and count that; True if a newer version was taken.
 
         >>> publication = Publication(weights=4)
         >>> publisher, subscriber = publication.publisher(), publication.subscriber()
@@ -192,14 +204,7 @@ class Subscriber(_native.SlotReader):
         if self.newest - self.version <= lag_versions:
             return False
         self.forced += 1
-        deadline = time.monotonic() + timeout_s
-        while self.newest - self.version > lag_versions:
-            if not self.refresh() and time.monotonic() > deadline:
-                raise WaitTimeoutError(
-                    f"a subscriber is {self.lag_versions} versions behind, at most {lag_versions} are allowed, and "
-                    f"could not read a newer one for {timeout_s:g} s: its publisher never stops writing"
-                )
-        return True
+        return self.take(timeout_s)
 
     def _need(self) -> None:
         if self._have == 0:

@@ -29,6 +29,7 @@ from motet._process import Child, Portable, check_main_guard, interrupts
 from motet._runs import hold
 from motet._serial import Serial
 from motet._versus import SelfPlay
+from motet.actor import MaxLag
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Cluster
@@ -90,6 +91,8 @@ class Settings:
     """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
     max_lag_versions: int | None = None
     """An actor that is more versions behind takes the newest one at once, whatever sync_interval says; counted."""
+    max_lag_steps: int | None = None
+    """The same for an actor whose version was published more steps of the agent before the newest one."""
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
@@ -135,8 +138,9 @@ class Settings:
             raise SettingError("league: given without self_play, which it is for")
         if self.engine != "ray" and self.cluster != Cluster():
             raise SettingError(f"cluster: given with engine={self.engine!r}, expected engine='ray', which it is for")
-        if self.max_lag_versions is not None and self.max_lag_versions < 0:
-            raise SettingError(f"max_lag_versions: given {self.max_lag_versions}, expected 0 or more, or None")
+        for name in ("max_lag_versions", "max_lag_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 0:
+                raise SettingError(f"{name}: given {getattr(self, name)}, expected 0 or more, or None")
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
         Pace(
@@ -343,7 +347,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         seed=settings.seed,
         publish_every=settings.publish_every,
         sync_interval=settings.sync_interval,
-        max_lag_versions=settings.max_lag_versions,
+        max_lag=MaxLag(settings.max_lag_versions, settings.max_lag_steps),
         slots=1 if settings.publish == "snapshot" else 2,
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,

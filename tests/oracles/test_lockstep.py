@@ -127,6 +127,14 @@ def test_acting_all_at_once_is_the_serial_run():
     assert one == other
 
 
+def test_limits_of_the_lag_are_the_serial_run():
+    """Who is too far behind, and when, does not depend on who is quicker."""
+    limits = {"sync_interval": 50, "max_lag_steps": 40, "max_lag_versions": 6}
+    settings = {"steps": 1200, "updates_per_step": 0.5, "actors": 2, "worlds_per_actor": 2, **limits}
+    one, other = both(HUNT, ALGORITHMS["stand-in"], **settings)
+    assert one == other
+
+
 def test_the_first_update_waits_for_rows_in_all_lanes():
     """Eight lanes whose newest three rows are no starts yet: a batch of 8 is not there after 8 + 3 steps."""
     config = StandIn(batch_size=8, n_step=3)

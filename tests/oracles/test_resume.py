@@ -57,13 +57,17 @@ def test_td3_with_statistics_and_stages(options, tmp_path):
     compare(Hockey, config, tmp_path)
 
 
-def compare(world, algorithm, tmp_path):
+def test_actors_that_seldom_look_at_the_publications(tmp_path):
+    compare(WORLDS["matrix"], ALGORITHMS["stand-in"], tmp_path, sync_interval=40)
+
+
+def compare(world, algorithm, tmp_path, **more):
     once = isinstance(algorithm, PPOConfig)
 
     def settings(steps):
         return Settings(
             engine="serial", steps=steps, checkpoint_every=500, keep_replay=True, worlds_per_actor=2, publish_every=7,
-            updates_per_step=None if once else 0.3,
+            updates_per_step=None if once else 0.3, **more,
         )  # fmt: skip
 
     whole = train(world, algorithm, settings(1000), run=tmp_path / "whole")
