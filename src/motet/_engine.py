@@ -8,6 +8,7 @@ learner does what is due.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -24,9 +25,9 @@ from motet._crowd import Crowd, make_crowd
 from motet._memory import Array, Segment
 from motet._process import Portable
 from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
-from motet.actor import Memory, Seat, act
+from motet.actor import MaxLag, Memory, Seat, act, take_newest
 from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, ReaderSettings, Sizes, StackedBatch
-from motet.errors import WaitTimeoutError
+from motet.errors import SettingError, WaitTimeoutError
 from motet.league import Draw, LeagueBoard, Results, Table
 from motet.learner import Desk, learn, restore, vault_header
 from motet.pace import Pace
@@ -74,7 +75,7 @@ class Roster:
     seed: int
     publish_every: int = 10
     sync_interval: int = 1
-    max_lag_versions: int | None = None
+    max_lag: MaxLag | None = None
     slots: int = 2
     checked: bool = False
     remake_worlds: bool = False
@@ -96,6 +97,10 @@ class Roster:
         every, mine = self.actors * self.worlds_per_actor, actor * self.worlds_per_actor
         starts = [part * every + mine for part in range(len(self.partitions))]
         return [lane for start in starts for lane in range(start, start + self.worlds_per_actor)]
+
+    def stack_of(self, agent: int) -> int:
+        """The stack that an agent is in."""
+        return next(k for k, agents in enumerate(self.stacks) if agent in agents)
 
     def replay_spec(self, part: Part) -> ReplaySpec:
         """The replay of one agent."""
@@ -219,6 +224,14 @@ class Handles:
         """What a stack asked of its replays."""
         return self.roster.parts[self.roster.stacks[stack][0]].settings
 
+    def newest_step(self, stack: int) -> int:
+        """The ``published_step`` of a stack's newest version."""
+        return int(self.board.learned[stack, 2])
+
+    def where(self, process: int) -> str:
+        """The node of a process, by its row of the board; empty on this machine."""
+        return ""
+
     # As the pace counts: since the replays began.
 
     def _done(self, stack: int) -> int:
@@ -253,7 +266,13 @@ class Counter:
 
 
 def _header(part: Part) -> dict[str, HeaderField]:
-    return {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
+    """What travels with the weights: what the algorithm declares, and when it was published, by its agents' steps."""
+    header = {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
+    if "published_step" in header:
+        raise SettingError(
+            "header: given the name 'published_step', expected another one: that is in every publication"
+        )
+    return {"published_step": HeaderField(dtype="int64"), **header}
 
 
 def seed_for(seed: int, *path: int) -> int:
@@ -291,6 +310,7 @@ class Acting:
                     header=tuple(part.config.header),
                     n_frames=part.settings.n_frames,
                     masked=part.masked,
+                    newest_step=functools.partial(handles.newest_step, roster.stack_of(i)),
                 )
             )
         self.memory = Memory.fresh(self.crowd.worlds, self.seats)
@@ -300,7 +320,7 @@ class Acting:
             self.memory,
             lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
             roster.sync_interval,
-            roster.max_lag_versions,
+            roster.max_lag,
         )
         done = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
         self._left = [-(-(roster.steps - before) // roster.actors) for before in handles.steps_before]
@@ -309,7 +329,11 @@ class Acting:
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
 
     def renew(self) -> None:
-        """Give every behaviour a new random stream, by the round: what goes on and what is copied here stay equal."""
+        """Give every behaviour the newest version and a new random stream, by the round.
+
+        So what goes on here and what is copied from here stay equal.
+        """
+        take_newest(self.seats)
         for i, seat in enumerate(self.seats):
             seat.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.memory.rounds))
 
@@ -387,7 +411,6 @@ class Learning:
         self._table = None if handles.league is None else Table(handles.league)
         vault = handles.vaults[index].publisher()
         self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
-        self._publish_every = 1 if part.settings.once else roster.publish_every
 
     def _desk(self, handles: Handles, agent: int, place: int, batch: StackedBatch) -> Desk:
         settings, mine = self._settings, batch.agent(place)
@@ -434,7 +457,6 @@ class Learning:
                     desk.resting = True
                 desk.stage = max(desk.stage, stage)
             self.keep()  # before anybody is told: a successor that knows of no stage clears once more
-            self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
             self._show_stage()
         elif any(desk.resting for desk in self._desks):
             rows = max(self._settings.min_rows, self._settings.batch_size)
@@ -464,14 +486,12 @@ class Learning:
     def begin(self) -> None:
         """Publish what there is, so that actors can begin."""
         next(self.updates)
-        self._board.learned[self.index, 0] = self.done
+        self._show()
 
     def update(self) -> None:
         """One update."""
         update = next(self.updates)
-        self._board.learned[self.index, 0] = self.done
-        if self.done % self._publish_every == 0:
-            self._board.learned[self.index, 2] = min(map(self._handles.steps, self._agents))
+        self._show()
         if update is None or (self.done % _METRICS_EVERY and not self.once):
             return
         rates = {} if self._table is None else self._table.rates()
@@ -489,6 +509,12 @@ class Learning:
     def keep(self) -> None:
         """Keep and publish the present state, whatever is due."""
         self.updates.send(True)
+        self._show()
+
+    def _show(self) -> None:
+        """How far it is: updates done, steps at its newest version."""
+        row = self._board.learned[self.index]
+        row[0], row[2] = self.done, min(desk.step for desk in self._desks)
 
     def end(self) -> None:
         """Keep and publish the last state."""
