@@ -19,18 +19,21 @@ from typing import Any
 
 import numpy as np
 
+from motet._board import FINISHED
 from motet._book import fill
 from motet._cluster_handles import Place, unpack, words_of
-from motet._cluster_places import ActorPlace, ActorTold, LearnerPlace, LearnerTold, Start, agents_of
+from motet._cluster_places import ActorPlace, ActorTold, After, LearnerPlace, LearnerTold, Start, agents_of
 from motet._engine import Roster
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Cluster, Luggage, connected
-from motet.errors import MotetError, SettingError, WaitTimeoutError
+from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
+from motet.replay import LaneWords
 from motet.supervisor import Limits, Role
 
 __all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]
 
 _LOOK_S = 0.1  # between two looks at a place, while there are few
+_SURELY_S = 10.0  # how long answers of all actors are waited for, when a learner has died
 _LOOK_EACH_S = 0.002  # what a look costs the driver: with many places they are looked at less often
 
 
@@ -46,8 +49,6 @@ def on_cluster(
     policies: bool,
 ) -> Iterator[Remote]:
     """A run on a cluster, ready to be supervised; ``policies``: whether the driver wants them, to evaluate them."""
-    if roster.self_play is not None:
-        raise SettingError("engine: given 'ray' with self_play, expected 'processes': a league lives on one machine")
     if cluster.learner_gpus:
         roster = replace(roster, parts=tuple(replace(part, device="cuda") for part in roster.parts))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
@@ -106,8 +107,8 @@ class RemoteProcess:
                 self._exit, self._how = -9, str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - what the answer broke here is told like what the place raised
             self._exit, self._text = 1, "".join(traceback.format_exception(error))
+        os.write(self._write, b"x")  # before anybody knows and closes it
         self._done.set()
-        os.write(self._write, b"x")
         self._gone()
 
     @property
@@ -182,11 +183,19 @@ class Remote:
         for agent, replay in enumerate(handles.replays):
             replay.fetch = lambda lane, agent=agent: self._fetch(agent, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
+        # Of actors and learners, which start of it is the newest: what a predecessor still tells is not heard.
+        self._actor_numbers, self._learner_numbers = [0] * roster.actors, [0] * len(roster.processes)
         self._made: list[list[int]] = [[] for _ in range(roster.actors)]
-        self._newest = [0] * len(roster.parts)
-        self._editions = [0 if policies else None for _ in roster.processes]
+        self._came: list[list[int]] = [[] for _ in range(roster.actors)]
+        self._newest = [0] * len(roster.processes)
+        self._incarnations = [[-1] * roster.actors for _ in roster.processes]
+        # Policies come home if somebody wants them here, the league always.
+        self._editions = [[0 if policies else None, 0][: len(handles.carried([]))] for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
-        self._publishers = [(p, p.publisher()) for p in handles.publications]
+        self._publishers = [
+            [[(p, p.publisher()) for p in edition] for edition in handles.carried(agents_of(roster, i))]
+            for i in range(len(roster.processes))
+        ]
         self._vaults = [(vault, vault.publisher()) for vault in handles.vaults]
         self._looks: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
         self._lock = threading.Lock()  # what was told is taken in by one thread at a time
@@ -230,8 +239,11 @@ class Remote:
 
     def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
         self._see_to_learners()
+        with self._lock:
+            self._actor_numbers[i] = n
+            (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         place = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
-            Luggage(self._roster), i, n, self._made[i], self._learners, self._limits, self._cluster.block_age_s
+            Luggage(self._roster), i, n, made, self._learners, self._limits, self._cluster.block_age_s, came
         )
         return RemoteProcess(name, place, lambda told: self._hear_actor(i, told))
 
@@ -242,9 +254,9 @@ class Remote:
                 self._learners[i] = self._new_learner(i, 0)
 
     def _new_learner(self, i: int, n: int) -> Any:
-        start = self._salvaged(i) if n else self._begun(i)
+        start = self._salvaged(i, n) if n else self._begun(i)
         options = {"num_cpus": self._cluster.learner_cpus, "num_gpus": self._cluster.learner_gpus}
-        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i, self._keep_replay)
+        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i, self._keep_replay, n)
 
     def _start_learner(self, name: str, i: int, n: int) -> RemoteProcess:
         if n or self._learners[i] is None:
@@ -259,68 +271,104 @@ class Remote:
 
     # ---- a learner's successor
 
-    def _salvaged(self, i: int) -> Start | None:
+    def _salvaged(self, i: int, n: int) -> Start | None:
         """What is left of a learner that died: the state that came home last, and what the actors know."""
         self._look_surely()
         roster, handles = self._roster, self.handles
-        agents, names = agents_of(roster, i), self._names(i)
-        held: dict[str, dict[str, Any]] = {}
-        for k in roster.processes[i]:
-            vault = handles.vaults[k].subscriber()
-            if not vault.refresh():
-                return self._begun(i)  # it died before anything came home
-            states = vault.weights.reshape(len(roster.stacks[k]), -1)
-            for place, agent in enumerate(roster.stacks[k]):
-                part = roster.parts[agent]
-                arrays = {name: np.array(vault[name][place]) for name in ("counters", "reader", "steps", "stage")}
-                random = np.array(vault["random"][place, : part.sizes.random])
-                held[part.name] = {**arrays, "random": random, "state": states[place].copy()}
-        rows = self._kept_rows(names, held)
-        lost, steps = [], []
-        for agent in agents:
-            replay: Any = handles.replays[agent]
-            stored = int(np.minimum(replay.table[:, 1], replay.spec.lane_capacity).sum())
-            if rows:
-                stored = max(0, int(replay.table[:, 1].sum()) - sum(_heads(rows[roster.parts[agent].name])))
-            total = handles.steps(agent)
-            lost.append((int(handles.board.rows[agent, 0]) + stored, int(handles.board.rows[agent, 1])))
-            steps.append(total)
-            held[roster.parts[agent].name]["steps"] = np.array(total)
-            replay.table[...] = 0
-            handles.steps_before[agent] = total
-        version = max(self._newest[agent] for agent in agents) + 1
-        checkpoint = Checkpoint(max(steps), held, {}, rows)
-        return Start(checkpoint, version, tuple(steps), tuple(lost))
+        agents = agents_of(roster, i)
+        with self._lock:
+            self._learner_numbers[i], self._kept_at[i] = n, 0.0
+            self._editions[i] = [None if known is None else 0 for known in self._editions[i]]
+            if not self._is_kept(i):
+                return self._begun(i)  # it died before anything came home, and nobody has acted
+            held = {name: arrays for k in roster.processes[i] for name, arrays in self._held(k).items()}
+            rows = self._kept_rows(self._names(i))
+            for agent in agents:
+                name = roster.parts[agent].name
+                self._give_up(agent, rows.get(name, {}))
+                held[name]["steps"] = np.array(handles.steps(agent))
+                if name in rows:  # rows that were forgotten stay so, and new ones are none of them
+                    heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
+                    places = held[name]["reader"][-2 * roster.lanes :].reshape(-1, 2)
+                    np.minimum(places, heads[:, None], out=places)
+            newest = max(self._newest[i], *(self._vaults[k][1].newest for k in roster.processes[i]))
+            league = {} if handles.league is None else handles.league.dump()
+            checkpoint = Checkpoint(max(map(handles.steps, agents)), held, {}, rows, league)
+            after = After(
+                version=newest + 1,
+                steps=list(map(handles.steps, agents)),
+                gone=handles.gone[agents],
+                counts=[(int(lost), int(refused)) for lost, refused in handles.board.rows[agents, :2]],
+                incarnations=self._incarnations[i],
+                rounds=handles.board.rounds[:, 0].copy(),
+            )
+        return Start(checkpoint, after)
 
-    def _kept_rows(self, names: Sequence[str], held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The replays of the newest checkpoint, if they are kept there, with the readers' places in them."""
+    def _is_kept(self, i: int) -> bool:
+        """Whether a state of all agents of a learner process is here."""
+        return all(self._vaults[k][1].newest for k in self._roster.processes[i])
+
+    def _held(self, stack: int) -> dict[str, dict[str, Any]]:
+        """What the vault of a stack holds, by agent, as a checkpoint has it."""
+        vault = self.handles.vaults[stack].subscriber()
+        vault.take(timeout_s=10.0)
+        agents = self._roster.stacks[stack]
+        states, held = vault.weights.reshape(len(agents), -1), {}
+        for place, agent in enumerate(agents):
+            part = self._roster.parts[agent]
+            arrays = {name: np.array(vault[name][place]) for name in ("counters", "reader", "steps", "stage")}
+            random = np.array(vault["random"][place, : part.sizes.random])
+            held[part.name] = {**arrays, "random": random, "state": states[place].copy()}
+        return held
+
+    def _kept_rows(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The replays of the newest checkpoint, if they are kept there."""
         if not self._keep_replay or self._directory is None or not self._directory.steps():
             return {}
-        newest = self._directory.load()
-        if not set(names) <= set(newest.replay):
-            return {}
-        for name in names:
-            held[name]["reader"] = newest.agents[name]["reader"]
-        return {name: newest.replay[name] for name in names}
+        kept = self._directory.load().replay
+        once = {part.name for part in self._roster.parts if part.settings.once}  # theirs belong to another state
+        return {
+            name: {f"lane{lane}": kept[name][f"lane{lane}"] for lane in range(self._roster.lanes)}
+            for name in names
+            if name in kept and name not in once
+        }
+
+    def _give_up(self, agent: int, kept: dict[str, Any]) -> None:
+        """Count what a replay loses with its learner, beyond the lanes that were kept, and its steps as done."""
+        handles, replay = self.handles, self.handles.replays[agent]
+        before = handles.steps_before[agent] - int(handles.gone[agent].sum())
+        for lane in range(self._roster.lanes):
+            was = replay.words(lane)
+            done = int(handles.gone[agent, lane]) + was.steps
+            now = words_of(kept[f"lane{lane}"]) if kept else LaneWords._make([0] * len(was))
+            handles.board.rows[agent, 0] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
+            replay.table[lane] = now  # type: ignore[attr-defined]
+            handles.gone[agent, lane] = max(done - now.steps, 0)
+        handles.steps_before[agent] = before + int(handles.gone[agent].sum())
 
     def _look_surely(self) -> None:
         """At all actors that live: versions and steps that the dead learner told them and nobody else."""
+        looks: dict[Any, int] = {}
         for i in range(self._roster.actors):
             process = self._places.get(f"actor-{i}")
-            if process is None or process.exit is not None:
-                continue
-            with contextlib.suppress(
-                self._ray.exceptions.RayError
-            ):  # it died too, or cannot be reached: not waited for
-                told = self._ray.get(process.place.look.remote(False, None), timeout=10.0)
-                self._hear_actor(i, told, steps=True)
+            if process is not None and process.exit is None:
+                looks[process.place.look.remote(False, None)] = i
+        ready, _ = self._ray.wait(list(looks), num_returns=len(looks), timeout=_SURELY_S) if looks else ([], [])
+        for ref in ready:
+            with contextlib.suppress(self._ray.exceptions.RayError):  # it died too
+                self._hear_actor(looks[ref], self._ray.get(ref))
 
     def _fetch(self, agent: int, lane: int) -> Any:
         if agent in self._brought:
             return self._brought[agent][lane]
         process = next(i for i in range(len(self._learners)) if agent in agents_of(self._roster, i))
         call = self._learners[process].dump.remote(agent, lane)
-        return self._ray.get(call, timeout=self._limits.hang_s)
+        try:
+            return self._ray.get(call, timeout=self._limits.hang_s)
+        except self._ray.exceptions.RayError as error:
+            raise NotReadyError(
+                f"the replay of {self._roster.parts[agent].name} could not be fetched from learner-{process}: {error}"
+            ) from error
 
     # ---- looking
 
@@ -358,59 +406,70 @@ class Remote:
             self._looks[ref] = name, lambda told: self._hear_actor(i, told)
             return
         vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
-        if vaults:
-            self._kept_at[i] = time.monotonic()
-        ref = process.place.look.remote(stop, self._editions[i], vaults)
+        over = np.flatnonzero(self.handles.board.rounds[:, 0] == FINISHED).tolist()
+        ref = process.place.look.remote(stop, self._editions[i], vaults, self._is_kept(i), over)
         self._looks[ref] = name, lambda told: self._hear_learner(i, told)
 
-    def _hear_actor(self, i: int, told: ActorTold, steps: bool = False) -> None:
-        board, lanes = self.handles.board, self._roster.lanes_of(i)
+    def _hear_actor(self, i: int, told: ActorTold) -> None:
+        handles, board, lanes = self.handles, self.handles.board, self._roster.lanes_of(i)
         with self._lock:
+            if told.number != self._actor_numbers[i]:
+                return
             board.alive[i] = told.alive
             board.alive[i, 0] = time.monotonic() - told.age_s
             board.rounds[i, 0] = told.round
             board.episodes[i] = told.episodes
-            self._made[i] = list(told.made)
-            self._newest = list(map(max, self._newest, told.versions))
-            if steps:
-                replays: Sequence[Any] = self.handles.replays
-                for replay, words in zip(replays, told.words, strict=True):
-                    newer = words[:, 1] > replay.table[lanes, 1]
-                    replay.table[np.array(lanes)[newer]] = words[newer]
+            handles.nodes[i] = told.node
+            self._made[i], self._came[i] = told.made, told.came
+            self._newest = list(map(max, self._newest, told.newest))
+            for process, number in enumerate(told.heard):
+                if number == self._learner_numbers[process]:
+                    for agent in agents_of(self._roster, process):
+                        _bring_up_to_date(handles.replays[agent], lanes, told.words[agent])
 
     def _hear_learner(self, i: int, told: LearnerTold) -> None:
         handles, board, roster = self.handles, self.handles.board, self._roster
         agents, stacks, row = agents_of(roster, i), list(roster.processes[i]), roster.actors + i
         with self._lock:
+            if told.number != self._learner_numbers[i]:
+                return
             board.alive[row] = told.alive
             board.alive[row, 0] = time.monotonic() - told.age_s
             board.learned[stacks] = told.learned
             board.metrics[agents] = told.metrics
             board._names[agents] = told.names
             board.rows[agents] = told.rows
+            handles.nodes[row] = told.node
+            self._incarnations[i] = told.incarnations
+            self._newest[i] = max(self._newest[i], told.newest)
             for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
-                replay: Any = handles.replays[agent]
-                replay.table[...] = words
+                _bring_up_to_date(handles.replays[agent], range(roster.lanes), words)
                 handles.steps_before[agent] = before
             for k, updates in zip(stacks, told.updates_before, strict=True):
                 handles.updates_before[k] = updates
             self._brought |= told.replays
-            if told.policies is not None:
-                unpack(told.policies, [self._publishers[agent] for agent in agents])
-                self._editions[i] = told.edition
+            for which, (number, flat) in enumerate(told.editions):
+                if flat is not None:
+                    unpack(flat, self._publishers[i][which])
+                    self._editions[i][which] = number
             if told.vaults is not None:
                 unpack(told.vaults, [self._vaults[k] for k in stacks])
+                self._kept_at[i] = time.monotonic()
+            if told.results is not None and handles.league is not None:
+                handles.league.results[...] = told.results
 
 
-def _heads(lanes: dict[str, Any]) -> list[int]:
-    return [words_of(memory).head for memory in lanes.values()]
+def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:
+    """What is known of some lanes, where this is not older."""
+    newer = words[:, 1] >= replay.table[lanes, 1]
+    replay.table[np.array(lanes)[newer]] = words[newer]
 
 
 def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
     """What a checkpoint holds of some agents."""
     agents = {name: checkpoint.agents[name] for name in names}
     replay = {name: lanes for name, lanes in checkpoint.replay.items() if name in agents}
-    return Checkpoint(checkpoint.step, agents, {}, replay)
+    return Checkpoint(checkpoint.step, agents, {}, replay, checkpoint.league)
 
 
 def grouped(ray: Any, place: type) -> type:

@@ -3,6 +3,9 @@
 A *host*, one Ray actor for each worker, starts the child as it would be started here and passes on what it says, as
 bytes; here two threads pass on what it is told. So whoever has workers need not know where they are: they have a child
 that may end and a connection. Isolation and limits hold on every node, since the child is an ordinary one.
+
+The sweeps of a plan are native code on arrays, and need no process of their own: one Ray actor on each node holds that
+node's part of them, and sweeps it on threads.
 """
 
 from __future__ import annotations
@@ -11,17 +14,23 @@ import contextlib
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from motet._cluster_run import RemoteProcess, grouped
 from motet._process import Child, context
 from motet._workers import Workers, work
 from motet.cluster import Cluster, Luggage, connected
-from motet.errors import ChildError
+from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
+from motet.plan._sweeps import Part, sweeping
+from motet.plan._workers import Hands
 
-__all__ = ["ClusterWorkers", "Host", "cluster_hands", "start_there"]
+__all__ = ["ClusterWorkers", "Host", "OtherNodes", "SweepPlace", "cluster_hands", "start_there"]
 
 _TAKE_S = 1.0  # how long a host waits for its child to say something before it says so
 
@@ -95,11 +104,138 @@ def start_there(
 
 
 @contextlib.contextmanager
-def cluster_hands(count: int | None, cluster: Cluster) -> Iterator[tuple[int, Callable[..., Any]]]:
-    """How many workers a plan may have on a cluster, by default one for each of its cores; and what starts one."""
+def cluster_hands(count: int | None, cluster: Cluster) -> Iterator[Hands]:
+    """Workers for a plan on a cluster, by default one for each of its cores, and its other nodes, for sweeps."""
     with connected(cluster, (count or 0) * cluster.actor_cpus) as ray:
         cores = int(ray.cluster_resources().get("CPU", 1.0) / (cluster.actor_cpus or 1.0))
-        yield count or max(cores, 1), functools.partial(start_there, ray, cluster)
+        team = count or max(cores, 1)
+        yield Hands(team, functools.partial(start_there, ray, cluster), OtherNodes(ray, team))
+
+
+class SweepPlace:
+    """A node's part of the arrays of a plan. What it is told comes as references, to be fetched here.
+
+    Args:
+        threads: that sweep it.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._stack = contextlib.ExitStack()
+        self._threads = self._stack.enter_context(sweeping(threads))
+        self._arrays: dict[str, Any] = {}
+        self._run: Callable[[int, int], Any] = lambda first, last: None
+        self._writes: tuple[str, ...] = ()
+
+    def load(self, sent: list[Any]) -> float:
+        """Fetch the part; returns how many seconds that took."""
+        import ray
+
+        began = time.perf_counter()
+        part: Part = ray.get(sent[0])
+        took = time.perf_counter() - began
+        self._arrays, self._writes = part.arrays(), part.writes
+        self._run = part.make(self._arrays)
+        return took
+
+    def sweep(self, first: int, last: int, told: list[Any]) -> tuple[list[Any], dict[str, NDArray[Any]]]:
+        """Take in what others found, and sweep some states; returns what the parts returned, and their rows."""
+        import ray
+
+        for name, (begin, rows) in ray.get(told[0]).items():
+            self._arrays[name][begin : begin + len(rows)] = rows
+        found = self._threads(first, last, self._run)
+        return found, {name: self._arrays[name][first:last] for name in self._writes}
+
+
+class OtherNodes:
+    """The nodes of a cluster but for the one that this process is on, as those who sweep (``plan._sweeps.Elsewhere``).
+
+    Args:
+        ray: the module, connected.
+        count: threads on all nodes at most.
+    """
+
+    def __init__(self, ray: Any, count: int) -> None:
+        self._ray, self._kind = ray, ray.remote(SweepPlace)
+        own = ray.get_runtime_context().get_node_id()
+        nodes = self._alive()
+        left = count - nodes.pop(own, 0)
+        self.rooms: list[int] = []
+        self._nodes: list[str] = []
+        for node, cores in sorted(nodes.items(), key=lambda pair: (-pair[1], pair[0])):
+            if min(cores, left) > 0:
+                self._nodes.append(node)
+                self.rooms.append(min(cores, left))
+                left -= cores
+        self._own = own
+
+    def _alive(self) -> dict[str, int]:
+        """Cores by node."""
+        return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]}
+
+    def sweeper(self, place: int, part: Callable[[], Part]) -> NodeSweeper | None:
+        """Send a part to the node at a place, or to one that nobody had if that is gone; None if there is no other."""
+        alive = self._alive()
+        if self._nodes[place] not in alive:
+            fresh = [node for node in sorted(alive) if node not in (*self._nodes, self._own) and alive[node] > 0]
+            if not fresh:
+                return None
+            self._nodes[place] = fresh[0]
+        node = self._nodes[place]
+        there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        threads = min(self.rooms[place], alive[node])
+        actor = self._kind.options(num_cpus=threads, scheduling_strategy=there).remote(threads)
+        return NodeSweeper(self._ray, actor, f"the node {node[:8]}", part())
+
+    def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
+        """Rows for several nodes to be told; each fetches them once."""
+        return self._ray.put(news)
+
+
+class NodeSweeper:
+    """One node that has, or soon will have, a part (``plan._sweeps.Sweeper``)."""
+
+    def __init__(self, ray: Any, actor: Any, name: str, part: Part) -> None:
+        self._ray, self._actor, self._name = ray, actor, name
+        self._bytes, self._sent = part.nbytes, ray.put(part)
+        self._loading, self._bytes_s = actor.load.remote([self._sent]), 0.0
+        self._asked: Any = None
+        self._at = ""
+
+    def up(self) -> float | None:
+        """Bytes a second that came there with its part; None while it is on its way."""
+        if self._sent is not None:
+            if not self._ray.wait([self._loading], timeout=0)[0]:
+                return None
+            self._bytes_s = self._bytes / max(self._get(self._loading, 60.0), 1e-9)
+            self._sent = None  # nobody needs it in the object store any more
+        return self._bytes_s
+
+    def ask(self, first: int, last: int, news: Any) -> None:
+        """Have it sweep some of its states."""
+        self._at = f" at the states {first} to {last - 1}"
+        self._asked = self._actor.sweep.remote(first, last, [news])
+
+    def answer(self, timeout_s: float) -> tuple[list[Any], dict[str, NDArray[Any]]]:
+        """What the parts returned, and the rows that were written."""
+        found: tuple[list[Any], dict[str, NDArray[np.generic]]] = self._get(self._asked, timeout_s)
+        return found
+
+    def _get(self, call: Any, timeout_s: float) -> Any:
+        lost = self._ray.exceptions
+        try:
+            return self._ray.get(call, timeout=timeout_s)
+        except lost.RayTaskError:
+            raise  # a mistake there: it comes home as it is
+        except lost.GetTimeoutError as error:
+            raise WaitTimeoutError(f"{self._name} did not answer within {timeout_s:.0f} s{self._at}") from error
+        except lost.RayError as error:
+            reason = str(error).partition("\n")[0]
+            raise WorkerLostError(f"{self._name} was lost{self._at}, time and again: {reason}") from error
+
+    def close(self) -> None:
+        """End it."""
+        self._ray.kill(self._actor)
 
 
 class ClusterWorkers(Workers):
@@ -116,6 +252,12 @@ class ClusterWorkers(Workers):
         self._stack = contextlib.ExitStack()
         self._ray = self._stack.enter_context(connected(cluster, jobs * cluster.actor_cpus))
         try:
+            cores = self._ray.cluster_resources().get("CPU", 0.0)
+            if jobs * cluster.actor_cpus > cores:
+                raise SettingError(
+                    f"jobs: given {jobs}, which take {jobs * cluster.actor_cpus:g} cores; the cluster has {cores:g}: "
+                    "take fewer of them, or smaller shares (actor_cpus)"
+                )
             super().__init__(jobs, hang_s)
         except BaseException:
             self._stack.close()

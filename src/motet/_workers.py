@@ -3,7 +3,8 @@
 Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
 A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
 are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
-is killed gets a successor, which plays its episodes again.
+is killed gets a successor, and its episodes are played again by whoever is free: where a whole machine died, and there
+is no room for a successor any more, the others go on.
 
 Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
 calls ``evaluate``.
@@ -34,7 +35,7 @@ __all__ = ["Judge", "Workers"]
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
 _BEAT_S = 1.0
 _START_S = 120.0
-_DEATHS = 3  # of one worker by signals; then the episode it plays is to blame
+_DEATHS = 3  # of players by signals, in one episode or before one; then it is to blame
 
 
 def work(connection: Connection) -> None:
@@ -83,10 +84,17 @@ class _Worker:
     """Greetings that are still to come."""
     heard: float = field(default_factory=time.monotonic)
     turn: int = 0
-    deaths: int = 0
-    """Since an episode was last finished."""
     busy: bool = False
     """It still plays what nobody waits for any more."""
+    late: bool = False
+    """It has not begun for so long that this was said."""
+
+    @property
+    def doing(self) -> str:
+        """What it is at, for people."""
+        if self.tasks:
+            return f"while it played episode {self.tasks[0].number} (last seen in turn {self.turn})"
+        return "while it got ready" if self.ready else "between two episodes"
 
 
 class Workers:
@@ -103,6 +111,9 @@ class Workers:
         self._workers: list[_Worker] = []
         self._plan: Plan | None = None
         self._say: Callable[[str], None] = lambda line: None
+        self._waiting: list[int] = []  # a heap: places in the tasks
+        self._first = 0  # the number of the first task; they are numbered one after the other
+        self._deaths: Counter[str] = Counter()  # by what was being done
         try:
             for number in range(jobs):
                 self._workers.append(_Worker(*self._start(number), number, ready=1))
@@ -151,12 +162,12 @@ class Workers:
             if worker.busy:
                 self._replace(worker)
         self._limit_s = max(self._hang_s, plan.patience_s)
+        self._waiting, self._first = list(range(len(tasks))), tasks[0].number
+        self._deaths.clear()
         used = self._workers[:jobs]
         for worker in used:
             worker.ready += 1
             self._send(worker, "plan", Portable(plan))
-        waiting = list(range(len(tasks)))  # a heap: places in tasks
-        first = tasks[0].number  # they are numbered one after the other
         arrived: dict[int, Played] = {}
         following = 0
         horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
@@ -164,11 +175,11 @@ class Workers:
             while following < len(tasks):
                 if stop.is_set():
                     return
-                self._hand_out(used, tasks, waiting, following + horizon, judge)
+                self._hand_out(used, tasks, following + horizon, judge)
                 for played in self._listen(used):
-                    arrived[played.number - first] = played
+                    arrived[played.number - self._first] = played
                 while following in arrived:
-                    self._discard(arrived, tasks, waiting, judge)
+                    self._discard(arrived, tasks, judge)
                     if following not in arrived:
                         break
                     played = arrived.pop(following)
@@ -179,11 +190,11 @@ class Workers:
             for worker in used:
                 worker.busy = bool(worker.tasks or worker.ready)
 
-    def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], waiting: list[int], judge: Judge) -> None:
+    def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Judge) -> None:
         """What was played with somebody who is out by now is to be played again."""
         for place in [place for place, played in arrived.items() if played.out != judge.out_of(tasks[place])]:
             del arrived[place]
-            heapq.heappush(waiting, place)
+            heapq.heappush(self._waiting, place)
 
     def _replace(self, worker: _Worker) -> None:
         """Put a fresh process in a worker's place."""
@@ -191,14 +202,13 @@ class Workers:
         worker.child.close()
         worker.pipe.close()
         worker.child, worker.pipe = self._start(worker.number)
-        worker.tasks, worker.ready, worker.busy, worker.heard = [], 1, False, time.monotonic()
+        worker.tasks, worker.ready, worker.busy, worker.late, worker.heard = [], 1, False, False, time.monotonic()
 
-    def _hand_out(
-        self, used: Sequence[_Worker], tasks: Sequence[Task], waiting: list[int], end: int, judge: Judge
-    ) -> None:
+    def _hand_out(self, used: Sequence[_Worker], tasks: Sequence[Task], end: int, judge: Judge) -> None:
+        waiting = self._waiting
         for at_hand in range(_AHEAD):
             for worker in used:
-                if len(worker.tasks) == at_hand and waiting and waiting[0] < end:
+                if not worker.ready and len(worker.tasks) == at_hand and waiting and waiting[0] < end:
                     task = tasks[heapq.heappop(waiting)]
                     task = replace(task, out=judge.out_of(task))
                     if not worker.tasks:
@@ -229,38 +239,45 @@ class Workers:
                 worker.heard = time.monotonic()
                 if kind == "played":
                     worker.tasks.pop(0)
-                    worker.deaths = 0
                     found.append(value)
                 elif kind == "failed":
                     raise getattr(motet.errors, value[0])(value[1])
                 elif kind == "raised":
-                    raise ChildError(f"{worker.child.name} raised {_doing(worker)}\n\n{value}")
+                    raise ChildError(f"{worker.child.name} raised {worker.doing}\n\n{value}")
                 elif kind == "ready":
                     worker.ready -= 1
                 else:
                     worker.turn = value
             if worker.child.exit is not None:
                 self._bury(worker)
+        self._look_for_hung(used)
+        return found
+
+    def _look_for_hung(self, used: Sequence[_Worker]) -> None:
         now = time.monotonic()
         for worker in used:
             limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s
-            if (worker.tasks or worker.ready) and now - worker.heard > limit:
+            if not (worker.tasks or worker.ready) or now - worker.heard <= limit:
+                continue
+            if not worker.ready or all(other.ready for other in used):
                 self._hung(worker, limit)
-        return found
+            if not worker.late:  # it has no episode that anybody waits for
+                worker.late = True
+                self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
     def _bury(self, worker: _Worker) -> None:
         """A worker died. One that was killed gets a successor; one that ended by itself had a reason."""
         worker.child.join(5.0)
-        text, end = worker.child.traceback(), f"{worker.child.describe_end()} {_doing(worker)}"
-        worker.deaths += 1
-        if not text and (worker.child.exit or 0) < 0 and worker.deaths < _DEATHS:
-            self._say(f"{end}; its successor plays it again")
-            tasks, deaths = worker.tasks, worker.deaths
+        text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
+        blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
+        self._deaths[blamed] += 1
+        if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
+            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}its successor is started")
+            for task in worker.tasks:
+                heapq.heappush(self._waiting, task.number - self._first)
             self._replace(worker)
-            worker.tasks, worker.deaths, worker.ready = tasks, deaths, 2
+            worker.ready = 2
             self._send(worker, "plan", Portable(self._plan))
-            for task in tasks:
-                self._send(worker, "play", task)
             return
         hint = "; give policies processes of their own (isolate), to see which one did it"
         raise ChildError(f"{end}\n\n{text}" if text else end + hint)
@@ -270,15 +287,9 @@ class Workers:
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
         raise WaitTimeoutError(
-            f"{worker.child.name} showed no sign of life for {limit:g} s {_doing(worker)}: the world or a policy in "
+            f"{worker.child.name} showed no sign of life for {limit:g} s {worker.doing}: the world or a policy in "
             "the same process hangs; give policies processes of their own (isolate) to have them interrupted"
         )
-
-
-def _doing(worker: _Worker) -> str:
-    if not worker.tasks:
-        return "while it got ready"
-    return f"while it played episode {worker.tasks[0].number} (last seen in turn {worker.turn})"
 
 
 class Judge:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from motet.errors import SettingError
-from motet.plan import best_response, enumerate_states, induction, regret, solve
+from motet.plan import _sweeps, best_response, enumerate_states, induction, regret, solve
 from motet.plan._picture import solution_picture
 from motet.worlds.rooms import Rooms
 from motet.worlds.small_hunt import SmallHunt
@@ -102,9 +102,9 @@ def test_any_number_of_workers_gives_the_same_bits(workers, monkeypatch):
     graph = enumerate_states(Rooms("passage", horizon=4), rewards=True)
     monkeypatch.setattr(induction, "_FEW_ENTRIES", 1)
     parts = []
-    submit = induction.ThreadPoolExecutor.submit
+    submit = _sweeps.ThreadPoolExecutor.submit
     monkeypatch.setattr(
-        induction.ThreadPoolExecutor,
+        _sweeps.ThreadPoolExecutor,
         "submit",
         lambda self, run, first, last: parts.append(last) or submit(self, run, first, last),
     )

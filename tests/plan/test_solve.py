@@ -7,7 +7,7 @@ import pytest
 from small_models import Among, Layered, Parity
 
 from motet.errors import ModelError, NotReadyError, SettingError
-from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, induction, solve
+from motet.plan import Graph, Humans, Robot, Solution, _sweeps, enumerate_states, solve
 from motet.worlds.rooms import Rooms
 
 
@@ -29,13 +29,13 @@ def assert_same(one, other):
 def test_any_number_of_workers_gives_the_same_bits(passage, workers, dtype, monkeypatch):
     _, graph, goals = passage
     parts = []
-    submit = induction.ThreadPoolExecutor.submit
+    submit = _sweeps.ThreadPoolExecutor.submit
 
     def counted(self, run, first, last):
         parts.append((first, last))
         return submit(self, run, first, last)
 
-    monkeypatch.setattr(induction.ThreadPoolExecutor, "submit", counted)
+    monkeypatch.setattr(_sweeps.ThreadPoolExecutor, "submit", counted)
     alone = solve(graph, goals, workers=1, dtype=dtype)
     assert not parts
     assert_same(alone, solve(graph, goals, workers=workers, dtype=dtype))

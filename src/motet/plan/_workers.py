@@ -16,12 +16,13 @@ import pickle
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -29,7 +30,10 @@ from motet._process import Child, check_main_guard, context
 from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError, WorkerLostError
 
-__all__ = ["Hands", "WorkerTraceback", "hands", "usable_cores", "work_through"]
+if TYPE_CHECKING:
+    from motet.plan._sweeps import Elsewhere
+
+__all__ = ["DEATHS", "Hands", "WorkerTraceback", "hands", "usable_cores", "work_through"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
@@ -43,6 +47,8 @@ GAIN = 1.25
 """Workers are started if they are expected to make it this much faster."""
 TICK_S = 0.2
 """How often the caller is told how far it is."""
+DEATHS = 3
+"""What was lost with a worker elsewhere is done again, until so many were lost over it."""
 
 Work = Callable[[Sequence[Any]], Any]
 Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Connection]]
@@ -51,10 +57,13 @@ Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Conne
 
 @dataclass(frozen=True)
 class Hands:
-    """Workers that are somewhere else."""
+    """Workers: how many, and who starts them; where other machines do, a lost one is no reason to end."""
 
     count: int
     start: Starter
+    elsewhere: Elsewhere | None = None
+    """Other machines, where somebody may be lost with all that runs there. Here workers are killed for want of memory,
+    which would happen again."""
 
 
 def usable_cores() -> int:
@@ -76,8 +85,8 @@ def hands(workers: int | None, engine: str, cluster: Cluster | None) -> Iterator
         return
     from motet._cluster_tasks import cluster_hands
 
-    with cluster_hands(workers, cluster or Cluster()) as (count, start):
-        yield Hands(count, start)
+    with cluster_hands(workers, cluster or Cluster()) as team:
+        yield team
 
 
 def _start_here(name: str, target: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, Connection]:
@@ -160,14 +169,20 @@ class _Job:
         under_way = self.sent > self.done
         crew = self.crew
         enough = under_way or at_hand * self.cost.work >= ALONE_S
-        if crew is not None and crew.idle() and at_hand and enough:
-            end = self.sent + self.part(at_hand, crew.size())
-            crew.send(self.sent, self.items[self.sent : end])
-            self.sent = end
+        if crew is not None and crew.idle() and (crew.again or (at_hand and enough)):
+            if crew.again:
+                first, count = crew.again.pop(0)
+            else:
+                first, count = self.sent, self.part(at_hand, crew.size())
+            crew.send(first, self.items[first : first + count])
+            self.sent = max(self.sent, first + count)
         elif not under_way:
             self.work_alone(at_hand)
         elif self.done in self.came:  # only now: whoever is idle has got something to do before
             self.take_in(*self.came.pop(self.done))
+        elif crew is not None and crew.again and not crew.any_up():
+            first, count = crew.again.pop(0)
+            self.came[first] = count, _answer(self.work, self.items[first : first + count])
         elif crew is not None:
             for first, count, data in crew.receive(TICK_S):
                 self.came[first] = (count, data)
@@ -251,19 +266,22 @@ class _Crew:
     work: Work
     team: Hands
     workers: list[_Worker] = field(default_factory=list)
+    again: list[tuple[int, int]] = field(default_factory=list)
+    """What lost workers had: first item and how many."""
     failure: BaseException | None = None
     closed: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        function = _portable(self.work, "the model, a goal or a belief")
+        self._function = _portable(self.work, "the model, a goal or a belief")
+        self._deaths: Counter[Any] = Counter()
         # Not a daemon: a program that ends while a child is being started waits for it, so that it can be ended too.
-        threading.Thread(target=self._start, args=(function,), name="plan-starter").start()
+        threading.Thread(target=self._start, name="plan-starter").start()
 
-    def _start(self, function: bytes) -> None:
+    def _start(self) -> None:
         try:
             for number in range(self.team.count):
-                child, here = self.team.start(f"plan-worker-{number}", _serve, (function,))
+                child, here = self.team.start(f"plan-worker-{number}", _serve, (self._function,))
                 with self._lock:
                     if not self.closed:
                         self.workers.append(_Worker(child, here))
@@ -278,6 +296,9 @@ class _Crew:
     def size(self) -> int:
         return max(1, sum(worker.up for worker in self.workers))
 
+    def any_up(self) -> bool:
+        return any(worker.up for worker in self.workers)
+
     def idle(self) -> bool:
         """Whether some worker could begin a part."""
         if self.failure is not None:
@@ -291,8 +312,23 @@ class _Crew:
         try:
             return worker.line.poll(0) and bool(worker.line.recv_bytes())
         except (EOFError, OSError) as error:
-            worker.child.join(5.0)
+            self._lose(worker, error)
+            return False
+
+    def _lose(self, worker: _Worker, error: Exception) -> None:
+        """A worker is gone: that ends the job, unless it was elsewhere; then somebody does again what it had."""
+        worker.child.join(5.0)
+        at = worker.busy_with
+        self._deaths[at or worker.child.name] += 1
+        enough = self._deaths[at or worker.child.name] >= DEATHS
+        if self.team.elsewhere is None or worker.child.traceback() or enough:
             raise _lost(worker) from error
+        if at is not None:
+            self.again.append(at)
+        worker.child.close()
+        worker.line.close()
+        worker.child, worker.line = self.team.start(worker.child.name, _serve, (self._function,))
+        worker.busy_with, worker.up = None, False
 
     def send(self, first: int, part: list[Any]) -> None:
         """Give a part to an idle worker. It is reading, so this does not wait."""
@@ -301,10 +337,10 @@ class _Crew:
         try:
             worker.line.send_bytes(cloudpickle.dumps(part))
         except OSError as error:
-            raise _lost(worker) from error
+            self._lose(worker, error)
 
     def receive(self, timeout_s: float) -> list[tuple[int, int, bytes]]:
-        """What has come back: first item, how many, answer; after ``timeout_s`` perhaps nothing. Death is an error."""
+        """What has come back: first item, how many, answer; after ``timeout_s`` perhaps nothing."""
         busy = {worker.line: worker for worker in self.workers if worker.busy_with is not None}
         deaths = [worker.child.sentinel for worker in busy.values()]
         coming = [worker.line for worker in self.workers if not worker.up]
@@ -320,8 +356,7 @@ class _Crew:
                     raise EOFError
                 came.append((first, count, line.recv_bytes()))
             except (EOFError, OSError) as error:
-                worker.child.join(5.0)
-                raise _lost(worker) from error
+                self._lose(worker, error)
             worker.busy_with = None
         return came
 
@@ -385,10 +420,16 @@ def _serve(function: bytes, line: Connection) -> None:
             part = pickle.loads(line.recv_bytes())  # noqa: S301 - from the caller
         except EOFError:
             return
-        began = time.perf_counter()
-        answer: Any
-        try:
-            answer = work(part)
-        except ModelError as error:
-            answer = _Raised(str(error), "".join(traceback.format_exception(error)))
-        line.send_bytes(cloudpickle.dumps((time.perf_counter() - began, answer)))
+        line.send_bytes(_answer(work, part))
+
+
+def _answer(work: Work, part: Sequence[Any]) -> bytes:
+    """How long it took, and what came of it."""
+    began = time.perf_counter()
+    answer: Any
+    try:
+        answer = work(part)
+    except ModelError as error:
+        answer = _Raised(str(error), "".join(traceback.format_exception(error)))
+    data: bytes = cloudpickle.dumps((time.perf_counter() - began, answer))
+    return data

@@ -34,7 +34,8 @@ from motet import _native
 from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError
 from motet.plan._goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
-from motet.plan._workers import hands
+from motet.plan._sweeps import Backup, Run
+from motet.plan._workers import Hands, hands
 from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
@@ -129,8 +130,8 @@ def solve(
         workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
             same, bit for bit, for any number.
         progress: is told now and then how far it is.
-        engine: where goals and beliefs in Python are asked: on this machine, or on a Ray cluster. The backups
-            themselves are threads here, over arrays that need not travel.
+        engine: where goals and beliefs in Python are asked, and states are solved: on this machine, or on the nodes of
+            a Ray cluster too. The result is the same, bit for bit.
         cluster: which one; by default Ray starts on this machine.
 
     >>> from motet.plan import enumerate_states
@@ -151,21 +152,50 @@ def solve(
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
         beliefs = humans.believed_others_policy
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
-    _check_weights(graph, columns)
-    arrays = _shared(graph, columns, humans)
-    cells = (len(graph), columns.achieved.shape[1])
-    human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
-    human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
-    if asked is not None:
-        arrays["beliefs"] = asked
-    sweep = _native.HumanSweep({**arrays, **human})
-    backwards(graph, sweep.run, workers, "humans", progress)
-    arrays.pop("beliefs", None)
-    found = {"human_value": human["value"], "human_policy": human["policy"]}
-    if robot is not None:
-        found |= _solve_robot(graph, columns, robot, arrays, human, workers, progress)
+        _check_weights(graph, columns)
+        arrays = _shared(graph, columns, humans)
+        cells = (len(graph), columns.achieved.shape[1])
+        human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
+        human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
+        given = {} if asked is None else {"beliefs": asked}
+        backup = _backup(_run_humans, {**arrays, **given, **human}, ("beliefs",), ("payoff",), tuple(human))
+        backwards(graph, backup, team, "humans", progress)
+        del backup, given, asked
+        found = {"human_value": human["value"], "human_policy": human["policy"]}
+        if robot is not None:
+            found |= _solve_robot(graph, columns, robot, arrays, human, team, progress)
     names = [[goal_name(goal) for goal in own] for own in columns.goals]
     return Solution(graph, names, columns.achieved, columns.weights, found, [list(own) for own in columns.goals])
+
+
+def _run_humans(arrays: dict[str, Any]) -> Run:
+    return _native.HumanSweep(arrays).run
+
+
+def _run_robot(arrays: dict[str, Any]) -> Run:
+    return _native.RobotSweep(arrays).run
+
+
+def _backup(
+    make: Callable[[dict[str, Any]], Run],
+    arrays: dict[str, Any],
+    own: tuple[str, ...],
+    reads: tuple[str, ...],
+    writes: tuple[str, ...],
+) -> Backup:
+    """A backup over the transitions of a graph; ``own``: what it needs of its own states besides."""
+    states = len(arrays["dists"]) - 1
+    if not arrays["timed"]:  # with durations it is asked for later states
+        own = (*own, "achieved")
+    return Backup(
+        make=make,
+        arrays=arrays,
+        ends=("dists", "rows"),
+        transitions=tuple(name for name in ("successor", "probability", "duration") if name in arrays),
+        own=("joint", *(name for name in own if name in arrays and len(arrays[name]) == states)),
+        reads=reads,
+        writes=writes,
+    )
 
 
 def _solve_robot(
@@ -174,7 +204,7 @@ def _solve_robot(
     robot: Robot,
     arrays: dict[str, Any],
     human: dict[str, NDArray[Any]],
-    workers: int | None,
+    workers: int | Hands,
     progress: Callable[[Progress], None] | None,
 ) -> dict[str, NDArray[Any]]:
     states, profiles = len(graph), arrays["robots"]
@@ -197,8 +227,9 @@ def _solve_robot(
         "policy": human["policy"],
         "payoff": human["payoff"],  # what the humans' sweep left there is not needed any more
     }
-    sweep = _native.RobotSweep({**arrays, **settings, **out})
-    backwards(graph, sweep.run, workers, "robot", progress, lambda found: _check_faults(graph, found))
+    reads, writes = ("payoff", "robot_value"), ("payoff", *out)
+    backup = _backup(_run_robot, {**arrays, **settings, **out}, ("weights", "policy"), reads, writes)
+    backwards(graph, backup, workers, "robot", progress, lambda found: _check_faults(graph, found))
     out["attainment"] = out.pop("value")
     return out
 

@@ -1,8 +1,9 @@
-"""Solve backwards: levels over threads, and plain decision problems with rewards.
+"""Solve backwards: level by level, and plain decision problems with rewards.
 
 The native sweeps release the interpreter's lock and write the rows of their own states only, so a level is cut into
 parts, one for each thread, on the caller's own arrays: nothing is copied, nothing is started for a level, and the split
-cannot be seen in the result. Levels of few states are done by the caller.
+cannot be seen in the result. Levels of few states are done by the caller; large ones may be shared with other machines
+(`_sweeps`).
 
 ``best_response`` fixes all agents but one, which leaves a Markov decision problem, and solves that: over the levels of
 a graph, or step by step over a horizon where the graph has cycles.
@@ -10,62 +11,35 @@ a graph, or step by step over a horizon where the graph has cycles.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from motet import _native
+from motet.cluster import Cluster
 from motet.errors import SettingError
-from motet.plan._workers import usable_cores
+from motet.plan._sweeps import FEW, Backup, Run, spread, sweeping
+from motet.plan._workers import Hands, hands
 from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 
-__all__ = ["Response", "best_response", "others_first", "sweeping"]
+__all__ = ["Response", "backwards", "best_response", "others_first"]
 
-_FEW = 256  # states with goals, at some microseconds each, that are not worth waking a thread for
-_FEW_ENTRIES = 400_000  # the same for plain problems, at about a nanosecond each
-_Found = TypeVar("_Found")
-
-Parts = Callable[[int, int, Callable[[int, int], _Found]], list[_Found]]
-
-
-@contextmanager
-def sweeping(workers: int | None, few: int = _FEW) -> Iterator[Parts[Any]]:
-    """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads.
-
-    Fewer than ``few`` states are done by the caller. What the parts return is given back in their order.
-    """
-    count = usable_cores() if workers is None else workers
-    if count < 1:
-        raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
-    with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
-
-        def parts(first: int, last: int, run: Callable[[int, int], Any]) -> list[Any]:
-            if count == 1 or last - first < few:
-                return [run(first, last)]
-            cuts = [first + (last - first) * i // count for i in range(count + 1)]
-            others = [threads.submit(run, a, b) for a, b in itertools.pairwise(cuts[1:])]
-            return [run(cuts[0], cuts[1]), *(other.result() for other in others)]
-
-        yield parts
+_FEW_ENTRIES = 400_000  # of plain problems, at about a nanosecond each, that are not worth waking a thread for
 
 
 def backwards(
     graph: Graph,
-    run: Callable[[int, int], Any],
-    workers: int | None,
+    backup: Backup,
+    workers: int | Hands | None,
     phase: str,
     progress: Callable[[Progress], None] | None,
     check: Callable[[list[Any]], None] = lambda found: None,
-    few: int = _FEW,
+    few: int = FEW,
 ) -> None:
     """Run over all levels, the last one first; ``check`` sees what the parts of a level returned."""
     if graph.levels is None:
@@ -73,10 +47,11 @@ def backwards(
             "the graph has cycles, so it has no levels to go back over: use best_response with a horizon"
         )
     began = time.perf_counter()
-    with sweeping(workers, few) as parts:
-        levels = graph.levels.tolist()
-        for first, last in zip(levels[-2::-1], levels[:0:-1], strict=True):
-            check(parts(first, last, run))
+    ends = graph.levels.tolist()
+    levels = list(zip(ends[-2::-1], ends[:0:-1], strict=True))
+    with spread(backup, len(graph), levels, workers, few) as sweep:
+        for first, last in levels:
+            check(sweep(first, last))
             if progress is not None:
                 progress(Progress(phase, len(graph) - first, len(graph), time.perf_counter() - began))
 
@@ -121,44 +96,67 @@ class Response:
         """
         table = _checked_table(policy, self.graph, self.agent, "policy")
         value = np.zeros(len(self.graph))
-        sweep = self._problem.sweep
+        problem = self._problem
         if self.horizon is None:
-            run = functools.partial(_follow, sweep, value, value, table)
-            backwards(self.graph, run, workers, "evaluate", None, few=self._problem.few)
+            backwards(self.graph, problem.follow(value, table), workers, "evaluate", None, few=problem.few)
             return value
-        with sweeping(workers, self._problem.few) as parts:
-            for _ in range(self.horizon):
+        steps = [(0, len(value))] * self.horizon
+        with spread(problem.follow(value, table), len(value), steps, workers, problem.few) as sweep:
+            for first, last in steps:
                 next_value, value = value, np.zeros(len(self.graph))
-                parts(0, len(value), functools.partial(_follow, sweep, next_value, value, table))
+                sweep(first, last, source=next_value, to=value)
         return value
-
-
-def _follow(
-    sweep: _native.DecisionSweep,
-    source: NDArray[np.float64],
-    to: NDArray[np.float64],
-    table: NDArray[np.float64],
-    first: int,
-    last: int,
-) -> None:
-    sweep.follow(first, last, source, to, table)
 
 
 @dataclass(eq=False)
 class _Problem:
     """One agent's decision problem: for each state and action, expected reward and weighted successors."""
 
-    states: int
+    actions: int
+    gamma: float
+    terminal: NDArray[np.uint8]  # [states]
     rows: NDArray[np.int64]  # [states * actions + 1]
     successor: NDArray[np.int32]
     weight: NDArray[np.float64]
     earned: NDArray[np.float64]  # [states * actions]
-    sweep: _native.DecisionSweep
 
     @property
     def few(self) -> int:
         """How many states the caller does alone."""
-        return _FEW_ENTRIES * self.states // max(len(self.weight), 1)
+        return _FEW_ENTRIES * len(self.terminal) // max(len(self.weight), 1)
+
+    def best(self, value: NDArray[np.float64], choice: NDArray[np.int32], **source: NDArray[np.float64]) -> Backup:
+        """The best action of each state. Values of later states are read from ``source``, or where they are written."""
+        return self._backup(_best, {"to": value, "choice": choice, **source}, ("to", "choice"))
+
+    def follow(self, value: NDArray[np.float64], policy: NDArray[np.float64], **source: NDArray[np.float64]) -> Backup:
+        """What a policy [states, actions] earns."""
+        return self._backup(_follow, {"to": value, "policy": policy, **source}, ("to",))
+
+    def _backup(
+        self, make: Callable[[dict[str, Any]], Run], arrays: dict[str, NDArray[Any]], writes: tuple[str, ...]
+    ) -> Backup:
+        return Backup(
+            make=make,
+            arrays=vars(self) | arrays,
+            ends=("rows",),
+            transitions=("successor", "weight"),
+            own=("terminal", "earned", *(name for name in ("policy",) if name in arrays)),
+            reads=("source",) if "source" in arrays else ("to",),
+            writes=writes,
+        )
+
+
+def _best(arrays: dict[str, Any]) -> Run:
+    sweep, to, choice = _native.DecisionSweep(arrays), arrays["to"], arrays["choice"]
+    source = arrays.get("source", to)
+    return lambda first, last: sweep.best(first, last, source, to, choice)
+
+
+def _follow(arrays: dict[str, Any]) -> Run:
+    sweep, to, policy = _native.DecisionSweep(arrays), arrays["to"], arrays["policy"]
+    source = arrays.get("source", to)
+    return lambda first, last: sweep.follow(first, last, source, to, policy)
 
 
 def best_response(
@@ -170,6 +168,8 @@ def best_response(
     rho: float | None = None,
     horizon: int | None = None,
     workers: int | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    cluster: Cluster | None = None,
 ) -> Response:
     """The best that ``agent`` can do, and what it earns by it, while all others keep to fixed policies.
 
@@ -181,6 +181,8 @@ def best_response(
         rho: discount rate instead: a transition of duration d counts exp(-rho d).
         horizon: how many steps there are; None: until the end, which a graph with cycles does not have.
         workers: threads at most; None: one a core. The result is the same for any number.
+        engine: where they are: on this machine, or on the nodes of a Ray cluster too.
+        cluster: which one; by default Ray starts on this machine.
 
     >>> from motet.plan import enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -197,37 +199,28 @@ def best_response(
         raise SettingError(f"gamma is {gamma} and rho is {rho}; expected one of them: both are discounts")
     if horizon is None and graph.levels is None:
         raise SettingError("the graph has cycles: give horizon=…, the number of steps")
-    problem = _problem(graph, index, others or {}, gamma, rho or 0.0, workers)
-    value, choice = _solved(graph, problem, horizon, workers)
+    with hands(workers, engine, cluster) as team:
+        problem = _problem(graph, index, others or {}, gamma, rho or 0.0, workers)
+        value, choice = _solved(graph, problem, horizon, team)
     return Response(graph, index, value, choice, horizon, gamma, problem)
 
 
 def _solved(
-    graph: Graph, problem: _Problem, horizon: int | None, workers: int | None
+    graph: Graph, problem: _Problem, horizon: int | None, workers: int | Hands | None
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """Values and choices: one pass over the levels, or one sweep over all states for each step."""
     states = len(graph)
     if horizon is None:
         value, choice = np.zeros(states), np.full(states, -1, np.int32)
-        run = functools.partial(_best, problem.sweep, value, value, choice)
-        backwards(graph, run, workers, "respond", None, few=problem.few)
+        backwards(graph, problem.best(value, choice), workers, "respond", None, few=problem.few)
         return value, choice
     value, choice = np.zeros((horizon + 1, states)), np.empty((horizon, states), np.int32)
-    with sweeping(workers, problem.few) as parts:
-        for step in range(horizon - 1, -1, -1):
-            parts(0, states, functools.partial(_best, problem.sweep, value[step + 1], value[step], choice[step]))
+    steps = [(0, states)] * horizon
+    backup = problem.best(value[0], choice[0], source=value[1])
+    with spread(backup, states, steps, workers, problem.few) as sweep:
+        for step, (first, last) in reversed(list(enumerate(steps))):
+            sweep(first, last, source=value[step + 1], to=value[step], choice=choice[step])
     return value, choice
-
-
-def _best(
-    sweep: _native.DecisionSweep,
-    source: NDArray[np.float64],
-    to: NDArray[np.float64],
-    choice: NDArray[np.int32],
-    first: int,
-    last: int,
-) -> None:
-    sweep.best(first, last, source, to, choice)
 
 
 def _problem(
@@ -250,18 +243,8 @@ def _problem(
     successor = np.frombuffer(b"".join(part[1] for part in found), np.int32)
     weight = np.frombuffer(b"".join(part[2] for part in found), np.float64)
     earned = np.frombuffer(b"".join(part[3] for part in found), np.float64)
-    sweep = _native.DecisionSweep(
-        {
-            "actions": graph.actions[agent],
-            "gamma": gamma,
-            "terminal": graph.terminal.astype(np.uint8),
-            "rows": rows,
-            "successor": successor,
-            "weight": weight,
-            "earned": earned,
-        }
-    )
-    return _Problem(len(graph), rows, successor, weight, earned, sweep)
+    terminal = graph.terminal.astype(np.uint8)
+    return _Problem(graph.actions[agent], gamma, terminal, rows, successor, weight, earned)
 
 
 def _shares(graph: Graph, agent: int, others: Mapping[int, ArrayLike]) -> NDArray[np.float64]:
