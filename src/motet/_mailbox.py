@@ -10,6 +10,7 @@ dtypes, shapes and capacities to itself, reads every word once, and checks what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,13 @@ class Mailbox:
 
     def bind(self, observations: Any, actions: Any) -> None:
         """Learn the spaces of what crosses."""
-        self.put_action, self.take_action = _crossing(actions, self.segment, "action")
+        self.put_action: Put
+        self.take_action: Take
+        if hasattr(actions, "n") and actions.shape == ():  # a plain number, quicker than an array of none
+            word = self.segment["action"].reshape(1).data
+            self.put_action, self.take_action = partial(word.__setitem__, 0), partial(word.__getitem__, 0)
+        else:
+            self.put_action, self.take_action = _crossing(actions, self.segment, "action")
         if "piece" in self.segment:
             self.piece: npt.NDArray[np.uint8] = self.segment["piece"]
         else:

@@ -190,16 +190,16 @@ class IsolatedPolicy:
         """Wait for the answer to what was asked, and return it: an action, or None after a reset."""
         if not self._open:
             raise MotetError(f"{self._name}: there is nothing to wait for; ask first")
-        wait = self._box.answered.wait
-        count = wait(self._seen, min(_SLICE_S, self._limit_s / 4))
+        box, seen = self._box, self._seen
+        count = box.answered.wait(seen, min(_SLICE_S, self._limit_s / 4))
         while True:
-            if count == self._seen:
+            if count == seen:
                 self._watch()
             else:
-                self._seen = count
+                self._seen = seen = count
                 if self._is_answered():
                     return self._accept()
-            count = wait(self._seen, _SLICE_S)
+            count = box.answered.wait(seen, _SLICE_S)
 
     def reset(self, seed: int) -> None:
         """A new episode begins; wait until the policy is ready for it."""
@@ -237,14 +237,14 @@ class IsolatedPolicy:
         self._box.piece[: len(piece)] = np.frombuffer(piece, np.uint8)
 
     def _send(self, kind: int, limit_s: float) -> None:
-        self._box.question[_mailbox.KIND] = kind
         self._kind, self._limit_s, self._open, self._strays = kind, limit_s, True, 0
-        self._ring()
         self._since, self._starved_before_s = time.monotonic(), -1.0
+        self._box.question[_mailbox.KIND] = kind
+        self._ring()
 
     def _ring(self) -> None:
-        self._number += 1
-        self._box.question[_mailbox.NUMBER] = self._number
+        self._number = number = self._number + 1
+        self._box.question[_mailbox.NUMBER] = number
         self._box.asked.ring()
 
     def _begin_waiting(self) -> None:
