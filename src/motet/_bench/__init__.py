@@ -52,6 +52,8 @@ class Settings:
     seconds: float = 0.4
     quick: bool = False
     """Tiny sizes: shows that everything runs, measures nothing."""
+    rllib_python: Path | None = None
+    """For bench ray: the interpreter that has RLlib, which pins its own gymnasium; None: this one."""
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -172,7 +174,7 @@ def interleave_pairs(
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     versions = {}
-    for package in ("numpy", "torch", "cpprb", "torchrl", "stable-baselines3"):
+    for package in ("numpy", "torch", "cpprb", "torchrl", "stable-baselines3", "ray"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

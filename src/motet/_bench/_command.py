@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -20,6 +21,7 @@ def bench(
     repeats: int = Settings.repeats,
     seconds: float = Settings.seconds,
     quick: bool = False,
+    rllib_python: Path | None = None,
 ) -> int:
     """Measure how fast a part is, against other designs, other libraries and the machine's limit.
 
@@ -29,10 +31,13 @@ def bench(
         repeats: Rounds; the median counts.
         seconds: How long each contestant runs in each round.
         quick: Tiny sizes, to see that everything runs; the numbers mean nothing.
+        rllib_python: For ray: the Python of an environment with RLlib, which pins its own gymnasium.
     """
     if name not in BENCHES:
         raise SettingError(f"bench: given {name!r}, expected one of {', '.join(BENCHES)}")
-    settings = Settings(repeats, seconds, quick)
+    if rllib_python is not None and name != "ray":
+        raise SettingError(f"rllib_python: given for {name!r}, expected for 'ray' alone, which compares with RLlib")
+    settings = Settings(repeats, seconds, quick, rllib_python)
     result: Result = importlib.import_module(BENCHES[name]).run(settings)
     if json:
         sys.stdout.write(result.as_json() + "\n")

@@ -1,6 +1,11 @@
-"""RLlib on the same job, for ``motet bench ray``: run as ``python -m motet._bench._rllib ppo|dqn SECONDS``.
+"""RLlib on the job of ``motet bench ray``, in an interpreter of its own: ``python -P _rllib.py JOB``, JSON in and out.
 
-In an interpreter of its own, since RLlib sets up more than it can take back. Prints env steps per second as JSON.
+RLlib pins its version of gymnasium and sets up more than it can take back, so this file is a program, imports nothing
+of motet, and gets all of the job as one argument: what is learnt is said in one place, for both sides. Without an
+argument it tells the versions of what it needs, None where something is missing.
+
+Out: env steps per second, and what RLlib really did for them, counted where it happens: steps of the optimiser (one
+belongs to one agent) and rows in the batches behind them.
 """
 
 from __future__ import annotations
@@ -8,69 +13,145 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import sys
 import time
+from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
-from motet._bench._spread import BATCH, EPOCHS, HIDDEN, MINIBATCH, ROLLOUT, spread
-
 __all__ = ["main"]
+
+NEEDED = ("ray", "dm-tree", "torch", "gymnasium", "pettingzoo", "mpe2")
+"""dm-tree comes with ``ray[rllib]`` alone, the module ``ray.rllib`` with any Ray."""
 
 
 def main() -> None:
     """Train for a while and tell how fast it was."""
-    ray, wrappers, models, registry = map(
+    if len(sys.argv) < 2:
+        _tell({"python": sys.version.split()[0], **{name: _version(name) for name in NEEDED}})
+        return
+    os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")  # also for env runners
+    logging.disable(logging.WARNING)
+    job = json.loads(sys.argv[1])
+    ray, torch = importlib.import_module("ray"), importlib.import_module("torch")
+    torch.set_num_threads(1)
+    ray.init("local", include_dashboard=False, num_cpus=4, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        _tell(_measured(job))
+    finally:
+        ray.shutdown()
+
+
+def _tell(found: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _measured(job: Mapping[str, Any]) -> dict[str, float]:
+    optimiser = importlib.import_module("torch.optim.optimizer")
+    updates = 0
+
+    def count(*_: object) -> None:
+        nonlocal updates
+        updates += 1
+
+    optimiser.register_optimizer_step_post_hook(count)  # the learner lives in this process
+    algorithm = _config(job).build_algo()
+    agents = _agents(job)
+    result = algorithm.train()
+    while not updates:  # the replay fills
+        result = algorithm.train()
+    before, first, began = _counts(result), updates, time.perf_counter()
+    while time.perf_counter() - began < job["seconds"]:
+        result = algorithm.train()
+    seconds = time.perf_counter() - began
+    steps, rows = (after - early for after, early in zip(_counts(result), before, strict=True))
+    done = updates - first
+    (parameters,) = algorithm.learner_group.foreach_learner(lambda learner: _parameters(learner.module[agents[0]]))
+    algorithm.stop()
+    return {
+        "steps_per_s": steps / seconds,
+        "updates_per_agent_and_step": done / len(agents) / steps,
+        "rows_per_update": rows / done,
+        "parameters": parameters.get(),
+    }
+
+
+def _parameters(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _counts(result: Mapping[str, Any]) -> tuple[float, float]:
+    """Env steps so far, and rows that went into updates, of all agents together."""
+    steps = float(result["env_runners"]["num_env_steps_sampled_lifetime"])
+    key = "num_module_steps_trained_lifetime"
+    return steps, float(sum(part[key] for name, part in result["learners"].items() if name != "__all_modules__"))
+
+
+def _world(job: Mapping[str, Any]) -> Any:
+    module, name = job["world"].split(":")
+    return getattr(importlib.import_module(module), name)(**job["world_settings"])
+
+
+def _agents(job: Mapping[str, Any]) -> list[str]:
+    return list(_world(job).possible_agents)
+
+
+def _config(job: Mapping[str, Any]) -> Any:
+    wrappers, registry, models = map(
         importlib.import_module,
         (
-            "ray",
             "ray.rllib.env.wrappers.pettingzoo_env",
-            "ray.rllib.core.rl_module.default_model_config",
             "ray.tune.registry",
+            "ray.rllib.core.rl_module.default_model_config",
         ),
     )
-    kind, seconds = sys.argv[1], float(sys.argv[2])
-    ray.init("local", include_dashboard=False, num_cpus=2, log_to_driver=False, logging_level=logging.ERROR)
-    registry.register_env("spread", lambda config: wrappers.ParallelPettingZooEnv(spread()))
-    agents = spread().possible_agents
-    config: Any = _ppo() if kind == "ppo" else _dqn()
-    config = (
+    registry.register_env("spread", lambda _: wrappers.ParallelPettingZooEnv(_world(job)))
+    config = (_ppo if job["kind"] == "ppo" else _dqn)(job)
+    model = models.DefaultModelConfig(
+        fcnet_hiddens=job["hidden"], fcnet_activation=job["activation"], vf_share_layers=False
+    )
+    return (
         config.environment("spread")
-        .env_runners(num_env_runners=0)
-        .multi_agent(policies=set(agents), policy_mapping_fn=lambda agent, *args, **kwargs: agent)
-        .rl_module(model_config=models.DefaultModelConfig(fcnet_hiddens=list(HIDDEN), fcnet_activation="relu"))
+        .env_runners(num_env_runners=job["runners"], num_envs_per_env_runner=job["envs"])
+        .learners(num_learners=0)
+        .multi_agent(policies=set(_agents(job)), policy_mapping_fn=lambda agent, *args, **kwargs: agent)
+        .rl_module(model_config=model)
+        .reporting(min_time_s_per_iteration=0)
     )
-    algorithm = config.build_algo()
-    algorithm.train()
-    before, began = _steps(algorithm.train()), time.perf_counter()
-    result: Any = None
-    while result is None or time.perf_counter() - began < seconds:
-        result = algorithm.train()
-    rate = (_steps(result) - before) / (time.perf_counter() - began)
-    sys.stdout.write(json.dumps({"steps_per_s": rate}) + "\n")
-    algorithm.stop()
-    ray.shutdown()
 
 
-def _steps(result: Any) -> float:
-    return float(result["env_runners"]["num_env_steps_sampled_lifetime"])
-
-
-def _ppo() -> Any:
+def _ppo(job: Mapping[str, Any]) -> Any:
+    """Batch and minibatch are rows of each agent. Without what costs RLlib time and is not part of the job."""
     config: Any = importlib.import_module("ray.rllib.algorithms.ppo").PPOConfig()
-    return config.training(train_batch_size_per_learner=ROLLOUT, num_epochs=EPOCHS, minibatch_size=MINIBATCH)
-
-
-def _dqn() -> Any:
-    config: Any = importlib.import_module("ray.rllib.algorithms.dqn").DQNConfig()
-    # 64 rows learnt for each row of an agent: one update of a batch of 64 for each agent and step.
     return config.training(
-        train_batch_size_per_learner=BATCH,
-        training_intensity=float(BATCH),
-        num_steps_sampled_before_learning_starts=256,
-        replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 50_000},
-        double_q=True,
-        dueling=False,
-    )
+        train_batch_size_per_learner=job["rollout"], num_epochs=job["epochs"], minibatch_size=job["minibatch"],
+        use_kl_loss=False, grad_clip=None,
+    )  # fmt: skip
+
+
+def _dqn(job: Mapping[str, Any]) -> Any:
+    """One update for each agent and step; double, not dueling, from a uniform replay.
+
+    The intensity is rows replayed per row sampled. RLlib counts the local runner among those that sample, also where
+    the others do all of it.
+    """
+    config: Any = importlib.import_module("ray.rllib.algorithms.dqn").DQNConfig()
+    runners = job["runners"]
+    return config.training(
+        train_batch_size_per_learner=job["batch"],
+        training_intensity=job["batch"] * max(runners, 1) / (runners + 1),
+        num_steps_sampled_before_learning_starts=job["warm_up"],
+        replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": job["capacity"]},
+        double_q=True, dueling=False, grad_clip=None,
+    ).reporting(min_sample_timesteps_per_iteration=64)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,19 +1,59 @@
-"""The job that ``motet bench ray`` and RLlib share: simple_spread of MPE, three agents, networks of 64-64."""
+"""The job that ``motet bench ray`` gives to both sides: simple_spread of MPE, three agents, networks of 64-64.
+
+All that must be equal stands here once: motet's configs and the job that ``_rllib.py`` is given are made from it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Mapping
+from typing import Any, Literal
 
-__all__ = ["BATCH", "EPOCHS", "HIDDEN", "MINIBATCH", "ROLLOUT", "spread"]
+from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.ppo import PPOConfig
 
+__all__ = ["DQN", "PPO", "Kind", "job", "optimiser_steps", "spread"]
+
+Kind = Literal["ppo", "dqn"]
+
+WORLD = "mpe2.simple_spread_v3:parallel_env"
+WORLD_SETTINGS: Mapping[str, Any] = {"N": 3, "max_cycles": 25}
 HIDDEN = (64, 64)
-BATCH = 64
 ROLLOUT, EPOCHS, MINIBATCH = 1024, 4, 128
 """Of PPO: steps of each agent in a batch, passes over it, rows of a gradient."""
+FRAGMENT = 128
+BATCH, WARM_UP, CAPACITY = 64, 256, 50_000
+"""Of DQN: rows of an update, steps before the first one, rows of the replay."""
+
+PPO = PPOConfig(
+    hidden=HIDDEN, batch_size=ROLLOUT // FRAGMENT, length=FRAGMENT, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
+)
+DQN = DQNConfig(hidden=HIDDEN, batch_size=BATCH, min_rows=WARM_UP, capacity=CAPACITY)
 
 
 def spread() -> Any:
     """The world: three agents with 18 floats each."""
-    from mpe2 import simple_spread_v3
+    module, name = WORLD.split(":")
+    return getattr(importlib.import_module(module), name)(**WORLD_SETTINGS)
 
-    return simple_spread_v3.parallel_env(N=3, max_cycles=25)
+
+def optimiser_steps(kind: Kind) -> int:
+    """Steps of the optimiser in one update of motet: PPO's is a whole batch."""
+    return PPO.epochs * PPO.minibatches if kind == "ppo" else 1
+
+
+def job(kind: Kind) -> dict[str, Any]:
+    """The same as plain values."""
+    return {
+        "kind": kind,
+        "world": WORLD,
+        "world_settings": dict(WORLD_SETTINGS),
+        "hidden": list(HIDDEN),
+        "activation": PPO.activation if kind == "ppo" else "relu",
+        "rollout": ROLLOUT,
+        "epochs": EPOCHS,
+        "minibatch": MINIBATCH,
+        "batch": BATCH,
+        "warm_up": WARM_UP,
+        "capacity": CAPACITY,
+    }

@@ -1,6 +1,7 @@
 """``motet bench ray``: rows through a remote writer, a run on Ray beside one in processes, and RLlib on the same job.
 
-Ray starts on this machine with two nodes, and is gone afterwards. RLlib runs in an interpreter of its own.
+Ray starts on this machine with two nodes, and is gone before anything is compared with RLlib, which runs in an
+interpreter of its own (``_rllib.py``) and is asked in the way of working that is its fastest here.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave
-from motet._bench._spread import BATCH, EPOCHS, HIDDEN, MINIBATCH, ROLLOUT, spread
+from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from motet._bench._spread import DQN, PPO, Kind, job, optimiser_steps, spread
 from motet._cluster_handles import Place
 from motet._cluster_places import LearnerPlace, Link
 from motet._cluster_run import grouped
-from motet.algorithms.dqn import DQNConfig
-from motet.algorithms.ppo import PPOConfig
 from motet.cluster import Cluster, Luggage
+from motet.errors import MotetError, SettingError, WaitTimeoutError
+from motet.metrics import Snapshot
 from motet.supervisor import Limits
 from motet.train import Settings as RunSettings
 from motet.train import _roster, train
@@ -32,17 +36,24 @@ from motet.train import _roster, train
 __all__ = ["run"]
 
 LANES = 8
-DQN = DQNConfig(hidden=HIDDEN, batch_size=BATCH, capacity=50_000)
+WORLDS = 8
+"""In motet's actor beside RLlib, which may have as many in every env runner."""
+START_S = 4.0
+"""What a run is given on top, for its start."""
+RLLIB = "RLlib"
 
 MEASURES = {
     "rows": Measure("Rows of 18 floats from a remote writer into a learner's replay on another node", "rows/s"),
-    "dqn": Measure("Env steps, DQN, simple_spread, three agents, an update for each agent and step", "steps/s"),
-    "ppo": Measure("Env steps, PPO, the same world, equal batch, epochs and minibatch", "steps/s"),
+    "engines": Measure("Env steps, DQN, simple_spread, three agents: engine ray beside processes", "steps/s"),
+    "ppo": Measure("Env steps, PPO, simple_spread, three agents, equal batch, epochs and minibatch", "steps/s"),
+    "ppo_updates": Measure("What was learnt in these: an agent's optimiser steps in 1,000 env steps", "updates"),
+    "dqn": Measure("Env steps, DQN, the same world, an update of 64 rows for each agent and step", "steps/s"),
+    "dqn_updates": Measure("What was learnt in these: an agent's optimiser steps in 1,000 env steps", "updates"),
 }
 COMPARISONS = {
-    "ray_vs_processes": Comparison("dqn", "motet, ray", "motet, processes", 0.6),
-    "vs_rllib_ppo": Comparison("ppo", "motet, processes", "RLlib", 3),
-    "vs_rllib_dqn": Comparison("dqn", "motet, processes", "RLlib", 5),
+    "ray_vs_processes": Comparison("engines", "motet, ray", "motet, processes", 0.6),
+    "vs_rllib_ppo": Comparison("ppo", "motet", RLLIB, 3),
+    "vs_rllib_dqn": Comparison("dqn", "motet", RLLIB, 5),
 }
 AMOUNTS = {"rows_per_s": Amount("rows", "motet")}
 
@@ -58,19 +69,12 @@ def run(settings: Settings) -> Result:
     repeats = 1 if settings.quick else min(settings.repeats, 3)
     with _TwoNodes() as ray:
         interleave(result, "rows", {"motet": lambda: _rows_per_s(ray, seconds / 4)}, repeats, warm=False)
-        jobs = {f"motet, {engine}": partial(_motet, DQN, engine, seconds) for engine in ("ray", "processes")}
-        interleave(result, "dqn", jobs, repeats, warm=False)
-    ppo = PPOConfig(
-        hidden=HIDDEN, batch_size=ROLLOUT // 128, length=128, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
-    )
-    interleave(result, "ppo", {"motet, processes": lambda: _motet(ppo, "processes", seconds)}, repeats, warm=False)
-    if importlib.util.find_spec("tree") is None:  # dm-tree comes with the extra alone, the module ray.rllib always
-        result.skipped["RLlib"] = (
-            "not installed: pip install 'ray[rllib]' (it may need an older gymnasium: use an environment of its own)"
-        )
-        return result
-    for kind in ("ppo", "dqn"):
-        interleave(result, kind, {"RLlib": partial(_rllib, kind, seconds)}, repeats, warm=False)
+        engines = {
+            f"motet, {engine}": partial(_steps_per_s, RunSettings(engine=engine, updates_per_step=1.0), seconds)
+            for engine in ("ray", "processes")
+        }
+        interleave(result, "engines", engines, repeats, warm=False)
+    _against_rllib(result, settings, seconds, repeats)
     return result
 
 
@@ -92,15 +96,37 @@ class _TwoNodes:
         self._cluster.shutdown()
 
 
-def _motet(algorithm: Any, engine: Any, seconds: float) -> float:
-    """Env steps per second, from when steps come to the end."""
-    seen: list[tuple[float, int]] = []
-    paced = {} if isinstance(algorithm, PPOConfig) else {"updates_per_step": 1.0}
-    chosen = RunSettings(steps=10**9, seconds=seconds + 4, engine=engine, **paced)  # type: ignore[arg-type]
-    train(spread, algorithm, chosen, watch=lambda now: seen.append((now.seconds, now.steps)))
-    at_work = [(at, steps) for at, steps in seen if steps > 2 * BATCH]
-    (began, first), (ended, last) = at_work[0], at_work[-1]
-    return (last - first) / (ended - began)
+# ---- motet
+
+
+class Seen(NamedTuple):
+    """What a run did, counted from when it learnt."""
+
+    steps_per_s: float
+    updates_per_step: float
+
+
+def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> Seen:
+    """Play a run for about so long, as a user would."""
+    looks: list[Snapshot] = []
+    train(spread, algorithm, replace(settings, steps=10**9, seconds=seconds + START_S), watch=looks.append)
+    looks = [look for look in looks if all(agent.updates for agent in look.agents)]
+    if len(looks) < 2 or looks[0].seconds == looks[-1].seconds:
+        raise MotetError(
+            f"a run of {seconds + START_S:g} s ended before it had learnt for a while: this machine is slow or busy; "
+            "give more --seconds"
+        )
+    first, last = looks[0], looks[-1]
+    steps = last.steps - first.steps
+    updates = sum(b.updates - a.updates for a, b in zip(first.agents, last.agents, strict=True)) / len(first.agents)
+    return Seen(steps / (last.seconds - first.seconds), updates / max(steps, 1))
+
+
+def _steps_per_s(settings: RunSettings, seconds: float) -> float:
+    return _seen(DQN, settings, seconds).steps_per_s
+
+
+# ---- rows
 
 
 class Sender:
@@ -141,7 +167,91 @@ def _rows_per_s(ray: Any, seconds: float) -> float:
     return rate
 
 
-def _rllib(kind: str, seconds: float) -> float:
-    command = [sys.executable, "-W", "ignore", "-m", "motet._bench._rllib", kind, str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["steps_per_s"])
+# ---- against RLlib
+
+
+class Setup(NamedTuple):
+    """How RLlib works: everything in one process, or with env runners beside it; and how many worlds each steps."""
+
+    runners: int
+    envs: int
+
+    def __str__(self) -> str:
+        where = f"{self.runners} env runners" if self.runners else "in one process"
+        return f"{where}, {self.envs} envs each"
+
+
+SETUPS: Sequence[Setup] = (Setup(0, 1), Setup(0, WORLDS), Setup(1, WORLDS), Setup(2, WORLDS))
+
+
+def _against_rllib(result: Result, settings: Settings, seconds: float, repeats: int) -> None:
+    paces: Mapping[Kind, tuple[Any, RunSettings]] = {
+        "ppo": (PPO, RunSettings(worlds_per_actor=WORLDS)),
+        "dqn": (DQN, RunSettings(worlds_per_actor=WORLDS, updates_per_step=1.0)),
+    }
+    peer = _Peer(settings.rllib_python or sys.executable)
+    if absent := peer.absent():
+        result.skipped[RLLIB] = absent
+    else:
+        result.facts["rllib_versions"] = peer.versions
+    for kind, (algorithm, chosen) in paces.items():
+        asks = {"motet": partial(_motet, kind, algorithm, chosen, seconds)}
+        if not absent:
+            tried = {setup: peer.train(kind, setup, seconds / 2) for setup in SETUPS[: 1 if settings.quick else None]}
+            best = max(tried, key=lambda setup: tried[setup]["steps_per_s"])
+            result.facts[f"rllib_{kind}_tried"] = {str(setup): found for setup, found in tried.items()}
+            result.facts[f"rllib_{kind}_setup"] = str(best)
+            asks[RLLIB] = partial(peer.rates, kind, best, seconds)
+        interleave_pairs(result, (kind, f"{kind}_updates"), asks, repeats, warm=False)
+
+
+def _motet(kind: Kind, algorithm: Any, settings: RunSettings, seconds: float) -> tuple[float, float]:
+    seen = _seen(algorithm, settings, seconds)
+    return seen.steps_per_s, 1000 * seen.updates_per_step * optimiser_steps(kind)
+
+
+class _Peer:
+    """RLlib behind another interpreter.
+
+    Args:
+        python: the interpreter.
+    """
+
+    def __init__(self, python: str | os.PathLike[str]) -> None:
+        # -P: the folder of the program holds a module called ray, which is not the one that is meant.
+        self._command = [str(python), "-W", "ignore", "-P", str(Path(__file__).with_name("_rllib.py"))]
+        try:
+            self.versions = self._ask([], timeout_s=60)
+        except OSError as error:
+            raise SettingError(f"rllib_python: given {str(python)!r}, expected a Python: {error}") from error
+
+    def absent(self) -> str:
+        """Why it cannot take part; empty if it can."""
+        missing = [name for name, version in self.versions.items() if version is None]
+        if not missing:
+            return ""
+        return (
+            f"not installed for {self._command[0]}: {', '.join(missing)}. RLlib pins its own version of gymnasium, so "
+            "give it an environment of its own (python -m venv PATH; PATH/bin/pip install 'ray[rllib]' torch mpe2) and "
+            "say --rllib-python PATH/bin/python"
+        )
+
+    def train(self, kind: Kind, setup: Setup, seconds: float) -> dict[str, Any]:
+        """What it did, as ``_rllib.py`` counts."""
+        return self._ask([json.dumps({**job(kind), **setup._asdict(), "seconds": seconds})], timeout_s=seconds + 300)
+
+    def rates(self, kind: Kind, setup: Setup, seconds: float) -> tuple[float, float]:
+        """Env steps per second, and an agent's optimiser steps in 1,000 of them."""
+        found = self.train(kind, setup, seconds)
+        return found["steps_per_s"], 1000 * found["updates_per_agent_and_step"]
+
+    def _ask(self, arguments: list[str], timeout_s: float) -> dict[str, Any]:
+        command = [*self._command, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise WaitTimeoutError(f"the bench waited {timeout_s:g} s for RLlib ({' '.join(command)})") from error
+        if done.returncode:
+            raise MotetError(f"RLlib ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return found
