@@ -54,12 +54,12 @@ def test_the_best_takes_the_place_of_the_former_best(tmp_path):
 
 def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
     run = RunDirectory.create(tmp_path / "run", {})
-    assert run.best_return() == -math.inf
-    run.save_best(Checkpoint(5, make(5).agents, {"team": 12.5}))
-    assert RunDirectory(run.path).best_return() == 12.5
+    assert run.best_score() == -math.inf
+    run.save_best(Checkpoint(5, make(5).agents, {"score": 12.5}))
+    assert RunDirectory(run.path).best_score() == 12.5
     (run.path / "best" / "checkpoint.json").write_text('{"notes": []}')
     with pytest.raises(CorruptionError, match="does not say how well"):
-        run.best_return()
+        run.best_score()
 
 
 def test_bad_directories_are_named(tmp_path):

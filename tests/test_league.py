@@ -523,5 +523,5 @@ def test_worlds_that_do_not_fit_are_refused(world, settings, says):
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(SettingError, match="league: given without self_play"):
         Settings(league=QUICK)
-    with pytest.raises(SettingError, match="evaluate_every"):
-        Settings(self_play=True, evaluate_every=100)
+    with pytest.raises(SettingError, match="scored by win rates"):
+        Settings(self_play=True, evaluate_every=100, until_return=1.0)

@@ -20,7 +20,7 @@ from motet.algorithm import Nest, map_nest
 from motet.errors import WorldError
 from motet.world import VectorWorld, World, as_world
 
-__all__ = ["Crowd", "Ending", "OneByOne", "Together", "Turn", "has_vector", "make_crowd"]
+__all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd", "stack_nests"]
 
 Places = npt.NDArray[np.int64]
 """Numbers of worlds, or of lanes."""
@@ -254,18 +254,19 @@ def _put(buffer: Nest, place: int, value: Nest) -> None:
         buffer[place] = value
 
 
-def _stack(values: list[Nest]) -> Nest:
+def stack_nests(values: Sequence[Nest]) -> Nest:
+    """Nests of equal form as one, ``[len(values), ...]``."""
     if isinstance(values[0], Mapping):
-        return {key: _stack([value[key] for value in values]) for key in values[0]}
+        return {key: stack_nests([value[key] for value in values]) for key in values[0]}
     if isinstance(values[0], tuple):
-        return tuple(_stack([value[i] for value in values]) for i in range(len(values[0])))
+        return tuple(stack_nests([value[i] for value in values]) for i in range(len(values[0])))
     return np.stack(values)
 
 
 def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
     at, terminated, truncated, reward, seen = zip(*rows, strict=True)
     flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-    return Ending(agent, np.array(at), *flags, np.array(reward, np.float64), _stack(list(seen)))
+    return Ending(agent, np.array(at), *flags, np.array(reward, np.float64), stack_nests(seen))
 
 
 class Together:
@@ -309,6 +310,8 @@ class Together:
             )
         terminated, truncated = vector.ended()
         (ended,) = (terminated | truncated).nonzero()
+        if self.over:  # they end once
+            ended = np.setdiff1d(ended, self.over)
         if not len(ended):
             return []
         self.over.extend(ended.tolist())

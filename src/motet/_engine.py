@@ -13,9 +13,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import ge, sub
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from motet._board import FINISHED, Board, Pulse
 from motet._crowd import Crowd, make_crowd
 from motet._memory import Array, Segment
 from motet._process import Portable
-from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
+from motet._versus import Chooser, Frozen, Listener, Newest, Scripted, SelfPlay, Versus
 from motet.actor import MaxLag, Memory, Seat, act, take_newest
 from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, ReaderSettings, Sizes, StackedBatch
 from motet.errors import SettingError, WaitTimeoutError
@@ -188,6 +188,12 @@ class Handles:
         """Steps that an agent has done."""
         return self.steps_before[agent] + self.replays[agent].steps
 
+    def left(self, agent: int, actor: int) -> int:
+        """Steps of an agent that an actor has still to do: all have equal parts of what this run has to do."""
+        roster, replay = self.roster, self.replays[agent]
+        part = -(-(roster.steps - self.steps_before[agent]) // roster.actors)
+        return part - sum(replay.words(lane).steps for lane in roster.lanes_of(actor))
+
     def may_act(self, stack: int) -> bool:
         """Whether the pace of a stack allows one more round of acting."""
         pace, settings = self.roster.pace, self.settings(stack)
@@ -297,7 +303,9 @@ class Acting:
         masked = [part.masked for part in roster.parts] * (1 if handles.league is None else 2)
         self.crowd = make_crowd(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
         if handles.league is not None:
-            self.crowd = _against_the_league(handles, handles.league, self.crowd, index, start)
+            seeds = functools.partial(seed_for, roster.seed, _OPPONENT, index, start)
+            draw, results = Draw(handles.league), Results(handles.league.results[index])
+            self.crowd = against(handles, self.crowd, draw, results, seeds, handles.league.league.block)
         self.seats = []
         for i, part in enumerate(roster.parts):
             behaviour = part.config.behaviour(part.observation_space, part.action_space)
@@ -322,9 +330,7 @@ class Acting:
             roster.sync_interval,
             roster.max_lag,
         )
-        done = [sum(replay.words(lane).steps for lane in lanes) for replay in handles.replays]
-        self._left = [-(-(roster.steps - before) // roster.actors) for before in handles.steps_before]
-        self._left = list(map(sub, self._left, done))
+        self._left = [handles.left(agent, index) for agent in range(len(roster.parts))]
         self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
 
@@ -358,9 +364,11 @@ class Acting:
             row[0] += 1
 
 
-def _against_the_league(handles: Handles, league: LeagueBoard, crowd: Crowd, actor: int, start: int) -> Crowd:
-    """Worlds of two players, of which the league plays one."""
-    roster, part, play = handles.roster, handles.roster.parts[0], handles.roster.self_play
+def against(
+    handles: Handles, crowd: Crowd, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
+) -> Crowd:
+    """Worlds of two players, of which others play one: whoever is drawn, for a block of episodes."""
+    part, play = handles.roster.parts[0], handles.roster.self_play
     assert play is not None
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in part.config.header.items()}
 
@@ -369,16 +377,16 @@ def _against_the_league(handles: Handles, league: LeagueBoard, crowd: Crowd, act
 
     return Versus(
         crowd,
-        Draw(league),
-        Results(league.results[actor]),
+        draw,
+        results,
         [Scripted(maker.value) for maker in play.makers],
         Newest(behaviour(), handles.publications[0].subscriber(), tuple(part.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
-        lambda *path: seed_for(roster.seed, _OPPONENT, actor, start, *path),
-        play.league.block,
+        seed_of,
+        block,
         play.by_total,
         play.margin,
-        len(roster.partitions) > 1,
+        len(handles.roster.partitions) > 1,
     )
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from motet._engine import Handles, Part, seed_for
-from motet.algorithm import Behaviour
+from motet._crowd import Crowd, Places, make_crowd, stack_nests
+from motet._engine import Handles, Part, against, seed_for
+from motet.algorithm import Behaviour, Nest, map_nest
 from motet.checkpoint import Checkpoint, RunDirectory
+from motet.league import anchor
 from motet.replay import FrameStack
-from motet.world import World, as_world
 
 __all__ = ["play_evaluator", "play_greedily"]
 
@@ -27,53 +29,118 @@ _SEED = 9  # what the seeds of evaluations are for
 
 
 def play_greedily(
-    worlds: Sequence[World], behaviours: Sequence[Behaviour], seeds: Sequence[int], n_frames: Sequence[int] = ()
+    crowd: Crowd, behaviours: Sequence[Behaviour], seeds: Sequence[int], n_frames: Sequence[int] = ()
 ) -> npt.NDArray[np.float64]:
-    """One episode in each world, without exploration, all worlds together. Returns ``[worlds, agents]``.
+    """One episode in each world, without exploration. Returns ``[worlds, agents]``.
 
     The behaviours must have been begun and loaded. ``n_frames``: by agent, 1 by default.
     """
-    totals = np.zeros((len(worlds), len(behaviours)))
-    stacks: dict[tuple[int, int], FrameStack] = {}
-
-    def look(w: int, agent: int) -> Any:
-        seen = worlds[w].observe(agent)
-        if not n_frames or n_frames[agent] == 1:
-            return seen
-        if (w, agent) in stacks:
-            return stacks[w, agent].push(seen)
-        stacks[w, agent] = FrameStack(n_frames[agent])
-        return stacks[w, agent].begin(seen)
-
-    for world, seed in zip(worlds, seeds, strict=True):
-        world.reset(seed)
-    while playing := [w for w, world in enumerate(worlds) if world.group()]:
-        asked: dict[int, list[int]] = {}
-        for w in playing:
-            for agent in worlds[w].group():
-                asked.setdefault(agent, []).append(w)
-        answers: dict[tuple[int, int], Any] = {}
-        for agent, places in asked.items():
-            seen = [look(w, agent) for w in places]
-            masks = [worlds[w].mask(agent) for w in places]
-            allowed = None if any(mask is None for mask in masks) else np.stack([m for m in masks if m is not None])
-            actions, _ = behaviours[agent].act(_stacked(seen), allowed, explore=False)
-            answers.update({(agent, w): action for w, action in zip(places, actions, strict=True)})
-        for w in playing:
-            world = worlds[w]
-            world.act([answers[agent, w] for agent in world.group()])
-            world.ended()
-            for agent in range(len(behaviours)):
-                totals[w, agent] += world.reward(agent)
+    totals, playing = np.zeros((crowd.worlds, len(behaviours))), np.ones(crowd.worlds, np.bool_)
+    frames = [_Frames(n) for n in n_frames or [1] * len(behaviours)]
+    crowd.reset(range(crowd.worlds), seeds)
+    while playing.any():
+        actions = []
+        for agent, at, observation, reward, mask in crowd.look():
+            totals[at, agent] += np.where(playing[at], reward, 0.0)
+            seen = frames[agent].push(at, observation)
+            actions.append(behaviours[agent].act(seen, mask, explore=False)[0])
+        for ending in crowd.act(actions):
+            totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
+        playing[crowd.over] = False
     return totals
 
 
-def _stacked(seen: Sequence[Any]) -> Any:
-    if isinstance(seen[0], dict):
-        return {key: _stacked([item[key] for item in seen]) for key in seen[0]}
-    if isinstance(seen[0], tuple):
-        return tuple(_stacked([item[i] for item in seen]) for i in range(len(seen[0])))
-    return np.stack(seen)
+class _Frames:
+    """The newest ``n`` observations of one agent in each world, from the beginning of its episode there."""
+
+    def __init__(self, n: int) -> None:
+        self._n, self._stacks = n, dict[int, FrameStack]()
+
+    def push(self, at: Places, observation: Nest) -> Nest:
+        """What a behaviour sees, given what is new in some worlds."""
+        if self._n == 1:
+            return observation
+        return stack_nests([self._one(w, map_nest(lambda a: a[i], observation)) for i, w in enumerate(at.tolist())])  # noqa: B023
+
+    def _one(self, world: int, observation: Nest) -> Nest:
+        if world in self._stacks:
+            return self._stacks[world].push(observation)
+        self._stacks[world] = FrameStack(self._n)
+        return self._stacks[world].begin(observation)
+
+
+class Outcome(NamedTuple):
+    """What came of an evaluation."""
+
+    totals: npt.NDArray[np.float64]
+    """Returns, ``[episodes, agents]``."""
+    score: float
+    """By which the best policies are told."""
+    notes: dict[str, Any]
+
+    @property
+    def team(self) -> float:
+        """The team's mean return."""
+        return float(self.totals.sum(1).mean())
+
+
+class _Trial:
+    """Episodes of all agents; their score is the team's mean return."""
+
+    def __init__(self, handles: Handles, episodes: int) -> None:
+        parts = handles.roster.parts
+        self._crowd = make_crowd(handles.roster.world.value, episodes, [part.masked for part in parts])
+        self._frames = [part.settings.n_frames for part in parts]
+
+    def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
+        """One evaluation; ``seed_of``: the seed of each of its episodes."""
+        seeds = [seed_of(w) for w in range(self._crowd.worlds)]
+        totals = play_greedily(self._crowd, behaviours, seeds, self._frames)
+        return Outcome(totals, float(totals.sum(1).mean()), {})
+
+
+class _Challenge:
+    """Games of the player in self-play against the anchors by turns, each on both sides; its score is its win rate.
+
+    The mean of its win rates against each, to be exact, a draw being half a win.
+    """
+
+    def __init__(self, handles: Handles, episodes: int) -> None:
+        roster, play = handles.roster, handles.roster.self_play
+        assert play is not None
+        self._anchors = play.anchors
+        worlds = max(-(-episodes // 2), len(play.anchors))  # two episodes each
+        crowd = make_crowd(roster.world.value, worlds, [roster.parts[0].masked] * 2)
+        self._crowd = against(handles, crowd, self, self, partial(seed_for, roster.seed, _SEED), block=2)
+        self._drawn = 0
+        self._told: list[tuple[int, int]] = []
+
+    def opponent(self, _: float, /) -> int:
+        """The next of the anchors."""
+        self._drawn += 1
+        return anchor(self._drawn % len(self._anchors))
+
+    def weights(self, number: int, /) -> npt.NDArray[np.float32]:
+        """There are no snapshots here."""
+        raise AssertionError(f"opponent {number} is no anchor")
+
+    def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
+        """A game is over."""
+        self._told.append((opponent, int(advantage > margin) - int(advantage < -margin)))
+
+    def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
+        """One evaluation; ``seed_of``: the seed of each of its episodes, the same for both sides."""
+        self._told.clear()
+        self._drawn = 0
+        seeds = [seed_of(w) for w in range(self._crowd.worlds)]
+        totals = np.concatenate([play_greedily(self._crowd, behaviours, seeds) for _side in range(2)])
+        met, rates = dict[str, dict[str, int]](), list[float]()
+        for i, name in enumerate(self._anchors):
+            ends = [end for opponent, end in self._told if opponent == anchor(i)]
+            won, lost, drawn = (ends.count(end) for end in (1, -1, 0))
+            met[name] = {"won": won, "lost": lost, "drawn": drawn}
+            rates.append((won + 0.5 * drawn) / len(ends))
+        return Outcome(totals, sum(rates) / len(rates), {"opponents": met})
 
 
 def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path | None) -> None:
@@ -81,10 +148,10 @@ def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path 
     board, roster = handles.board, handles.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
-    worlds = [as_world(roster.world.value()) for _ in range(episodes)]
+    trial = _Trial(handles, episodes) if roster.self_play is None else _Challenge(handles, episodes)
     behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
     subscribers = [publication.subscriber() for publication in handles.publications]
-    best = -np.inf if directory is None else RunDirectory(directory).best_return()  # a predecessor's, or a former run's
+    best = -np.inf if directory is None else RunDirectory(directory).best_score()  # a predecessor's, or a former run's
     due, started = every, time.monotonic()
     while not board.stopping:
         pulse.waits_for(6)
@@ -101,14 +168,13 @@ def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path 
             continue
         pulse.beat()
         number = int(board.evaluation[0])
-        seeds = [seed_for(roster.seed, _SEED, number, w) for w in range(episodes)]
-        totals = play_greedily(worlds, behaviours, seeds, [part.settings.n_frames for part in roster.parts])
+        outcome = trial.play(behaviours, partial(seed_for, roster.seed, _SEED, number))
         pulse.beat()
-        team = float(totals.sum(1).mean())
         if directory is not None:
-            _write(directory, roster.parts, subscribers, step, time.monotonic() - started, totals, team > best)
-        best = max(best, team)
-        board.evaluation[1:4] = step, team, best
+            better = outcome.score > best
+            _write(directory, roster.parts, subscribers, step, time.monotonic() - started, outcome, better)
+        best = max(best, outcome.score)
+        board.evaluation[1:4] = step, outcome.team, best
         board.evaluation[0] = number + 1
 
 
@@ -118,19 +184,22 @@ def _write(
     subscribers: Sequence[Any],
     step: int,
     seconds: float,
-    totals: npt.NDArray[np.float64],
+    outcome: Outcome,
     best: bool,
 ) -> None:
+    totals = outcome.totals
     means, deviations = totals.mean(0), totals.std(0)
     line = {
         "step": step,
         "seconds": seconds,
         "episodes": len(totals),
-        "team": float(totals.sum(1).mean()),
+        "team": outcome.team,
+        "score": outcome.score,
         "agents": {
             part.name: {"mean": float(m), "std": float(s), "version": subscriber.version}
             for part, m, s, subscriber in zip(parts, means, deviations, subscribers, strict=True)
         },
+        **outcome.notes,
     }
     run = RunDirectory(directory)
     run.append_line("evaluation.jsonl", line)

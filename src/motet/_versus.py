@@ -18,10 +18,10 @@ from motet._crowd import Crowd, Ending, Places, Turn
 from motet._process import Portable
 from motet.algorithm import Behaviour, Nest, map_nest
 from motet.errors import SettingError
-from motet.league import NEWEST, Draw, League, Results, anchor
+from motet.league import NEWEST, League, anchor
 from motet.policy import Policy
 
-__all__ = ["Frozen", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
+__all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
 
 Masks = npt.NDArray[np.bool_] | None
 
@@ -71,6 +71,26 @@ class Opponent(Protocol):
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, ``[len(at), ...]``."""
+        ...
+
+
+class Chooser(Protocol):
+    """Who says whom to meet: a league's draw."""
+
+    def opponent(self, chance: float, /) -> int:
+        """The number of an opponent, for a number from 0 to 1 drawn evenly."""
+        ...
+
+    def weights(self, number: int, /) -> npt.NDArray[np.float32]:
+        """Those of a snapshot that was drawn."""
+        ...
+
+
+class Listener(Protocol):
+    """Who is told how games ended: a league's results."""
+
+    def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
+        """What the player earned beyond its opponent, and how much of that is no more than a draw."""
         ...
 
 
@@ -170,8 +190,8 @@ class Versus:
     def __init__(
         self,
         crowd: Crowd,
-        draw: Draw,
-        results: Results,
+        draw: Chooser,
+        results: Listener,
         anchors: Sequence[Scripted],
         newest: Newest,
         freeze: Callable[[npt.NDArray[np.float32]], Frozen],

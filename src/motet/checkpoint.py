@@ -178,13 +178,13 @@ class RunDirectory:
         """Keep the policies of the best evaluation so far."""
         return self._place(checkpoint, self.path / "best")
 
-    def best_return(self) -> float:
-        """The team's mean return in the best evaluation so far; minus infinity where there is none."""
+    def best_score(self) -> float:
+        """The score of the best evaluation so far; minus infinity where there is none."""
         path = self.path / "best" / "checkpoint.json"
         if not path.exists():
             return -math.inf
         try:
-            return float(decode(json.loads(path.read_text())["notes"])["team"])
+            return float(decode(json.loads(path.read_text())["notes"])["score"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path} does not say how well its policies did: {error!r}") from error
 

@@ -96,7 +96,8 @@ class Settings:
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
-    """Steps between evaluations: greedy episodes of the published policies, in a process of their own."""
+    """Steps between evaluations: greedy episodes of the published policies, in a process of their own; in self-play
+    games against the anchors, on both sides."""
     evaluate_episodes: int = 20
     """Episodes of an evaluation."""
     until_return: float | None = None
@@ -132,8 +133,8 @@ class Settings:
             raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
         if self.evaluate_every is not None and self.engine == "serial":
             raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
-        if self.self_play and self.evaluate_every is not None:
-            raise SettingError("evaluate_every: self-play shows win rates against every opponent; evaluate afterwards")
+        if self.self_play and self.until_return is not None:
+            raise SettingError("until_return: evaluations of self-play are scored by win rates, not by returns")
         if not self.self_play and self.league != League():
             raise SettingError("league: given without self_play, which it is for")
         if self.engine != "ray" and self.cluster != Cluster():
@@ -332,7 +333,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         masked = i in having_masks
         replay = chosen.replay(*spaces, masked=masked)
         parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
-    self_play = _self_play(made, probe, parts[0], settings.league) if settings.self_play else None
+    self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
     probe.close()
     stacks, processes = _share_out(parts, settings)
     return Roster(
@@ -355,7 +356,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
     )
 
 
-def _self_play(made: Any, world: World, part: Part, league: League) -> SelfPlay:
+def _self_play(made: Any, world: World, part: Part, settings: Settings) -> SelfPlay:
     """Self-play in this world, if it is one for it."""
     if len(world.agents) != 2:
         raise SettingError(f"self_play: the world has the agents {list(world.agents)}, expected two players")
@@ -367,7 +368,10 @@ def _self_play(made: Any, world: World, part: Part, league: League) -> SelfPlay:
             )
     if part.settings.n_frames > 1:
         raise SettingError(f"n_frames: given {part.settings.n_frames}, expected 1 in self-play")
-    return SelfPlay.of(made, league, lambda path: _import(path, "anchors", []))
+    play = SelfPlay.of(made, settings.league, lambda path: _import(path, "anchors", []))
+    if settings.evaluate_every is not None and not play.anchors:
+        raise SettingError("evaluate_every: in self-play evaluations are games against anchors, and there are none")
+    return play
 
 
 def _pace(parts: Sequence[Part], settings: Settings) -> Pace:

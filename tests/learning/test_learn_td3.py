@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
 from motet.algorithms.td3 import TD3Config
 from motet.train import Settings, train
@@ -40,7 +41,7 @@ def greedy(world, config, result, episodes):
     (arrays,) = result.agents.values()
     weights = np.ascontiguousarray(arrays["state"][: config.sizes(*spaces).weights])
     behaviour.load(weights, {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in config.header.items()})
-    return float(play_greedily(worlds, [behaviour], range(10**6, 10**6 + episodes)).mean())
+    return float(play_greedily(OneByOne(worlds, [False]), [behaviour], range(10**6, 10**6 + episodes)).mean())
 
 
 @pytest.mark.parametrize("prioritised", [False, True])

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
 from motet.algorithm import Linear
 from motet.algorithms.dqn import DQNConfig
@@ -37,7 +38,8 @@ def greedy(world, configs, result, episodes):
         weights = np.ascontiguousarray(result.agents[name]["state"][: config.sizes(*spaces).weights])
         behaviour.load(weights, {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in config.header.items()})
         behaviours.append(behaviour)
-    return play_greedily(worlds, behaviours, range(10**6, 10**6 + episodes), [c.n_frames for c in configs])
+    crowd = OneByOne(worlds, [False] * len(behaviours))
+    return play_greedily(crowd, behaviours, range(10**6, 10**6 + episodes), [c.n_frames for c in configs])
 
 
 @pytest.mark.parametrize("config", [DQNConfig, IQNConfig])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from motet._crowd import make_crowd
 from motet._evaluator import play_greedily
 from motet.algorithm import Linear
 from motet.algorithms.dqn import DQNConfig
@@ -138,10 +139,9 @@ def wait_for_crossing(
 
 def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> float:
     """The team's mean return over episodes that nobody has seen."""
-    worlds = [as_world(WORLD()) for _ in range(episodes)]
-    behaviours = []
+    world, behaviours = as_world(WORLD()), []
     for weights, observation, action in zip(
-        crossing.weights, worlds[0].observation_spaces, worlds[0].action_spaces, strict=True
+        crossing.weights, world.observation_spaces, world.action_spaces, strict=True
     ):
         behaviour = config.behaviour(observation, action)
         behaviour.begin(seed)
@@ -149,7 +149,8 @@ def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> 
         behaviours.append(behaviour)
     fresh = np.random.SeedSequence([seed, 350]).generate_state(episodes).tolist()
     frames = [config.n_frames] * len(behaviours)
-    return float(play_greedily(worlds, behaviours, fresh, frames).sum(1).mean())
+    crowd = make_crowd(WORLD, episodes, [False] * len(behaviours))
+    return float(play_greedily(crowd, behaviours, fresh, frames).sum(1).mean())
 
 
 # ---- what it costs

@@ -1,0 +1,117 @@
+"""Evaluation beside training: greedy episodes of what is published, and which of it is kept as the best."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+from stand_in import StandIn
+
+from motet._crowd import OneByOne, Together
+from motet._engine import Handles
+from motet._evaluator import _Challenge, _Trial, play_greedily
+from motet._policies import load_policies
+from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.td3 import TD3Config
+from motet.checkpoint import RunDirectory
+from motet.errors import SettingError
+from motet.league import PLAYER, League
+from motet.train import Settings, _roster, train
+from motet.world import as_world
+from motet.worlds import Hockey, MatrixGame, TreasureHunt
+from test_league import Coins
+
+HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=12)
+
+
+class Always:
+    """A behaviour of one action."""
+
+    def __init__(self, action):
+        self._action = np.asarray(action)
+
+    def act(self, observations, masks=None, explore=True):
+        assert not explore
+        return np.repeat(self._action[None], len(observations), axis=0), {}
+
+
+@pytest.mark.parametrize("n_frames", [1, 3])
+def test_worlds_as_arrays_and_one_by_one_give_the_same_returns(n_frames):
+    config = DQNConfig(hidden=(16,), n_frames=n_frames)
+    world = as_world(HUNT())
+    behaviours = []
+    for i in range(2):
+        spaces = world.observation_spaces[i], world.action_spaces[i]
+        behaviours.append(config.behaviour(*spaces))
+        learnt = config.build(*spaces, agents=1, seeds=[i])
+        behaviours[i].begin(0)
+        behaviours[i].load(learnt.weights()[0], learnt.header(step=0, agent=0))
+    crowds = Together(HUNT().vector(6)), OneByOne([as_world(HUNT()) for _ in range(6)], [False] * 2)
+    arrays, one_by_one = (play_greedily(crowd, behaviours, range(6), [n_frames] * 2) for crowd in crowds)
+    assert arrays.any() and np.array_equal(arrays, one_by_one)
+
+
+def test_games_of_different_length_count_once_each():
+    """A world whose game is over waits for the others, and earns nothing meanwhile."""
+    crowd = Together(Hockey(turns=60).vector(8))
+    totals = play_greedily(crowd, [Always([1.0, 0.0, 0.0, 1.0]), Always([0.3, 0.5, 0.0, 1.0])], range(8))
+    alone = [
+        play_greedily(OneByOne([as_world(Hockey(turns=60))], [False] * 2), [
+            Always([1.0, 0.0, 0.0, 1.0]), Always([0.3, 0.5, 0.0, 1.0])], [seed])[0]
+        for seed in range(8)
+    ]  # fmt: skip
+    np.testing.assert_allclose(totals, alone, rtol=1e-5)
+    assert len(np.unique(totals.round(3))) > 8
+
+
+def test_the_player_meets_every_anchor_on_both_sides():
+    """In matching pennies who matches wins on one side and loses on the other."""
+    settings = Settings(self_play=True, worlds_per_actor=2, evaluate_every=100)
+    challenge = _Challenge(Handles(_roster(Coins, StandIn(), settings)), episodes=8)
+    for _ in range(2):
+        outcome = challenge.play([Always(0)], lambda w: w)
+        record = {"won": 2, "lost": 2, "drawn": 0}
+        assert outcome.notes == {"opponents": {"heads": record, "tails": record}}
+        assert outcome.score == 0.5 and outcome.totals.shape == (8, 1) and outcome.team == 0.0
+
+
+def test_a_game_that_ends_early_is_told_once():
+    settings = Settings(self_play=True, evaluate_every=100)
+    challenge = _Challenge(Handles(_roster(Hockey, TD3Config(), settings)), episodes=8)
+    outcome = challenge.play([Always([0.0, 0.0, 0.0, -1.0])], lambda w: w)
+    assert sum(sum(row.values()) for row in outcome.notes["opponents"].values()) == 8
+    assert outcome.notes["opponents"]["strong"]["lost"] > 0
+
+
+def test_the_score_is_the_teams_return_where_there_is_no_opponent():
+    world = functools.partial(MatrixGame, "prisoners_dilemma", turns=5)
+    trial = _Trial(Handles(_roster(world, StandIn(), Settings())), episodes=3)
+    outcome = trial.play([Always(0), Always(0)], lambda w: w)
+    assert outcome.score == outcome.team == outcome.totals.sum() / 3 and outcome.notes == {}
+
+
+def test_the_best_of_self_play_is_kept(tmp_path):
+    run, world = tmp_path / "run", functools.partial(Hockey, turns=20)
+    config = TD3Config(hidden=(16,), min_rows=64, batch_size=16, capacity=2000)
+    settings = Settings(
+        steps=6000, worlds_per_actor=4, updates_per_step=0.2, slack=8, self_play=True,
+        league=League(snapshot_every=1000, review_every=500), evaluate_every=500, evaluate_episodes=10,
+    )  # fmt: skip
+    train(world, config, settings, run=run)
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    assert lines and list(lines[0]["agents"]) == [PLAYER]
+    for line in lines:
+        games = [sum(row.values()) for row in line["opponents"].values()]
+        assert list(line["opponents"]) == ["weak", "strong"] and sum(games) == line["episodes"] == 10
+        rates = [
+            (row["won"] + 0.5 * row["drawn"]) / n for row, n in zip(line["opponents"].values(), games, strict=True)
+        ]
+        assert line["score"] == pytest.approx(np.mean(rates))
+    assert RunDirectory(run).best_score() == max(line["score"] for line in lines)
+    assert set(load_policies(run / "best", world=world)) == {"player_0", "player_1"}
+
+
+def test_without_anchors_there_is_nobody_to_measure_by():
+    settings = Settings(self_play=True, league=League(anchors=()), evaluate_every=100)
+    with pytest.raises(SettingError, match="games against anchors, and there are none"):
+        train(Coins, StandIn(), settings)
