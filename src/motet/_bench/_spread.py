@@ -12,7 +12,7 @@ from typing import Any, Literal
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 
-__all__ = ["DQN", "PPO", "Kind", "job", "optimiser_steps", "spread"]
+__all__ = ["DQN", "OPTIMISER_STEPS", "PPO", "Kind", "job", "spread"]
 
 Kind = Literal["ppo", "dqn"]
 
@@ -28,6 +28,8 @@ BATCH, WARM_UP, CAPACITY = 64, 256, 50_000
 PPO = PPOConfig(
     hidden=HIDDEN, batch_size=ROLLOUT // FRAGMENT, length=FRAGMENT, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
 )
+OPTIMISER_STEPS = PPO.epochs * PPO.minibatches
+"""Of one update of motet's PPO, which is a whole batch; a DQN's has one."""
 DQN = DQNConfig(hidden=HIDDEN, batch_size=BATCH, min_rows=WARM_UP, capacity=CAPACITY)
 
 
@@ -35,11 +37,6 @@ def spread() -> Any:
     """The world: three agents with 18 floats each."""
     module, name = WORLD.split(":")
     return getattr(importlib.import_module(module), name)(**WORLD_SETTINGS)
-
-
-def optimiser_steps(kind: Kind) -> int:
-    """Steps of the optimiser in one update of motet: PPO's is a whole batch."""
-    return PPO.epochs * PPO.minibatches if kind == "ppo" else 1
 
 
 def job(kind: Kind) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench._spread import DQN, PPO, Kind, job, optimiser_steps, spread
+from motet._bench._spread import DQN, OPTIMISER_STEPS, PPO, Kind, job, spread
 from motet._cluster_handles import Place
 from motet._cluster_places import LearnerPlace, Link
 from motet._cluster_run import grouped
@@ -36,8 +36,6 @@ from motet.train import _roster, train
 __all__ = ["run"]
 
 LANES = 8
-WORLDS = 8
-"""In motet's actor beside RLlib, which may have as many in every env runner."""
 START_S = 4.0
 """What a run is given on top, for its start."""
 RLLIB = "RLlib"
@@ -65,6 +63,7 @@ def run(settings: Settings) -> Result:
     if missing:
         result.skipped["motet, ray"] = f"not installed: {', '.join(missing)} (pip install 'motet[ray,bench]')"
         return result
+    peer = _Peer(settings.rllib_python or sys.executable)
     seconds = 1.0 if settings.quick else 20 * settings.seconds
     repeats = 1 if settings.quick else min(settings.repeats, 3)
     with _TwoNodes() as ray:
@@ -74,8 +73,12 @@ def run(settings: Settings) -> Result:
             for engine in ("ray", "processes")
         }
         interleave(result, "engines", engines, repeats, warm=False)
-    _against_rllib(result, settings, seconds, repeats)
+    setups = {side: ways[-1:] for side, ways in SETUPS.items()} if settings.quick else SETUPS
+    _against_rllib(result, peer, setups, seconds, repeats)
     return result
+
+
+# ---- Ray
 
 
 class _TwoNodes:
@@ -96,22 +99,15 @@ class _TwoNodes:
         self._cluster.shutdown()
 
 
-# ---- motet
+# ---- runs
 
 
-class Seen(NamedTuple):
-    """What a run did, counted from when it learnt."""
-
-    steps_per_s: float
-    updates_per_step: float
-
-
-def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> Seen:
-    """Play a run for about so long, as a user would."""
+def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, float]:
+    """Play a run for about so long, as a user would; what it did, counted from when it learnt."""
     looks: list[Snapshot] = []
     train(spread, algorithm, replace(settings, steps=10**9, seconds=seconds + START_S), watch=looks.append)
-    looks = [look for look in looks if all(agent.updates for agent in look.agents)]
-    if len(looks) < 2 or looks[0].seconds == looks[-1].seconds:
+    looks = [look for look in looks if look.state == "running" and all(agent.updates for agent in look.agents)]
+    if not looks or looks[0].steps == looks[-1].steps:
         raise MotetError(
             f"a run of {seconds + START_S:g} s ended before it had learnt for a while: this machine is slow or busy; "
             "give more --seconds"
@@ -119,11 +115,11 @@ def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> Seen:
     first, last = looks[0], looks[-1]
     steps = last.steps - first.steps
     updates = sum(b.updates - a.updates for a, b in zip(first.agents, last.agents, strict=True)) / len(first.agents)
-    return Seen(steps / (last.seconds - first.seconds), updates / max(steps, 1))
+    return {"steps_per_s": steps / (last.seconds - first.seconds), "updates_per_agent_and_step": updates / steps}
 
 
 def _steps_per_s(settings: RunSettings, seconds: float) -> float:
-    return _seen(DQN, settings, seconds).steps_per_s
+    return _seen(DQN, settings, seconds)["steps_per_s"]
 
 
 # ---- rows
@@ -161,7 +157,7 @@ def _rows_per_s(ray: Any, seconds: float) -> float:
     learner = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace))
     place = learner.options(scheduling_strategy="SPREAD").remote(Luggage((roster, None)), 0)
     sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Luggage(roster), place)
-    rate = float(ray.get(sender.play.remote(seconds)))
+    rate = float(ray.get(sender.play.remote(seconds), timeout=seconds + 120))
     for one in (sender, place):
         ray.kill(one)
     return rate
@@ -171,43 +167,62 @@ def _rows_per_s(ray: Any, seconds: float) -> float:
 
 
 class Setup(NamedTuple):
-    """How RLlib works: everything in one process, or with env runners beside it; and how many worlds each steps."""
+    """Processes that step worlds, and how many worlds each of them steps."""
 
-    runners: int
-    envs: int
+    processes: int
+    worlds: int
 
     def __str__(self) -> str:
-        where = f"{self.runners} env runners" if self.runners else "in one process"
-        return f"{where}, {self.envs} envs each"
+        where = "in the learner's process" if self.processes == 0 else f"processes: {self.processes}"
+        return f"{where}, worlds in each: {self.worlds}"
 
 
-SETUPS: Sequence[Setup] = (Setup(0, 1), Setup(0, WORLDS), Setup(1, WORLDS), Setup(2, WORLDS))
+Ask = Callable[[Kind, Setup, float], dict[str, float]]
+"""Learn this in that way for so many seconds: what was done."""
+SETUPS: Mapping[str, Sequence[Setup]] = {
+    "motet": (Setup(1, 1), Setup(1, 8), Setup(2, 8)),
+    RLLIB: (Setup(0, 1), Setup(0, 8), Setup(1, 8), Setup(2, 8)),
+}
+"""Ways to work. Each side is first asked for all of its own, then measured in its fastest one."""
 
 
-def _against_rllib(result: Result, settings: Settings, seconds: float, repeats: int) -> None:
-    paces: Mapping[Kind, tuple[Any, RunSettings]] = {
-        "ppo": (PPO, RunSettings(worlds_per_actor=WORLDS)),
-        "dqn": (DQN, RunSettings(worlds_per_actor=WORLDS, updates_per_step=1.0)),
-    }
-    peer = _Peer(settings.rllib_python or sys.executable)
+def _against_rllib(
+    result: Result, peer: _Peer, setups: Mapping[str, Sequence[Setup]], seconds: float, repeats: int
+) -> None:
+    sides: dict[str, Ask] = {"motet": _motet}
     if absent := peer.absent():
         result.skipped[RLLIB] = absent
     else:
         result.facts["rllib_versions"] = peer.versions
-    for kind, (algorithm, chosen) in paces.items():
-        asks = {"motet": partial(_motet, kind, algorithm, chosen, seconds)}
-        if not absent:
-            tried = {setup: peer.train(kind, setup, seconds / 2) for setup in SETUPS[: 1 if settings.quick else None]}
-            best = max(tried, key=lambda setup: tried[setup]["steps_per_s"])
-            result.facts[f"rllib_{kind}_tried"] = {str(setup): found for setup, found in tried.items()}
-            result.facts[f"rllib_{kind}_setup"] = str(best)
-            asks[RLLIB] = partial(peer.rates, kind, best, seconds)
+        sides[RLLIB] = peer.train
+    kinds: tuple[Kind, ...] = ("ppo", "dqn")
+    for kind in kinds:
+        asks = {}
+        for side, ask in sides.items():
+            tried = {setup: ask(kind, setup, seconds / 2) for setup in setups[side]}
+            rates = {setup: found["steps_per_s"] for setup, found in tried.items()}
+            best = max(rates, key=rates.__getitem__)
+            result.facts[f"{kind}_{side}"] = {
+                "chosen": str(best),
+                "tried": {str(setup): found for setup, found in tried.items()},
+            }
+            asks[side] = partial(_rates, ask, kind, best, seconds)
         interleave_pairs(result, (kind, f"{kind}_updates"), asks, repeats, warm=False)
 
 
-def _motet(kind: Kind, algorithm: Any, settings: RunSettings, seconds: float) -> tuple[float, float]:
-    seen = _seen(algorithm, settings, seconds)
-    return seen.steps_per_s, 1000 * seen.updates_per_step * optimiser_steps(kind)
+def _rates(ask: Ask, kind: Kind, setup: Setup, seconds: float) -> tuple[float, float]:
+    """Env steps per second, and an agent's optimiser steps in 1,000 of them."""
+    found = ask(kind, setup, seconds)
+    return found["steps_per_s"], 1000 * found["updates_per_agent_and_step"]
+
+
+def _motet(kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
+    """What motet does; an update of PPO is many of the optimiser."""
+    chosen = RunSettings(actors=setup.processes, worlds_per_actor=setup.worlds)
+    if kind == "ppo":
+        found = _seen(PPO, chosen, seconds)
+        return {**found, "updates_per_agent_and_step": found["updates_per_agent_and_step"] * OPTIMISER_STEPS}
+    return _seen(DQN, replace(chosen, updates_per_step=1.0), seconds)
 
 
 class _Peer:
@@ -236,14 +251,10 @@ class _Peer:
             "say --rllib-python PATH/bin/python"
         )
 
-    def train(self, kind: Kind, setup: Setup, seconds: float) -> dict[str, Any]:
+    def train(self, kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
         """What it did, as ``_rllib.py`` counts."""
-        return self._ask([json.dumps({**job(kind), **setup._asdict(), "seconds": seconds})], timeout_s=seconds + 300)
-
-    def rates(self, kind: Kind, setup: Setup, seconds: float) -> tuple[float, float]:
-        """Env steps per second, and an agent's optimiser steps in 1,000 of them."""
-        found = self.train(kind, setup, seconds)
-        return found["steps_per_s"], 1000 * found["updates_per_agent_and_step"]
+        given = {**job(kind), "runners": setup.processes, "envs": setup.worlds, "seconds": seconds}
+        return self._ask([json.dumps(given)], timeout_s=seconds + 300)
 
     def _ask(self, arguments: list[str], timeout_s: float) -> dict[str, Any]:
         command = [*self._command, *arguments]
