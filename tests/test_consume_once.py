@@ -65,11 +65,12 @@ class Ledger:
     batch_size: int = 3
     length: int = 7
     slow_s: float = 0.0
+    capacity: int = 1
 
     header = {"step": ((), "int64")}  # noqa: RUF012
 
     def replay(self, observation_space, action_space, *, masked=False):
-        return ReaderSettings(batch_size=self.batch_size, once=True, length=self.length, capacity=1)
+        return ReaderSettings(batch_size=self.batch_size, once=True, length=self.length, capacity=self.capacity)
 
     def sizes(self, observation_space, action_space):
         return Sizes(weights=16, state=16 + IDS * MOMENTS, counters=4, random=0)
@@ -172,14 +173,15 @@ class Killer:
             self._last = time.monotonic()
 
 
-def check_ledger(lanes, result, config, agent=0):
+def check_ledger(lanes, result, config, agent=0, kept=True):
     """Both ends agree: what the writers wrote is what the surviving state used, once, and what waits."""
     (arrays,) = result.agents.values() if len(result.agents) == 1 else (result.agents[f"player_{agent}"],)
     updates, rows, others, strange = arrays["counters"].tolist()
     written = lanes.count(agent)
     cursors = arrays["reader"][-2 * lanes.handles.roster.lanes :].reshape(-1, 2)[:, 1]
     seen = arrays["state"][16:].reshape(IDS, MOMENTS)
-    assert rows + others == updates * config.batch_size * config.length == cursors.sum()
+    assert rows + others == updates * config.batch_size * config.length
+    assert cursors.sum() == rows + others or not kept, "the rows of before are gone"
     waiting = written["head"] - int(cursors.sum())
     assert waiting >= 0
     assert strange == 0, "a row was followed by what did not follow it"
@@ -299,25 +301,47 @@ def test_paces_that_would_stall_others_or_mean_nothing_are_refused(algorithm, se
         train(MatrixGame, algorithm, Settings(steps=100, **settings))
 
 
-def test_a_run_goes_on_with_its_cursors_and_its_state(tmp_path, monkeypatch):
+@pytest.mark.parametrize("engine", ["processes", "serial"])
+def test_a_run_goes_on_with_the_rows_that_waited_or_counts_them(engine, tmp_path, monkeypatch):
     lanes, config, world = Lanes(monkeypatch), Ledger(), functools.partial(Diary, str(tmp_path))
-    for engine in ("processes", "serial"):
-        for keep in (True, False):
-            run = tmp_path / f"{engine}-{keep}"
-            train(world, config, Settings(steps=600, engine=engine, keep_replay=keep), run=run)
-            first = check_rows(lanes)
-            result = resume(run, steps=600, world=world, algorithm=config)
-            assert result.steps == 1200
-            counters = next(iter(result.agents.values()))["counters"]
-            assert counters[0] * config.batch_size * config.length == counters[1] + counters[2]
-            assert counters[1] + check_rows(lanes) + first >= 1150
-            assert counters[3] == 0
+    for keep in (True, False):
+        run, told, seen = tmp_path / str(keep), [], {}
+        settings = Settings(steps=610, engine=engine, keep_replay=keep, worlds_per_actor=2)
+        first = train(world, config, settings, run=run)
+        waiting = first.steps - int(first.agents["agent_0"]["counters"][1])
+        assert waiting > 0
+        look = lambda now, seen=seen: seen.update(lost=now.agents[0].lost)  # noqa: E731
+        result = resume(run, steps=600, world=world, algorithm=config, say=told.append, watch=look)
+        assert result.steps >= 1210
+        left, *_ = check_ledger(lanes, result, config, kept=keep)
+        assert left < (config.batch_size + 2) * config.length
+        assert seen["lost"] == (0 if keep else waiting)
+        assert any(f"agent_0: {waiting} steps had not been learnt from" in line for line in told) is not keep
 
 
-def check_rows(lanes):
-    """Rows that wait."""
-    replay = lanes.handles.replays[0]
-    return sum(replay.words(i).head - replay.words(i).released for i in range(replay.spec.n_lanes))
+def test_a_checkpoint_of_a_run_at_full_speed_holds_the_rows_that_its_state_has_not_used(tmp_path, monkeypatch):
+    lanes, config, world = Lanes(monkeypatch), Ledger(slow_s=0.001), functools.partial(Diary, str(tmp_path))
+    settings = Settings(steps=4000, keep_replay=True, checkpoint_every=500, worlds_per_actor=2, slack=3)
+    train(world, config, settings, run=tmp_path / "run")
+    directory = RunDirectory.open(tmp_path / "run")
+    earlier = directory.load(directory.steps()[-2])
+    assert earlier.step < 4000
+    used = int(earlier.agents["agent_0"]["counters"][0]) * config.batch_size * config.length
+    held = sum(int(lane[:136].view(np.uint64)[9]) for lane in earlier.replay["agent_0"].values())
+    assert held > used, "nothing waited: the test has nothing to see"
+    result = train(world, config, settings, go_on=earlier)
+    assert result.state == "done"
+    _, _, _, seen = check_ledger(lanes, result, config)
+    for row in seen[seen.sum(1) > 0]:
+        gaps = np.flatnonzero(row[: np.flatnonzero(row).max()] == 0)
+        assert (np.diff(gaps) > 1).all(), "more than a final row is missing between two rows"
+
+
+def test_rows_are_not_mixed_with_a_state_of_other_batches(tmp_path):
+    world, run = functools.partial(Diary, str(tmp_path)), tmp_path / "run"
+    train(world, Ledger(batch_size=4, length=6, capacity=100), Settings(steps=300, keep_replay=True), run=run)
+    with pytest.raises(SettingError, match="with batches of 5 times 4 rows: its settings have changed"):
+        resume(run, steps=300, world=world, algorithm=Ledger(batch_size=5, length=4, capacity=100))
 
 
 def test_an_update_that_raises_leaves_the_vault_as_it_was(tmp_path, monkeypatch):

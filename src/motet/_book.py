@@ -19,12 +19,15 @@ from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import SettingError
 from motet.league import PLAYER, Standings
 from motet.metrics import Snapshot, Watch
+from motet.replay import ReplaySpec, rewound
 from motet.supervisor import Role
 
 if TYPE_CHECKING:
     from motet.train import Settings
 
-__all__ = ["Book", "Result", "fill"]
+__all__ = ["Book", "Result", "fill", "unused"]
+
+_TRIES = 3  # of copying rows that are read once together with the state that they belong to
 
 
 @dataclass
@@ -121,34 +124,58 @@ class Book:
         if self._serial is not None:
             self._serial.keep()
         agents: dict[str, dict[str, Any]] = {}
-        for stack, vault in zip(roster.stacks, self._vaults, strict=True):
-            vault.refresh()
-            if not vault._have:
-                continue
-            states = vault.weights.reshape(len(stack), -1)
-            for i, agent in enumerate(stack):
-                part = roster.parts[agent]
-                agents[part.name] = {
-                    "state": states[i].copy(),
-                    "counters": vault["counters"][i].copy(),
-                    "random": vault["random"][i, : part.sizes.random].copy(),
-                    "reader": vault["reader"][i].copy(),
-                    "steps": vault["steps"][i].copy(),
-                    "stage": vault["stage"][i].copy(),
-                }
-        replay = {}
-        if self._settings.keep_replay:
-            replay = {
-                part.name: {f"lane{k}": handles.replays[i].dump(k) for k in range(roster.lanes)}
-                for i, part in enumerate(roster.parts)
-                # While a learner is at work its vault and its lanes are of two moments, and rows that are read once
-                # belong to one: they are kept where everything is at rest.
-                if self._serial is not None or not part.settings.once
-            }
+        replay: dict[str, dict[str, Any]] = {}
+        for k in range(len(roster.stacks)):
+            for _ in range(_TRIES):
+                held = self._state(k)
+                kept = self._rows(k, held) if self._settings.keep_replay and held else {}
+                if kept is not None:
+                    break
+            agents |= held
+            replay |= kept or {}
         notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, handles.league.dump() if handles.league else {})
+
+    def _state(self, stack: int) -> dict[str, dict[str, Any]]:
+        """What the vault of a stack holds, by agent; nothing before its first version."""
+        handles, vault = self._handles, self._vaults[stack]
+        vault.refresh()
+        if not vault._have:
+            return {}
+        members = handles.roster.stacks[stack]
+        states, found = vault.weights.reshape(len(members), -1), {}
+        for i, agent in enumerate(members):
+            part = handles.roster.parts[agent]
+            found[part.name] = {
+                "state": states[i].copy(),
+                "counters": vault["counters"][i].copy(),
+                "random": vault["random"][i, : part.sizes.random].copy(),
+                "reader": vault["reader"][i].copy(),
+                "steps": vault["steps"][i].copy(),
+                "stage": vault["stage"][i].copy(),
+                "before": np.array([handles.steps_before[agent], handles.updates_before[stack]], np.int64),
+            }
+        return found
+
+    def _rows(self, stack: int, held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
+        """The lanes of a stack, copied after its state; None if rows that this state has not used were overwritten.
+
+        Rows that are read once belong to one state, and while they are copied its learner may go on, and the writers.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for agent in self._handles.roster.stacks[stack]:
+            part, replay = self._handles.roster.parts[agent], self._handles.replays[agent]
+            lanes = [replay.dump(lane) for lane in range(self._handles.roster.lanes)]
+            if part.settings.once:
+                cursors = replay.spec.cursors(held[part.name]["reader"]).tolist()
+                whole = [rewound(*lane, part.settings.n_frames - 1) for lane in zip(lanes, cursors, strict=True)]
+                lanes = [lane for lane in whole if lane is not None]
+            if len(lanes) < self._handles.roster.lanes:
+                return None
+            found[part.name] = {f"lane{k}": lane for k, lane in enumerate(lanes)}
+        return found
 
     def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
         snapshot = self._tell(state)
@@ -193,11 +220,14 @@ def fill(
             if lanes := checkpoint.replay.get(roster.parts[a].name):
                 for lane in range(roster.lanes):
                     handles.replays[a].restore(lane, lanes[f"lane{lane}"])
+                handles.steps_before[a], handles.updates_before[k] = map(int, held[i].get("before", (0, 0)))
+                _check_cursors(handles, a, held[i], handles.updates_before[k])
             else:
                 readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
                 places[i, 1:] = 0  # the pace begins anew
                 handles.steps_before[a] = int(held[i]["steps"])
                 handles.updates_before[k] = int(held[i]["counters"][0])
+                handles.board.rows[a, 0] += np.uint64(unused(roster.parts[a], handles.replays[a].spec, checkpoint))
         random = np.stack([arrays["random"] for arrays in held])
         handles.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
@@ -209,6 +239,26 @@ def fill(
             stage=places,
         )
         handles.board.learned[k, 0] = int(held[0]["counters"][0])
+
+
+def unused(part: Part, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
+    """Steps of an agent that reads every row once which a checkpoint counts, but neither used nor kept."""
+    if not part.settings.once or part.name in checkpoint.replay or part.name not in checkpoint.agents:
+        return 0
+    held = checkpoint.agents[part.name]
+    return max(0, int(held["steps"]) - spec.consumed(held["reader"]))
+
+
+def _check_cursors(handles: Handles, agent: int, held: dict[str, Any], updates_before: int) -> None:
+    """Rows that are read once are taken by whole fragments and batches, which the pace counts."""
+    part, updates = handles.roster.parts[agent], int(held["counters"][0]) - updates_before
+    fragments, length = part.settings.batch_size, part.settings.length
+    cursors = handles.replays[agent].spec.cursors(held["reader"])
+    if part.settings.once and (int(cursors.sum()) != updates * fragments * length or (cursors % length).any()):
+        raise SettingError(
+            f"agent {part.name}: the rows of the checkpoint were read up to {cursors.tolist()}, which is not where "
+            f"{updates} updates get with batches of {fragments} times {length} rows: its settings have changed"
+        )
 
 
 def checked(part: Part, arrays: dict[str, Any]) -> dict[str, Any]:

@@ -131,7 +131,11 @@ def _agents(
 ) -> RenderableType:
     wide = width >= 110
     bars = _PLAIN_BARS if ascii_only else _BARS
-    more = [name for name in ("stage", "forced", "restarts") if any(getattr(row, name) for row in snapshot.agents)]
+    more = [
+        name
+        for name in ("stage", "forced", "restarts", "lost", "refused")
+        if any(getattr(row, name) for row in snapshot.agents)
+    ]
     trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # what is rare takes its room
     columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += [*(["episodes", "updates"] if wide else []), *more]
@@ -163,7 +167,10 @@ def _agents(
             "updates": short(float(row.updates)),
             "stage": row.stage,
             "forced": short(float(row.forced)),
-            "restarts": Text(short(float(row.restarts)), style="yellow" if row.restarts else ""),
+            **{
+                name: Text(short(float(getattr(row, name))), style="yellow" if getattr(row, name) else "")
+                for name in ("restarts", "lost", "refused")
+            },
         }
         add(row.name, cells)
     if len(snapshot.agents) > 1:

@@ -86,6 +86,8 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             "lag_versions": row.lag_versions,
             "lag_steps": row.lag_steps,
             "forced": float(row.forced),
+            "lost": float(row.lost),
+            "refused": float(row.refused),
             **row.metrics,
         }
         yield from ((f"{name}/{row.name}", float(value)) for name, value in values.items() if value is not None)

@@ -49,7 +49,8 @@ class AgentRow:
     restarts: int = 0
     """Of the process that learns for it."""
     lost: int = 0
-    """Rows that are known to have been made and never reached a learner, and those lost with one (engine ray)."""
+    """Rows that are known to have been made and never reached a learner, and those lost with one (engine ray); of rows
+    that are read once, those that were not in the checkpoint from which the run went on."""
     refused: int = 0
     """Rows of an actor that had a successor already (engine ray)."""
 

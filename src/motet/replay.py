@@ -33,12 +33,13 @@ from motet import _native
 from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 
-__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers"]
+__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
 
 Nest = Any
 """A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
 
-_RESERVE, _HEAD = 8, 9  # where these words are in a lane's memory
+_CAPACITY, _RESERVE, _HEAD, _FINALS, _RELEASED, _TAKEN = 1, 8, 9, 15, 16, 17  # where these words are in a lane
+_CONSUMED = 9  # where this one is in the state of a reader
 _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
 
 
@@ -131,6 +132,14 @@ class ReplaySpec:
     def reader_words(self) -> int:
         """How many words the state of a reader takes (``Reader.state_words``)."""
         return 10 + len(self._partitions) + 2 * self.n_lanes
+
+    def cursors(self, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Of what ``Reader.save_state`` wrote: for each lane the row that is taken next."""
+        return state[-2 * self.n_lanes :].reshape(-1, 2)[:, 1]
+
+    def consumed(self, state: npt.NDArray[np.uint64]) -> int:
+        """Of what ``Reader.save_state`` wrote: transitions handed out by ``take``."""
+        return int(state[_CONSUMED])
 
     @property
     def _partitions(self) -> dict[str, int]:
@@ -550,10 +559,10 @@ class Replay:
 
         Rows complete before the copy count as written, rows overwritten until its end as gone: what is left is whole.
         """
-        head = self.words(lane).head
+        before = self.words(lane)
         copy = self._lane(lane).copy()
         words = copy[: 2 * LINE].view(np.uint64)
-        words[_RESERVE], words[_HEAD] = self.words(lane).reserve, head
+        words[_RESERVE], words[_HEAD], words[_FINALS] = self.words(lane).reserve, before.head, before.finals
         return copy
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
@@ -564,6 +573,20 @@ class Replay:
                 f"lane {lane}: given {memory.shape}, expected {here.shape}: the replay's spec has changed"
             )
         here[...] = memory
+
+
+def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDArray[np.uint8] | None:
+    """A copy of a lane of a replay that is read once, as it was when everything before ``row`` had been taken.
+
+    ``memory`` is what :meth:`Replay.dump` gave, ``frames`` are rows before that one which are needed too. None if they
+    are not all there any more.
+    """
+    copy, first = memory.copy(), max(row - frames, 0)
+    words = copy[: 3 * LINE].view(np.uint64)
+    if words[_RESERVE] > first + words[_CAPACITY] or words[_HEAD] < row:
+        return None
+    words[_RELEASED], words[_TAKEN] = first, row
+    return copy
 
 
 class FrameStack:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from motet._book import Book, Result, fill
+from motet._book import Book, Result, fill, unused
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import Handles, Part, Roster, play_actor, play_learner
 from motet._evaluator import play_evaluator
@@ -288,6 +288,8 @@ def _play(
 ) -> Result:
     """``begun`` is called once, when the run has really begun; with why, if not by the engine that was asked for."""
     watch, fell_back = watch or (lambda _: None), ""
+    if go_on is not None:
+        _say_unused(roster, go_on, say)
     if settings.engine == "ray":
         return _play_on_cluster(roster, settings, directory, go_on, watch, say, begun)
     if settings.engine == "processes":
@@ -588,6 +590,15 @@ def _supervise(
             raise ChildError(f"{error}{where}") from error
         finally:
             supervisor.kill()
+
+
+def _say_unused(roster: Roster, go_on: Checkpoint, say: Callable[[str], None]) -> None:
+    for part in roster.parts:
+        if steps := unused(part, roster.replay_spec(part), go_on):
+            say(
+                f"{part.name}: {steps:,} steps had not been learnt from when the checkpoint was written, and it does "
+                "not hold their rows (keep_replay would have kept them): they count as lost"
+            )
 
 
 def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:
