@@ -12,6 +12,7 @@ from stand_in import StandIn
 from motet._crowd import OneByOne, Together
 from motet._memory import Segment
 from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
+from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
 from motet.league import _RING, NEWEST, PLAYER, Draw, League, LeagueBoard, Results, Standings, Table, anchor
@@ -418,13 +419,20 @@ def quick(**settings):
 SMALL_TD3 = TD3Config(hidden=(16,), min_rows=64, batch_size=16, capacity=2000, n_step=2)
 
 
-@pytest.mark.parametrize(("world", "algorithm"), [(Coins, StandIn()), (functools.partial(Hockey, turns=40), SMALL_TD3)])
+SMALL_PPO = PPOConfig(hidden=(16,), batch_size=3, length=16, minibatches=2, epochs=2, normalise=True)
+SHORT = functools.partial(Hockey, turns=40)
+
+
+@pytest.mark.parametrize(("world", "algorithm"), [(Coins, StandIn()), (SHORT, SMALL_TD3), (SHORT, SMALL_PPO)])
 def test_lockstep_is_the_serial_run_league_included(world, algorithm, tmp_path):
     """Snapshots, win rates, chances and results too: they change between two rounds, at fixed steps."""
     pages = []
     for engine in ("serial", "processes"):
         told = []
-        settings = quick(engine=engine, slack=0, actors=2, worlds_per_actor=3, publish_every=3, checkpoint_every=10**6)
+        settings = quick(
+            engine=engine, slack=0, actors=2, worlds_per_actor=3, publish_every=3, checkpoint_every=10**6,
+            updates_per_step=None if algorithm is SMALL_PPO else 0.3,
+        )  # fmt: skip
         result = train(world, algorithm, settings, run=tmp_path / engine, watch=lambda s, told=told: told.append(s))
         from motet.checkpoint import RunDirectory
 
@@ -437,14 +445,17 @@ def test_lockstep_is_the_serial_run_league_included(world, algorithm, tmp_path):
     assert [name for name in pages[0] if pages[0][name] != pages[1][name]] == []
 
 
-@pytest.mark.parametrize("world", [functools.partial(Hockey, turns=40)])
-def test_resumed_is_uninterrupted(world, tmp_path):
+@pytest.mark.parametrize("algorithm", [SMALL_TD3, SMALL_PPO])
+def test_resumed_is_uninterrupted(algorithm, tmp_path):
     def settings(steps):
-        return quick(engine="serial", steps=steps, checkpoint_every=600, keep_replay=True, worlds_per_actor=3)
+        return quick(
+            engine="serial", steps=steps, checkpoint_every=600, keep_replay=True, worlds_per_actor=3,
+            updates_per_step=None if algorithm is SMALL_PPO else 0.3,
+        )  # fmt: skip
 
-    whole = train(world, SMALL_TD3, settings(1200), run=tmp_path / "whole")
-    train(world, SMALL_TD3, settings(600), run=tmp_path / "half")
-    rest = resume(tmp_path / "half", steps=600, world=world, algorithm={PLAYER: SMALL_TD3})
+    whole = train(SHORT, algorithm, settings(1200), run=tmp_path / "whole")
+    train(SHORT, algorithm, settings(600), run=tmp_path / "half")
+    rest = resume(tmp_path / "half", steps=600, world=SHORT, algorithm={PLAYER: algorithm})
     assert whole.steps == rest.steps == 1200
     for part in ("state", "counters", "random", "reader"):
         np.testing.assert_array_equal(whole.agents[PLAYER][part], rest.agents[PLAYER][part], err_msg=part)

@@ -1,4 +1,4 @@
-"""PPO learns what is known to be good, while it acts: to balance a pole in the steps it takes."""
+"""PPO learns what is known to be good, while it acts: to balance a pole, to swing up a pendulum."""
 
 import json
 import statistics
@@ -50,3 +50,24 @@ def test_a_pole_is_balanced_in_the_steps_that_a_serial_implementation_needs(tmp_
         lines = (tmp_path / str(seed) / "evaluation.jsonl").read_text().splitlines()
         reached.append(next(line["step"] for line in map(json.loads, lines) if line["team"] >= 475))
     assert statistics.median(reached) <= 1.25 * SERIAL_STEPS
+
+
+PENDULUM_STEPS = 100_000
+
+
+def swing():
+    """The settings that are known to suit it: many passes, a short horizon; rewards are of the size of 1."""
+    return PPOConfig(
+        batch_size=4, length=512, epochs=10, minibatches=32, gamma=0.9, reward_scale=0.1,
+        learning_rate=Linear(1e-3, 0.0, PENDULUM_STEPS),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_pendulum_is_swung_up_and_held(seed):
+    """Around -200 is what good policies earn; random ones -1200."""
+    world = "gym:Pendulum-v1"
+    result = train(world, swing(), Settings(steps=PENDULUM_STEPS, worlds_per_actor=4, seed=seed))
+    assert greedy(world_factory(world), [swing()], result, 50).mean() >= -250
+    assert result.returns["agent_0"] >= -250  # with the actions that it draws, too
