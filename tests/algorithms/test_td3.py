@@ -367,3 +367,25 @@ def test_other_actions_are_refused(space: Any) -> None:
         SMALL.replay(SEEN, space)
     with pytest.raises(SettingError, match="mask"):
         SMALL.replay(SEEN, DONE, masked=True)
+
+
+def test_noise_that_lasts_has_the_same_spread_and_the_given_memory():
+    config = TD3Config(hidden=(4,), noise=0.1, noise_memory=0.9)
+    behaviour, white = config.behaviour(SEEN, DONE), TD3Config(hidden=(4,), noise=0.1).behaviour(SEEN, DONE)
+    learnt = config.build(SEEN, DONE, 1, [0])
+    header = {**learnt.header(step=0, agent=0), "random": False}
+    for one in (behaviour, white):
+        one.begin(3)
+        one.load(np.zeros_like(learnt.weights()[0]), header)  # all actions are the noise alone
+    seen = np.zeros((8, *SEEN.shape), np.float32)
+    first = behaviour.act(seen[:5])[0]
+    assert np.array_equal(first, white.act(seen[:5])[0])  # nothing to go on from
+    course = np.stack([behaviour.act(seen)[0].reshape(8, -1) for _ in range(4000)])
+    unit = (course - course.mean(0)) / course.std(0)
+    scale = (DONE.high - DONE.low).ravel() / 2
+    np.testing.assert_allclose(course.std((0, 1)) / scale, 0.1, rtol=0.05)
+    np.testing.assert_allclose((unit[1:] * unit[:-1]).mean((0, 1)), 0.9, atol=0.02)
+    together = np.corrcoef(course[:, :, 0].T) - np.eye(8)
+    assert abs(together).max() < 0.3  # each row has its own
+    behaviour.begin(3)
+    assert np.array_equal(first, behaviour.act(seen[:5])[0])

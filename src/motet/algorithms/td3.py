@@ -99,6 +99,9 @@ class TD3Config:
     """Where that noise is cut off."""
     noise: Schedule = 0.1
     """Standard deviation of the noise on actions while exploring; actions reach from -1 to 1."""
+    noise_memory: float = 0.0
+    """How much of the last step's noise stays in this one's, from 0 (each on its own) to below 1. Where a single push
+    moves little, noise that lasts gets further."""
     prioritised: bool = False
     """Draw transitions by their last error instead of uniformly."""
     alpha: float = 0.6
@@ -126,6 +129,8 @@ class TD3Config:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected a finite number from 0 on")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise SettingError(f"max_grad_norm: given {self.max_grad_norm}, expected more than 0, or None")
+        if not 0 <= self.noise_memory < 1:
+            raise SettingError(f"noise_memory: given {self.noise_memory}, expected from 0 to below 1")
         if self.policy_delay < 1:
             raise SettingError(f"policy_delay: given {self.policy_delay}, expected 1 or more")
         if not 0 < self.target_rate <= 1:
@@ -454,7 +459,8 @@ class TD3Behaviour:
     """The acting half of TD3: the native forward on the published row, then Gaussian noise.
 
     Exploring draws a normal and a uniform number for each part of each action, whatever comes of it, so the random
-    stream does not depend on weights.
+    stream does not depend on weights. Noise that lasts goes on from the same row of the last call: the same world's,
+    where all worlds act at once.
     """
 
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
@@ -466,10 +472,13 @@ class TD3Behaviour:
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
+        self._memory, self._fresh = np.float32(config.noise_memory), np.float32(math.sqrt(1 - config.noise_memory**2))
+        self._lasting = np.zeros((0, self._scale.size), np.float32)
 
     def begin(self, seed: int) -> None:
         """Start the random stream anew."""
         self._rng = np.random.default_rng(seed)
+        self._lasting = self._lasting[:0]
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Take a new version."""
@@ -488,9 +497,22 @@ class TD3Behaviour:
         noise, uniform = self._rng.standard_normal(shape, np.float32), self._rng.random(shape, np.float32)
         if self._random:
             return self._scale.actions(2.0 * uniform - 1.0), {}
+        if self._memory:
+            noise = self._last(noise)
         noise *= self._noise
         noise += self._greedy(self._weights, rows)
         return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), {}
+
+    def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Noise of the same spread that goes on from the last one; overwrites ``fresh``."""
+        n, known = len(fresh), len(self._lasting)
+        if n > known:
+            self._lasting = np.concatenate([self._lasting, fresh[known:]])
+        old = self._lasting[: min(n, known)]
+        old *= self._memory
+        old += fresh[:known] * self._fresh
+        fresh[:] = self._lasting[:n]
+        return fresh
 
     def _greedy(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Vectors in [-1, 1]."""
