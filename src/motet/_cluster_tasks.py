@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,34 +74,60 @@ class Host:
 
 def start_there(
     ray: Any, cluster: Cluster, name: str, target: Callable[..., None], args: tuple[Any, ...] = ()
-) -> tuple[RemoteProcess, Connection]:
+) -> tuple[HostProcess, Connection]:
     """Start ``target(*args, connection)`` in a process on some node; the process, and the connection's other end."""
     kind = ray.remote(concurrency_groups={"play": 1, "rows": 1, "look": 1})(grouped(ray, Host))
     host = kind.options(num_cpus=cluster.actor_cpus, scheduling_strategy="SPREAD").remote(Luggage((name, target, args)))
     here, there = Pipe()
-    lock = threading.Lock()
+    return HostProcess(ray, name, host, there), here
 
-    def hang_up() -> None:
-        with lock:
-            there.close()
 
-    process = RemoteProcess(name, host, lambda told: None, hang_up)
+class HostProcess(RemoteProcess):
+    """A host as its caller sees it, and the two threads that carry what is said.
 
-    def speak() -> None:
-        with contextlib.suppress(EOFError, OSError, ray.exceptions.RayError):  # either end is gone
+    Args:
+        ray: the module, connected.
+        name: what it is called in messages.
+        host: the Ray actor.
+        pipe: what is read here goes there, what is said there is written here.
+    """
+
+    def __init__(self, ray: Any, name: str, host: Any, pipe: Connection) -> None:
+        self._ray, self._pipe = ray, pipe
+        self._socket = socket.socket(fileno=os.dup(pipe.fileno()))
+        super().__init__(name, host, lambda told: None, self._hang_up)
+        self._carriers = [
+            threading.Thread(target=carry, name=f"{carry.__name__[1:]}-{name}", daemon=True)
+            for carry in (self._speak, self._listen)
+        ]
+        for thread in self._carriers:
+            thread.start()
+
+    def _speak(self) -> None:
+        with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # either end is gone
             while True:
-                ray.get(host.put.remote(there.recv_bytes()))
+                self._ray.get(self.place.put.remote(self._pipe.recv_bytes()))
 
-    def listen() -> None:
-        with contextlib.suppress(OSError, ray.exceptions.RayError):
-            while process.exit is None:
-                for message in ray.get(host.take.remote()):
-                    with lock:
-                        there.send_bytes(message)
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, self._ray.exceptions.RayError):
+            while self.exit is None:
+                for message in self._ray.get(self.place.take.remote()):
+                    self._pipe.send_bytes(message)
 
-    for carry in (speak, listen):
-        threading.Thread(target=carry, name=f"{carry.__name__}-{name}", daemon=True).start()
-    return process, here
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # the other end has hung up before
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give back what is held for it. It must have ended: nobody may be asking Ray when Ray ends."""
+        self._hang_up()
+        for thread in self._carriers:
+            thread.join(10.0)
+            if thread.is_alive():
+                raise WaitTimeoutError(f"{thread.name} did not end within 10 s of the end of {self.name}")
+        self._socket.close()
+        self._pipe.close()
+        super().close()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,15 +86,31 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        if cluster.address is not None:
-            ray.init(cluster.address, **quiet)
-        else:
-            cores = max(os.cpu_count() or 1, math.ceil(cpus))
-            ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
-        raise SettingError(f"address: Ray could not be reached {where}: {error}") from error
-    try:
+        try:
+            if cluster.address is not None:
+                ray.init(cluster.address, **quiet)
+            else:
+                cores = max(os.cpu_count() or 1, math.ceil(cpus))
+                with _uninterrupted():
+                    ray.init(
+                        "local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet
+                    )
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
+            raise SettingError(f"address: Ray could not be reached {where}: {error}") from error
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C is held back meanwhile: a Ray that it meets half started leaves processes behind for a minute."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

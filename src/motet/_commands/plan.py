@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from motet._memory import format_bytes
-from motet.cluster import Cluster
+from motet.cluster import Cluster, connected
 from motet.errors import SettingError
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
 
@@ -52,9 +53,26 @@ def plan(
     """
     if address is not None and engine != "ray":
         raise SettingError(f"address: given with --engine {engine}, expected --engine ray, which it is for")
-    where: Any = {"engine": "ray", "cluster": Cluster(address=address)} if engine == "ray" else {}
-    report = _Reporter()
     made = _made(model, map, horizon)
+    with contextlib.ExitStack() as stack:
+        where: dict[str, Any] = {}
+        if engine == "ray":  # one connection for all that follows
+            where = {"engine": "ray", "cluster": Cluster(address=address)}
+            stack.enter_context(connected(where["cluster"], workers or 0))
+        return _planned(made, humans, robot, workers, max_states, dtype, out, where)
+
+
+def _planned(
+    made: Any,
+    humans: Humans,
+    robot: Robot,
+    workers: int | None,
+    max_states: int,
+    dtype: Literal["float64", "float32", "float16"],
+    out: Path | None,
+    where: dict[str, Any],
+) -> int:
+    report = _Reporter()
     began = time.perf_counter()
     goals = hasattr(made, "goals") and hasattr(made, "human_agent_indices")
     graph = enumerate_states(
@@ -64,7 +82,9 @@ def plan(
     if not goals:
         report.end()
         _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
-        _show_responses(graph, workers)
+        for agent in graph.agents:
+            value = best_response(graph, agent, workers=workers, **where).value[0]
+            sys.stdout.write(f"best response of {agent} to uniform others, at the start: {value:.6g}\n")
         if out is not None:
             graph.save(out)
         return 0
@@ -129,12 +149,6 @@ def _summary(graph: Graph, seconds: dict[str, float], nbytes: int) -> None:
     for phase, took in seconds.items():
         table.add_row(f"{phase} s", f"{took:.2f}")
     Console(file=sys.stdout).print(table)
-
-
-def _show_responses(graph: Graph, workers: int | None) -> None:
-    for agent in graph.agents:
-        value = best_response(graph, agent, workers=workers).value[0]
-        sys.stdout.write(f"best response of {agent} to uniform others, at the start: {value:.6g}\n")
 
 
 class _Reporter:

@@ -1,0 +1,330 @@
+"""Episodes and plans on a cluster whose nodes die: the same bytes, the same bits, and nobody left behind."""
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from family import descendants
+from small_models import Layered, Parity
+
+from motet.evaluate import evaluate
+from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
+from motet.tournament import tournament
+from motet.worlds import TreasureHunt
+
+# Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster with one node, which the driver is on; tests add others."""
+    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
+    from ray.cluster_utils import Cluster as LocalCluster
+
+    quick = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_health_check_initial_delay_ms": "500",
+        "RAY_health_check_period_ms": "500",
+        "RAY_health_check_timeout_ms": "1000",
+        "RAY_health_check_failure_threshold": "3",
+    }
+    before = {name: os.environ.get(name) for name in quick}
+    os.environ.update(quick)
+    one = LocalCluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False})
+    ray.init(address=one.address, log_to_driver=False, logging_level="ERROR")
+    yield one
+    ray.shutdown()
+    one.shutdown()
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+SIZE = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+
+
+@pytest.fixture
+def second(cluster):
+    """Another node; a new one if the last test has ended it."""
+    others = [node for node in cluster.list_all_nodes() if node is not cluster.head_node]
+    return others[0] if others else cluster.add_node(**SIZE)
+
+
+def title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it ended meanwhile
+        return ""
+
+
+class Slow(TreasureHunt):
+    """So slow that nobody is done before the others have begun."""
+
+    def reset(self, *args, **kwargs):
+        time.sleep(0.1)
+        super().reset(*args, **kwargs)
+
+
+class Once:
+    """Does something once, as soon as so many episodes are done; in a thread, since a node takes its time to die."""
+
+    def __init__(self, at_least, do):
+        self.at_least, self.do, self.thread = at_least, do, None
+
+    def __call__(self, done, total):
+        if done >= self.at_least and self.thread is None:
+            self.thread = threading.Thread(target=self.do)
+            self.thread.start()
+
+
+@pytest.fixture
+def falls(cluster, second):
+    """Ends the second node as if its power had failed."""
+    return lambda: cluster.remove_node(second, allow_graceful=False)
+
+
+def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls):
+    chosen = {"episodes": 24, "seed": 5}
+    world = partial(Slow, agents=2)
+    here = evaluate(world, ["random", "noop"], **chosen)
+    lines, watch = [], Once(3, falls)
+    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=4, watch=watch, say=lines.append)
+    watch.thread.join(60)
+    assert sum("its successor is started" in line for line in lines) >= 2, lines
+    assert not there.partial and len(there.episodes) == 24
+    assert there.deterministic() == here.deterministic()
+
+
+def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
+    chosen = {"rounds": 4, "seed": 2}
+    world = partial(Slow, agents=2)
+    here = tournament(world, ["random", "noop", "forager"], **chosen)
+    lines, watch = [], Once(3, falls)
+    there = tournament(
+        world, ["random", "noop", "forager"], **chosen, path=tmp_path, engine="ray", jobs=4, watch=watch,
+        say=lines.append,
+    )  # fmt: skip
+    watch.thread.join(60)
+    assert sum("its successor is started" in line for line in lines) >= 2, lines
+    assert there.deterministic() == here.deterministic()
+    again = tournament(world, ["random", "noop", "forager"], **chosen, path=tmp_path)  # what was written is whole
+    assert again.deterministic() == here.deterministic()
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Workers at once, whether it pays or not; the caller waits for the first one. Gives the parts that are sent."""
+    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
+        monkeypatch.setattr(_workers, name, 0.0)
+    monkeypatch.setattr(_workers, "PART_S", 0.01)
+    make, send, parts = _workers._Crew.__post_init__, _workers._Crew.send, []
+
+    def patient(crew):
+        make(crew)
+        becomes(crew.idle)
+
+    def sent(crew, first, part):
+        parts.append(first)
+        send(crew, first, part)
+
+    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
+    monkeypatch.setattr(_workers._Crew, "send", sent)
+    return parts
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Nodes at once, whether it pays or not; the caller waits for them. Gives the states that they are to sweep."""
+    from motet._cluster_tasks import NodeSweeper
+
+    for name in ("START_S", "GAIN"):
+        monkeypatch.setattr(_sweeps, name, 0.0)
+    start, ask, spans = _sweeps._Spread._start, NodeSweeper.ask, []
+
+    def patient(spread, place):
+        start(spread, place)
+        if place.sweeper is not None:
+            becomes(lambda: spread._is_up(place))
+
+    def asking(sweeper, first, last, news):
+        spans.append((first, last))
+        ask(sweeper, first, last, news)
+
+    monkeypatch.setattr(_sweeps._Spread, "_start", patient)
+    monkeypatch.setattr(NodeSweeper, "ask", asking)
+    return spans
+
+
+def becomes(true, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Pondering(Layered):
+    def transition_probabilities(self, state, actions):
+        time.sleep(0.0005)
+        return super().transition_probabilities(state, actions)
+
+
+def same_graphs(one, two):
+    assert one.states == two.states
+    for name, array in one.arrays().items():
+        assert array.tobytes() == two.arrays()[name].tobytes(), name
+
+
+@pytest.mark.parametrize("who", ["hosts", "node"])
+def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, monkeypatch, who):
+    model = Pondering(seed=4, humans=(2, 2), robots=(2,), depth=20, width=12)
+    here = enumerate_states(model, workers=1)
+    lost, lose = [], _workers._Crew._lose
+
+    def losing(crew, worker, error):
+        lost.append(worker.busy_with)
+        lose(crew, worker, error)
+
+    monkeypatch.setattr(_workers._Crew, "_lose", losing)
+
+    def watch(progress):
+        if progress.done > 40 and not watch.thread:
+            watch.thread = threading.Thread(target=falls if who == "node" else kill_hosts)
+            watch.thread.start()
+            watch.thread.join(60)  # what was under way is lost: there is more to be asked
+
+    watch.thread = None
+    monkeypatch.setattr(_workers, "TICK_S", 0.02)
+    there = enumerate_states(model, workers=4, engine="ray", progress=watch)
+    assert eager and lost
+    same_graphs(here, there)
+
+
+def hosts():
+    return [int(pid) for pid in descendants() if title(pid).startswith("ray::Host")]
+
+
+def kill_hosts():
+    for pid in hosts():
+        kill(pid)
+
+
+class Wide:
+    """A model with large levels, all of it arithmetic: two humans and a robot, two successors of every joint action."""
+
+    agents = ("a", "b", "c")
+    action_space = SimpleNamespace(n=2)
+    human_agent_indices, robot_agent_indices = (0, 1), (2,)
+    width, depth = 400, 6
+
+    def reset(self):
+        pass
+
+    def get_state(self):
+        return (0, 0)
+
+    def set_state(self, state):
+        pass
+
+    def transition_probabilities(self, state, actions):
+        level, i = state
+        if level == self.depth or (i % 17 == 16 and level):
+            return None
+        k = 8 * i + 4 * actions[0] + 2 * actions[1] + actions[2]
+        return [(0.25, (level + 1, k % self.width)), (0.75, (level + 1, (3 * k + 1) % self.width))]
+
+    def transition_durations(self, state, actions, transitions):
+        return [0.5 + 0.01 * (successor[1] % 10) for _, successor in transitions]
+
+    def transition_rewards(self, state, actions, transitions):
+        return [(float(successor[1] % 3), 0.0, 1.0) for _, successor in transitions]
+
+
+class Round(Wide):
+    """Without an end."""
+
+    width = 1000
+
+    def transition_probabilities(self, state, actions):
+        return [(p, (0, to)) for p, (_, to) in super().transition_probabilities((0, state[1]), actions)]
+
+
+@pytest.fixture(scope="module")
+def wide():
+    graph = enumerate_states(Wide(), workers=1, rewards=True)
+    assert np.diff(graph.levels).max() > _sweeps.FEW
+    return graph
+
+
+def wanted(state, human):
+    return [(Parity("even", 0), 1.0 + state[1] % 3), (Parity("odd", 1), 0.5)]
+
+
+def believed(state, agent, action):
+    return [(0.25 + 0.5 * (state[1] % 2), [action] * 3), (0.75 - 0.5 * (state[1] % 2), [0] * 3)]
+
+
+def same_arrays(one, two):
+    assert one.keys() == two.keys()
+    for name, array in one.items():
+        assert array.dtype == two[name].dtype and array.tobytes() == two[name].tobytes(), name
+
+
+@pytest.mark.parametrize("how", ["plain", "all at once"])
+def test_a_plan_solved_on_two_nodes_has_the_same_bits(second, asked, wide, how):
+    chosen = {"goals": [Parity("even", 0), Parity("odd", 1)]}
+    if how != "plain":
+        humans = Humans(rho=0.1, believed_others_policy=believed, robot="mean")
+        chosen = {"goals": wanted, "humans": humans, "robot": Robot(rho=0.2), "dtype": "float32"}
+    here = solve(wide, **chosen, workers=1)
+    there = solve(wide, **chosen, workers=4, engine="ray")
+    assert len(asked) >= 6 and len(asked) % 2 == 0  # of both sweeps
+    same_arrays(here.arrays, there.arrays)
+
+
+def test_responses_on_two_nodes_have_the_same_bits(second, asked, wide, monkeypatch):
+    monkeypatch.setattr(induction, "_FEW_ENTRIES", 1)
+    with_cycles = enumerate_states(Round(), workers=1, cycles=True, rewards=True)
+    for graph, horizon in ((wide, None), (with_cycles, 5)):
+        asked.clear()
+        here = best_response(graph, "a", gamma=0.9, horizon=horizon, workers=1)
+        there = best_response(graph, "a", gamma=0.9, horizon=horizon, workers=4, engine="ray")
+        assert len(asked) >= 5
+        assert here.value.tobytes() == there.value.tobytes()
+        assert here.choice.tobytes() == there.choice.tobytes()
+
+
+@pytest.mark.parametrize("who", ["process", "node"])
+def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch, who):
+    goals = [Parity("even", 0), Parity("odd", 1)]
+    here = solve(wide, goals, workers=1)
+    ask, lose, lost = _sweeps._Spread._ask, _sweeps._Spread._lose, []
+
+    def kill_and_ask(spread, places, *more):
+        if places and len(asked) == 1:
+            falls() if who == "node" else kill(next(pid for pid in descendants() if "SweepPlace" in title(pid)))
+        ask(spread, places, *more)
+
+    def losing(spread, place, error):
+        lost.append(error)
+        lose(spread, place, error)
+
+    monkeypatch.setattr(_sweeps._Spread, "_ask", kill_and_ask)
+    monkeypatch.setattr(_sweeps._Spread, "_lose", losing)
+    there = solve(wide, goals, workers=4, engine="ray")
+    assert len(lost) == 1
+    assert len(asked) > 2 if who == "process" else len(asked) == 2
+    same_arrays(here.arrays, there.arrays)
+
+
+def kill(pid):
+    os.kill(int(pid), signal.SIGKILL)
+    becomes(lambda: not title(pid))
