@@ -96,11 +96,11 @@ def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
     roster, place = learner()
     place.join(0, 0, nothing(roster), [0, 0])
     pieces, data = block(roster, 10)
-    arrived = place.receive(0, 0, 5, pieces, data, [10, 0], False, 0)
+    arrived = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
     assert arrived.rows == [10]
-    again = place.receive(0, 0, 5, pieces, data, [10, 0], False, 0)
+    again = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
     assert again.rows == [10]
-    words = place.look(False, None, False).words
+    words = place.look(False, [], False).words
     assert words[0, 0, 1] == 10 and words[:, :, 1].sum() == 10
     reader = place._place.replays[0].reader()
     batch = reader.sample(9)
@@ -111,14 +111,14 @@ def test_who_has_a_successor_is_refused_and_counted_and_lost_rows_are_counted():
     roster, place = learner()
     place.join(0, 0, nothing(roster), [0, 0])
     pieces, data = block(roster, 10)
-    place.receive(0, 0, 5, pieces, data, [14, 0], False, 0)  # four more were made, and never came
+    place.receive(0, 0, 5, pieces, data, [14, 0], False, [0])  # four more were made, and never came
     place.join(0, 1, nothing(roster), [16, 3])  # the driver knew of more
     with pytest.raises(SupersededError, match="start 0"):
-        place.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, 0)
+        place.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, [0])
     with pytest.raises(SupersededError):
         place.join(0, 0, nothing(roster), [0, 0])
-    place.receive(0, 1, 0, pieces, data, [10, 0], False, 0)
-    told = place.look(False, None, False)
+    place.receive(0, 1, 0, pieces, data, [10, 0], False, [0])
+    told = place.look(False, [], False)
     assert told.rows[:, 0].tolist() == [6, 3]
     assert told.rows[:, 1].tolist() == [5, 0]
     words = place._place.replays[0].words(0)
@@ -135,7 +135,7 @@ def test_a_full_lane_takes_what_there_is_room_for():
     capacity = place._place.replays[0].spec.lane_capacity
     row_bytes = place._place.replays[0].spec.row_bytes
     rows = np.zeros((capacity + 5) * row_bytes, np.uint8)
-    arrived = place.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, 0)
+    arrived = place.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, [0])
     assert arrived.rows == [capacity]
 
 
@@ -159,7 +159,7 @@ def test_versions_travel_as_one_flat_object():
 def test_the_words_of_a_copied_lane_are_those_of_the_lane():
     roster, place = learner()
     place.join(0, 0, nothing(roster), [0, 0])
-    place.receive(0, 0, 5, *block(roster, 10), [10, 0], False, 0)
+    place.receive(0, 0, 5, *block(roster, 10), [10, 0], False, [0])
     assert words_of(place.dump(0, 0)) == place._place.replays[0].words(0)
 
 

@@ -5,6 +5,7 @@ Checkpoints are read off the vaults, so no learner is asked; :func:`fill` puts o
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from motet._engine import Handles, Part
 from motet._serial import Serial
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.errors import SettingError
+from motet.errors import NotReadyError, SettingError
 from motet.league import PLAYER, Standings
 from motet.metrics import Snapshot, Watch
 from motet.replay import ReplaySpec, rewound
@@ -63,10 +64,11 @@ class Book:
         watch: Callable[[Snapshot], None],
         serial: Serial | None = None,
         fell_back: str = "",
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._handles, self._settings, self._directory = handles, settings, directory
         self._looks, self._watch, self._serial = looks, watch, serial
-        self._fell_back = fell_back
+        self._fell_back, self._say = fell_back, say
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._steps() // every * every + every
@@ -75,9 +77,11 @@ class Book:
 
     def tick(self) -> None:
         if self._directory is not None and (steps := self._steps()) >= self._next:
-            self._next = steps // self._every * self._every + self._every
-            if not self._handles.roster.steps <= steps:  # the last one is written at the end
-                self._directory.save(self.checkpoint(steps))
+            # The last one is written at the end; a learner elsewhere that died just now is asked again later.
+            with contextlib.suppress(NotReadyError):
+                if not self._handles.roster.steps <= steps:
+                    self._directory.save(self.checkpoint(steps))
+                self._next = steps // self._every * self._every + self._every
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
             self._tell("running")
@@ -118,8 +122,14 @@ class Book:
     def unfinished(self) -> bool:
         return self._steps() < self._handles.roster.steps
 
-    def checkpoint(self, step: int) -> Checkpoint:
-        """From the vaults: no learner is asked, and what is read is one version of each stack."""
+    def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
+        """From the vaults: no learner is asked, and what is read is one version of each stack.
+
+        ``rows``: with the replays, if they are to be kept.
+
+        Raises:
+            NotReadyError: a replay lives elsewhere, with a learner that does not answer.
+        """
         roster, handles = self._handles.roster, self._handles
         if self._serial is not None:
             self._serial.keep()
@@ -128,7 +138,7 @@ class Book:
         for k in range(len(roster.stacks)):
             for _ in range(_TRIES):
                 held = self._state(k)
-                kept = self._rows(k, held) if self._settings.keep_replay and held else {}
+                kept = self._rows(k, held) if self._settings.keep_replay and rows and held else {}
                 if kept is not None:
                     break
             agents |= held
@@ -180,7 +190,11 @@ class Book:
     def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
         snapshot = self._tell(state)
         self._write_league()
-        final = self.checkpoint(snapshot.steps)
+        try:
+            final = self.checkpoint(snapshot.steps)
+        except NotReadyError as error:
+            self._say(f"the last checkpoint holds no replay, as keep_replay asks for: {error}")
+            final = self.checkpoint(snapshot.steps, rows=False)
         if self._directory is not None and final.agents:
             self._directory.save(final)
         return Result(
@@ -202,12 +216,12 @@ def fill(
 ) -> None:
     """Put what a checkpoint holds into the vaults and lanes, where the learners will find it.
 
-    ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes into the vaults.
+    ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes there.
     """
     roster = handles.roster
     chosen = range(len(roster.stacks)) if stacks is None else stacks
     if handles.league is not None and checkpoint.league:
-        handles.league.restore(checkpoint.league)
+        handles.league.restore(checkpoint.league, version)
     missing = {roster.parts[a].name for k in chosen for a in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
         raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")

@@ -9,7 +9,7 @@ still in the outbox when the learner has a successor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication
 from motet.replay import LaneWords, Replay, ReplaySpec, Writers
 
-__all__ = ["Distant", "Place", "packed", "unpack", "words_of"]
+__all__ = ["Distant", "Edition", "Place", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
 _OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
@@ -127,6 +127,10 @@ class Place(Handles):
         self._agents, self._lanes, self._keeps, self._timeout_s = set(agents), lanes, vaults, timeout_s
         self.pace = np.zeros((len(roster.stacks), 2), np.int64)
         """By stack, steps and whole batches since its replays began, as its learner last told."""
+        self.gone = np.zeros((len(roster.parts), roster.lanes), np.int64)
+        """By agent and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
+        self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
+        """By row of the board, where that process is."""
         super().__init__(roster)
 
     def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
@@ -143,6 +147,22 @@ class Place(Handles):
         if self._keeps and (not self._agents or set(stack) <= self._agents):
             return super()._vault_size(stack, specs)
         return 1, {}
+
+    def where(self, process: int) -> str:
+        """The node of a process."""
+        return self.nodes[process]
+
+    def left(self, agent: int, actor: int) -> int:
+        """As always, and what went with a learner was done by somebody."""
+        roster, gone = self.roster, self.gone[agent]
+        part = -(-(roster.steps - self.steps_before[agent] + int(gone.sum())) // roster.actors)
+        lanes = roster.lanes_of(actor)
+        return part - int(gone[lanes].sum()) - sum(self.replays[agent].words(lane).steps for lane in lanes)
+
+    def carried(self, agents: Sequence[int]) -> list[list[Publication]]:
+        """What is carried from the learner of some agents, by edition: policies, and the league, which changes less."""
+        policies = [self.publications[agent] for agent in agents]
+        return [policies] if self.league is None else [policies, [self.league.publication]]
 
     # The pace as an actor sees it: what its learners told, and its own rows that they have not got yet.
 
@@ -162,6 +182,39 @@ class Place(Handles):
         """What actors need to know of stacks that learn here."""
         rows = [(self._steps(k), self._batches(k) if self.settings(k).once else 0) for k in stacks]
         return np.array(rows, np.int64)
+
+
+class Edition:
+    """Some publications on their way: their versions as one flat object, made anew when one of them is new.
+
+    Args:
+        publications: of one learner process.
+    """
+
+    def __init__(self, publications: Sequence[Publication]) -> None:
+        self._ends = [(publication, publication.subscriber()) for publication in publications]
+        self._object: Any = None
+        self.number = 0
+        """How many there were."""
+        self.flat = np.zeros(0, np.uint8)
+
+    def renew(self) -> None:
+        """Make it anew if there is a new version."""
+        fresh = [subscriber.refresh() for _, subscriber in self._ends]
+        if any(fresh) and all(subscriber.version for _, subscriber in self._ends):
+            self.number += 1
+            self.flat, self._object = packed(self._ends), None
+
+    def stored(self, put: Callable[[Any], Any]) -> Any:
+        """Where it lies in the object store; ``put`` puts it there, once."""
+        if self._object is None:
+            self._object = put(self.flat)
+        return self._object
+
+    @property
+    def versions(self) -> list[int]:
+        """The newest version of each publication."""
+        return [subscriber.newest for _, subscriber in self._ends]
 
 
 def words_of(memory: npt.NDArray[np.uint8]) -> LaneWords:

@@ -8,10 +8,10 @@ for that learner, as they lie in the outbox, and says who sends it, in which inc
 somewhere is refused, and counted. The reply says how far each lane has got, how far the learner is, and where to find
 its newest *edition*: the versions of all its policies in one flat object in the node's object store, which is fetched
 once for each node, whoever asks. Rows leave the outbox when they are known to have arrived: a learner's successor gets
-what its predecessor did not.
+what its predecessor did not. In self-play results of games go with the blocks, and the league is an edition of its own.
 
 The driver looks at every place now and then: boards, vaults and counts come home in the answer, whether to stop and who
-the learners are goes out with the question.
+the learners are goes out with the question. No version leaves a learner before the driver has a state to go on from.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from motet._board import FINISHED
 from motet._book import fill
-from motet._cluster_handles import Distant, Place, packed, unpack
+from motet._cluster_handles import Distant, Edition, Place, packed, unpack
 from motet._engine import Roster, play_actor, play_learner
 from motet._process import one_thread
 from motet.checkpoint import Checkpoint
 from motet.cluster import Luggage
 from motet.errors import SupersededError, WaitTimeoutError
+from motet.league import Results
 from motet.publication import Publication
 from motet.supervisor import Limits
 
@@ -38,6 +40,7 @@ __all__ = ["ActorPlace", "ActorTold", "Arrived", "Joined", "LearnerPlace", "Lear
 
 _BLOCK_BYTES = 4 * 2**20
 _HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
+_AGAIN_S = 0.2  # until a learner that could not be reached is asked again
 _WAITS_FOR_LEARNERS, _WAITS_FOR_ROOM = 5, 7  # places in _board.WAITS
 
 
@@ -50,6 +53,12 @@ class Joined(NamedTuple):
     updates_before: list[int]
     round: int
     """Which the actor's predecessor had got to."""
+    number: int
+    """Which start of the learner."""
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    results: npt.NDArray[np.uint64] | None
+    """In self-play: the actor's ring of results."""
 
 
 class Arrived(NamedTuple):
@@ -62,28 +71,38 @@ class Arrived(NamedTuple):
     learned: npt.NDArray[np.uint64]
     """The board's rows of its stacks."""
     pace: npt.NDArray[np.int64]
-    edition: int
-    policies: Any
-    """Where the edition is, if it is news."""
+    editions: list[tuple[int, Any]]
+    """The number of each and, if it is news, where it is."""
 
 
 class ActorTold(NamedTuple):
     """What the driver learns when it looks at an actor."""
 
+    number: int
+    """Which start of it."""
+    node: str
     age_s: float
     alive: npt.NDArray[np.float64]
     round: int
     episodes: npt.NDArray[np.float64]
     made: list[int]
     """Rows by agent, in this incarnation."""
-    versions: list[int]
+    came: list[int]
+    """How many of them are known to have arrived."""
+    newest: list[int]
+    """By learner process, the newest version of anything that came from there."""
     words: npt.NDArray[np.uint64]
     """``[agents, lanes, words]`` of its lanes, as the learners last told."""
+    heard: list[int]
+    """By learner process, which start of it told that."""
 
 
 class LearnerTold(NamedTuple):
     """What the driver learns when it looks at a learner."""
 
+    number: int
+    """Which start of it."""
+    node: str
     age_s: float
     alive: npt.NDArray[np.float64]
     learned: npt.NDArray[np.uint64]
@@ -94,11 +113,18 @@ class LearnerTold(NamedTuple):
     """``[agents, lanes, words]``, all lanes."""
     steps_before: list[int]
     updates_before: list[int]
-    edition: int
-    policies: npt.NDArray[np.uint8] | None
-    """If it is news."""
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    incarnations: list[int]
+    """Of the actors that have joined; -1 for the others."""
+    newest: int
+    """The newest version of anything it has published."""
+    editions: list[tuple[int, npt.NDArray[np.uint8] | None]]
+    """The number of each and, if it is news and wanted, the edition itself."""
     vaults: npt.NDArray[np.uint8] | None
     """If they were asked for."""
+    results: npt.NDArray[np.uint64] | None
+    """With the vaults, in self-play."""
     replays: dict[int, list[npt.NDArray[np.uint8]]]
     """By agent, the memory of its lanes, at the end."""
 
@@ -107,12 +133,24 @@ class Start(NamedTuple):
     """What a learner process begins with, if not with nothing."""
 
     checkpoint: Checkpoint
-    version: int | None = None
+    after: After | None = None
+
+
+class After(NamedTuple):
+    """What the driver knows of a learner that died, for its successor."""
+
+    version: int
     """Above all that any actor has seen."""
-    steps: tuple[int, ...] = ()
-    """By agent, if the checkpoint's are not the newest: steps that have been done."""
-    lost: tuple[tuple[int, int], ...] = ()
-    """By agent: rows lost and refused so far."""
+    steps: list[int]
+    """By agent, steps that have been done."""
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    counts: list[tuple[int, int]]
+    """By agent, rows lost and refused so far."""
+    incarnations: list[int]
+    """Of the actors that had joined."""
+    rounds: npt.NDArray[np.uint64]
+    """Of the actors."""
 
 
 def agents_of(roster: Roster, process: int) -> list[int]:
@@ -127,50 +165,64 @@ class LearnerPlace:
         luggage: who takes part (:class:`Roster`), and what it begins with (:class:`Start`, or None).
         index: which learner process.
         bring_rows: whether its replays come home with its end.
+        number: which start of it this is.
     """
 
-    def __init__(self, luggage: Luggage, index: int, bring_rows: bool = False) -> None:
+    def __init__(self, luggage: Luggage, index: int, bring_rows: bool = False, number: int = 0) -> None:
         one_thread()
         self._bring_rows = bring_rows
         roster: Roster
         start: Start | None
         roster, start = luggage.value
-        self._index, self._stacks = index, roster.processes[index]
+        self._index, self._stacks, self._number, self._node = index, roster.processes[index], number, ""
         self._agents = agents_of(roster, index)
         self._place = place = Place(roster, agents=self._agents, vaults=True)
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
-        self._expected: dict[tuple[int, int], int] = {}
+        self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by agent and lane
         self._made = np.zeros((roster.actors, len(self._agents)), np.int64)
-        self._came = np.zeros((roster.actors, len(self._agents)), np.int64)
         self._lock = threading.Lock()  # between the threads of this process that take blocks
-        self._policies = [(place.publications[a], place.publications[a].subscriber()) for a in self._agents]
+        self._editions = [Edition(publications) for publications in place.carried(self._agents)]
         self._vaults = [(place.vaults[k], place.vaults[k].subscriber()) for k in self._stacks]
-        self._edition, self._flat = 0, np.zeros(0, np.uint8)
-        self._object: Any = None
+        self._kept = False  # whether the driver has a state of it
         if start is not None:
             self._begin(start)
 
     def _begin(self, start: Start) -> None:
-        place, roster = self._place, self._place.roster
-        fill(place, start.checkpoint, self._stacks, start.version)
-        for agent, steps in zip(self._agents, start.steps, strict=False):
+        place, after = self._place, start.after
+        fill(place, start.checkpoint, self._stacks, after and after.version)
+        if after is None:
+            return
+        self._incarnations = list(after.incarnations)
+        place.gone[self._agents], place.board.rounds[:, 0] = after.gone, after.rounds
+        place.board.rows[self._agents, :2] = after.counts
+        for agent, steps in zip(self._agents, after.steps, strict=True):
             place.steps_before[agent] = steps - place.replays[agent].steps
-        if start.steps:
-            for k in self._stacks:  # the pace goes on from the rows that are left
-                due = roster.pace.due(place._steps(k), place.warm_up(k))
-                place.updates_before[k] = int(place.board.learned[k, 0]) - due
-        for agent, (lost, refused) in zip(self._agents, start.lost, strict=False):
-            place.board.rows[agent, :2] = lost, refused
+        for k in self._stacks:  # the pace goes on from the rows that are left
+            names = [place.roster.parts[agent].name for agent in place.roster.stacks[k]]
+            waived = int(start.checkpoint.agents[names[0]]["stage"][2]) if names[0] in start.checkpoint.replay else 0
+            due = place.roster.pace.due(place._steps(k), place.warm_up(k))
+            place.updates_before[k] = int(place.board.learned[k, 0]) + waived - due
 
     def play(self) -> LearnerTold:
         """Learn until the run ends."""
+        self._node = _node()
         play_learner(self._place, self._index)
         lanes = range(self._place.roster.lanes)
         rows = {a: [self.dump(a, lane) for lane in lanes] for a in self._agents} if self._bring_rows else {}
-        return self.look(stop=True, edition=0, vaults=True)._replace(replays=rows)
+        everything = [0] * len(self._editions)
+        return self.look(stop=True, editions=everything, vaults=True, kept=True)._replace(replays=rows)
 
-    def join(self, actor: int, incarnation: int, rows: dict[tuple[int, int], int], made: Sequence[int]) -> Joined:
+    def join(
+        self,
+        actor: int,
+        incarnation: int,
+        rows: dict[tuple[int, int], int],
+        made: Sequence[int],
+        came: Sequence[int] = (),
+        done: npt.NDArray[np.int64] | None = None,
+        results: npt.NDArray[np.uint64] | None = None,
+    ) -> Joined:
         """Take over an actor's lanes for an incarnation of it.
 
         Args:
@@ -178,18 +230,26 @@ class LearnerPlace:
             incarnation: which start of it.
             rows: by agent and lane, the outbox row that comes next.
             made: by agent of this process, rows that the predecessor is known to have made.
+            came: and how many of them the driver knows to have arrived.
+            done: by agent and lane, steps that belong to the rows before those; None if it has been with no learner
+                yet. The dead one may have told the driver of rows that it never told the actor of: they come again.
+            results: in self-play, the actor's ring of results.
         """
-        place = self._place
+        place, lanes = self._place, self._place.roster.lanes_of(actor)
         with self._lock:
             known = self._incarnations[actor]
             if incarnation < known:
                 raise SupersededError(f"actor-{actor}, start {incarnation}: a successor, start {known}, has its lanes")
-            if incarnation > known >= 0:
-                lost = np.maximum(self._made[actor], np.array(made, np.int64)) - self._came[actor]
+            if incarnation > known:
+                arrived = [sum(self._expected.get((agent, lane), 0) for lane in lanes) for agent in self._agents]
+                arrived = list(map(max, arrived, came or arrived))
+                lost = np.maximum(self._made[actor], np.array(made, np.int64)) - arrived
                 place.board.rows[self._agents, 0] += np.maximum(lost, 0).astype(np.uint64)
-                self._made[actor] = self._came[actor] = 0
+                self._made[actor] = 0
             self._incarnations[actor] = incarnation
-            lanes = place.roster.lanes_of(actor)
+            if done is not None:
+                for agent, steps in zip(self._agents, done, strict=True):
+                    self._count_again(agent, lanes, steps)
             for agent in self._agents:
                 for lane in lanes:
                     self._writers[agent, lane] = place.replays[agent].writer(lane, timeout_s=0.0)
@@ -199,6 +259,9 @@ class LearnerPlace:
                 [place.steps_before[a] for a in self._agents],
                 [place.updates_before[k] for k in self._stacks],
                 int(place.board.rounds[actor, 0]),
+                self._number,
+                place.gone[self._agents],
+                self._take_results(actor, results),
             )
 
     def receive(
@@ -210,9 +273,13 @@ class LearnerPlace:
         data: npt.NDArray[np.uint8],
         made: list[int],
         waits: bool,
-        edition: int,
+        editions: Sequence[int],
+        results: npt.NDArray[np.uint64] | None = None,
     ) -> Arrived:
-        """Take a block of an actor's rows: pieces (agent, lane, first row, bytes) and their bytes behind each other."""
+        """Take a block of an actor's rows: pieces (agent, lane, first row, bytes) and their bytes behind each other.
+
+        ``editions``: which ones the actor has. ``results``: of games, in self-play.
+        """
         place, board = self._place, self._place.board
         with self._lock:
             if incarnation != self._incarnations[actor]:
@@ -221,7 +288,8 @@ class LearnerPlace:
                 raise SupersededError(
                     f"actor-{actor}, start {incarnation}: a successor, start {self._incarnations[actor]}, has its lanes"
                 )
-            taken = self._take(actor, pieces, data)
+            taken = self._take(pieces, data)
+            self._take_results(actor, results)
             self._made[actor] = made
             board.rounds[actor, 0] = round
         board.acted.ring()
@@ -229,10 +297,10 @@ class LearnerPlace:
             self._hold(round)
         # First how far it is, then the policies: who learns of a round has the versions that were made in it.
         learned, pace = board.learned[list(self._stacks)], place.tell_pace(self._stacks)
-        words, news = self._words(place.roster.lanes_of(actor)), self._publish(edition)
-        return Arrived(taken, words, learned, pace, self._edition, news)
+        words, news = self._words(place.roster.lanes_of(actor)), self._publish(editions)
+        return Arrived(taken, words, learned, pace, news)
 
-    def _take(self, actor: int, pieces: Sequence[tuple[int, int, int, int]], data: npt.NDArray[np.uint8]) -> list[int]:
+    def _take(self, pieces: Sequence[tuple[int, int, int, int]], data: npt.NDArray[np.uint8]) -> list[int]:
         taken, at = [], 0
         for agent, lane, first, size in pieces:
             row_bytes = self._place.replays[agent].spec.row_bytes
@@ -240,10 +308,24 @@ class LearnerPlace:
             fresh = data[at + known * row_bytes : at + size]
             rows = self._writers[agent, lane].append_rows(fresh)
             self._expected[agent, lane] += rows
-            self._came[actor, self._agents.index(agent)] += rows
             taken.append(known + rows)
             at += size
         return taken
+
+    def _count_again(self, agent: int, lanes: Sequence[int], steps: npt.NDArray[np.int64]) -> None:
+        """Steps of an agent that were done in some lanes, by who knows."""
+        place = self._place
+        here = [place.replays[agent].words(lane).steps for lane in lanes]
+        place.steps_before[agent] += int((steps - here - place.gone[agent, lanes]).sum())
+        place.gone[agent, lanes] = steps - here
+
+    def _take_results(self, actor: int, words: npt.NDArray[np.uint64] | None) -> npt.NDArray[np.uint64] | None:
+        league = self._place.league
+        if league is None or words is None:
+            return None
+        ring: npt.NDArray[np.uint64] = league.results[actor]
+        Results.take_in(ring, words)
+        return ring.copy()
 
     def _hold(self, round: int) -> None:
         """Until an actor that waits could go on for a while: a reply that says 'not yet' would only be asked again."""
@@ -263,23 +345,18 @@ class LearnerPlace:
             return place.may_act(stack)
         return place._rests(stack) or place.owed(stack) <= pace.slack / 2
 
-    def _publish(self, edition: int) -> Any:
-        """Where the newest edition is, if it is newer than that one."""
+    def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
+        """The number of each edition, and where it is if it is newer than what is known."""
         import ray
 
         with self._lock:
-            if self._renew() or self._object is None:
-                self._object = ray.put(self._flat) if self._edition else None
-            return self._object if self._edition > edition else None
-
-    def _renew(self) -> bool:
-        fresh = [subscriber.refresh() for _, subscriber in self._policies]
-        if not any(fresh) or not all(subscriber.version for _, subscriber in self._policies):
-            return False
-        self._edition += 1
-        self._flat = packed(self._policies)
-        self._object = None
-        return True
+            for edition in self._editions:
+                if self._kept:
+                    edition.renew()
+            return [
+                (edition.number, edition.stored(ray.put) if edition.number > number else None)
+                for edition, number in zip(self._editions, known, strict=True)
+            ]
 
     def _words(self, lanes: Sequence[int]) -> npt.NDArray[np.uint64]:
         replays = [self._place.replays[agent] for agent in self._agents]
@@ -289,36 +366,68 @@ class LearnerPlace:
         """A lane's memory."""
         return self._place.replays[agent].dump(lane)
 
-    def look(self, stop: bool, edition: int | None, vaults: bool) -> LearnerTold:
-        """What the driver wants to know; ``edition``: which policies it has, None: it wants none."""
+    def look(
+        self,
+        stop: bool,
+        editions: Sequence[int | None],
+        vaults: bool,
+        kept: bool = False,
+        over: Sequence[int] = (),
+    ) -> LearnerTold:
+        """What the driver wants to know.
+
+        Args:
+            stop: whether the run is to end.
+            editions: which ones the driver has; None: it does not want that one.
+            vaults: whether it wants the state.
+            kept: whether it has a state to go on from.
+            over: actors that will play no more, which a learner may not know if its predecessor was told.
+        """
         place, board = self._place, self._place.board
+        self._kept = self._kept or kept
+        board.rounds[list(over), 0] = FINISHED
         if stop:
             _stop(place)
         row = place.roster.actors + self._index
-        policies = None
+        news: list[tuple[int, npt.NDArray[np.uint8] | None]] = []
         with self._lock:
-            if edition is not None:
-                self._renew()
-                policies = self._flat if self._edition > edition else None
-        board.rows[self._agents, 2] = [subscriber.newest for _, subscriber in self._policies]
-        kept = (
-            [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else [False]
-        )
+            for edition, number in zip(self._editions, editions, strict=False):
+                if number is not None:
+                    edition.renew()
+                news.append((edition.number, None if number is None or edition.number <= number else edition.flat))
+            versions = [edition.versions for edition in self._editions]
+            board.rows[self._agents, 2] = versions[0]
+            words, incarnations = self._words(range(place.roster.lanes)), list(self._incarnations)
+            rows, gone = board.rows[self._agents], place.gone[self._agents]
+            before = [place.steps_before[a] for a in self._agents]
+        held = [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else []
+        whole = vaults and all(held)
         return LearnerTold(
+            self._number,
+            self._node,
             time.monotonic() - float(board.alive[row, 0]),
             board.alive[row].copy(),
             board.learned[list(self._stacks)],
             board.metrics[self._agents],
             board._names[self._agents],
-            board.rows[self._agents],
-            self._words(range(place.roster.lanes)),
-            [place.steps_before[a] for a in self._agents],
+            rows,
+            words,
+            before,
             [place.updates_before[k] for k in self._stacks],
-            self._edition,
-            policies,
-            packed(self._vaults) if all(kept) else None,
+            gone,
+            incarnations,
+            max(map(max, versions)),
+            news,
+            packed(self._vaults) if whole else None,
+            place.league.results.copy() if whole and place.league is not None else None,
             {},
         )
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def _stop(place: Place) -> None:
@@ -338,6 +447,7 @@ class ActorPlace:
         learners: the learners' places.
         limits: how long it waits for whom.
         block_age_s: how long rows wait until they are sent.
+        came: by agent, how many rows of its predecessor are known to have arrived.
     """
 
     def __init__(
@@ -349,21 +459,23 @@ class ActorPlace:
         learners: Sequence[Any],
         limits: Limits,
         block_age_s: float,
+        came: Sequence[int] = (),
     ) -> None:
         one_thread()
         roster: Roster = luggage.value
+        self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
         self._lanes = roster.lanes_of(index)
         # Longer than a learner's successor takes to come up: until then nothing leaves the outbox.
         self._place = Place(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
         self._links = [
-            Link(self._place, index, incarnation, made, i, learner, limits, block_age_s)
+            Link(self._place, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
         ]
 
     def play(self) -> ActorTold:
         """Act until its part is done, and all rows have arrived."""
-        board = self._place.board
+        board, self._node = self._place.board, _node()
         joined = [link.join() for link in self._links]
         board.rounds[self._index, 0] = min(joined)
         for link in self._links:
@@ -387,13 +499,17 @@ class ActorPlace:
         if any(link.blocked for link in self._links):
             board.pulse(self._index).waits_for(_WAITS_FOR_ROOM)
         return ActorTold(
+            self._incarnation,
+            self._node,
             time.monotonic() - float(board.alive[self._index, 0]),
             board.alive[self._index].copy(),
             int(board.rounds[self._index, 0]),
             board.episodes[self._index].copy(),
             [replay.made for replay in replays],
-            [publication.subscriber().newest for publication in place.publications],
+            [sum(replay.carried) for replay in replays],
+            [link.newest for link in self._links],
             np.array([replay.table[self._lanes] for replay in replays]),
+            [link.heard for link in self._links],
         )
 
 
@@ -409,6 +525,7 @@ class Link:
         learner: its place.
         limits: how long to wait for whom.
         age_s: how long rows wait until they are sent.
+        came: by agent, how many rows of its predecessor are known to have arrived.
     """
 
     def __init__(
@@ -421,21 +538,29 @@ class Link:
         learner: Any,
         limits: Limits,
         age_s: float,
+        came: Sequence[int] = (),
     ) -> None:
         roster = place.roster
         self._place, self._actor, self._incarnation, self._process = place, actor, incarnation, process
         self._limits, self._age_s = limits, age_s
         self._stacks, self._agents = list(roster.processes[process]), agents_of(roster, process)
-        self._made = [made[agent] for agent in self._agents] if made else [0] * len(self._agents)
+        self._made, self._came = (
+            [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
+        )
         self._lanes = roster.lanes_of(actor)
         self._replays: dict[int, Distant] = {agent: _distant(place.replays[agent]) for agent in self._agents}
-        self._publications: list[tuple[Publication, Any]] = [
-            (place.publications[agent], place.publications[agent].publisher()) for agent in self._agents
+        self._publications: list[list[tuple[Publication, Any]]] = [
+            [(publication, publication.publisher()) for publication in edition]
+            for edition in place.carried(self._agents)
         ]
+        self._ring = None if place.league is None else place.league.results[actor]
+        self._told_result = 0
+        self.heard = -1
+        """Which start of the learner it has joined."""
         self._learner = learner
         self._turned: Any = None  # the successor, until it is turned to
         self._news = threading.Event()
-        self._edition, self._told_round = 0, -1
+        self._editions, self._told_round = [0] * len(self._publications), -1
         self._failure: BaseException | None = None
         self._over = self.blocked = False
         self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
@@ -455,7 +580,9 @@ class Link:
                 for i, lane in enumerate(self._lanes)
             }
             joined = self._asked(
-                lambda learner, rows=rows: learner.join.remote(self._actor, self._incarnation, rows, self._made)
+                lambda learner, rows=rows: learner.join.remote(
+                    self._actor, self._incarnation, rows, self._made, self._came, self._done(), self._results(0)
+                )
             )
             if joined is not None:
                 break
@@ -463,9 +590,27 @@ class Link:
             self._place.steps_before[agent] = before
         for k, updates in zip(self._stacks, joined.updates_before, strict=True):
             self._place.updates_before[k] = updates
+        self._place.gone[self._agents] = joined.gone
         self._hear(joined.words)
-        self._edition = 0
+        if self._ring is not None and joined.results is not None:
+            self._told_result = Results.take_in(self._ring, joined.results)
+        self._editions, self.heard = [0] * len(self._publications), joined.number
         return int(joined.round)
+
+    @property
+    def newest(self) -> int:
+        """The newest version of anything that came from there."""
+        return max(int(publisher.newest) for edition in self._publications for _, publisher in edition)
+
+    def _done(self) -> npt.NDArray[np.int64] | None:
+        """By agent and lane, steps that are known to have arrived; None at first."""
+        if self.heard < 0:
+            return None
+        steps = [[replay.words(lane).steps for lane in self._lanes] for replay in self._replays.values()]
+        return np.array(steps) + self._place.gone[np.ix_(self._agents, self._lanes)]
+
+    def _results(self, after: int) -> npt.NDArray[np.uint64] | None:
+        return None if self._ring is None else Results.since(self._ring, after)
 
     def start(self) -> None:
         """Begin to carry."""
@@ -526,20 +671,22 @@ class Link:
 
     def _send(self, last: bool) -> bool:
         """One block there, and what the learner has to say back; False if there is another learner now."""
-        import ray
 
         round, waits = self._round, self._actor_waits and not last
         made = [replay.made for replay in self._replays.values()]
         pieces, data = self._block()
         flat = np.frombuffer(b"".join(data), np.uint8)
+        results = self._results(self._told_result)
         arrived = self._asked(
             lambda learner: learner.receive.remote(
-                self._actor, self._incarnation, round, pieces, flat, made, waits, self._edition
+                self._actor, self._incarnation, round, pieces, flat, made, waits, self._editions, results
             )
         )
         if arrived is None:
             return False
         self._told_round = round
+        if results is not None and len(results):
+            self._told_result = int(results.max() >> np.uint64(32))
         for (agent, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
             replay, i = self._replays[agent], self._lanes.index(lane)
             assert replay.outbox is not None
@@ -548,16 +695,27 @@ class Link:
         self.blocked = sum(arrived.rows) == 0 and bool(pieces)
         place = self._place
         self._hear(arrived.words)
-        if arrived.policies is not None:
-            try:
-                unpack(ray.get(arrived.policies, timeout=self._limits.hang_s), self._publications)
-                self._edition = arrived.edition
-            except (ray.exceptions.OwnerDiedError, ray.exceptions.ObjectLostError):
-                pass  # gone with its learner, whose successor makes another one
+        for i, (number, where) in enumerate(arrived.editions):
+            if where is not None and (flat := self._fetched(where)) is not None:
+                unpack(flat, self._publications[i])
+                self._editions[i] = number
         place.pace[self._stacks] = arrived.pace
         place.board.learned[self._stacks] = arrived.learned
         place.board.learnt.ring()
         return True
+
+    def _fetched(self, edition: Any) -> Any:
+        """An edition; None if it is gone with its learner, whose successor makes another one."""
+        import ray
+
+        try:
+            return ray.get(edition, timeout=self._limits.hang_s)
+        except ray.exceptions.ObjectLostError:
+            return None
+        except ray.exceptions.GetTimeoutError as error:
+            raise WaitTimeoutError(
+                f"actor-{self._actor} waited {self._limits.hang_s:g} s for the policies of learner-{self._process}"
+            ) from error
 
     def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
         """What waits, up to a block's size, from all lanes alike."""
@@ -581,25 +739,28 @@ class Link:
         """A learner's answer; None if it died and its successor is there by now, who knows nothing yet."""
         import ray
 
-        try:
-            return ray.get(call(self._learner), timeout=self._limits.start_s + self._limits.hang_s)
-        except ray.exceptions.GetTimeoutError as error:
-            raise WaitTimeoutError(
-                f"actor-{self._actor} waited {self._limits.start_s + self._limits.hang_s:g} s for an answer of "
-                f"learner-{self._process}"
-            ) from error
-        except ray.exceptions.RayActorError as error:
-            self.blocked = True
-            if not self._news.wait(self._limits.start_s + self._limits.hang_s):
-                raise WaitTimeoutError(
-                    f"actor-{self._actor} waited {self._limits.start_s + self._limits.hang_s:g} s for a successor of "
-                    f"learner-{self._process}"
-                ) from error
-            self._news.clear()
-            self._learner, self._turned = self._turned, None
-            return None
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+        timeout_s = self._limits.start_s + self._limits.hang_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return ray.get(call(self._learner), timeout=max(0.0, deadline - time.monotonic()))
+            except ray.exceptions.GetTimeoutError as error:
+                raise self._late("an answer", timeout_s) from error
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayActorError as error:
+                # Perhaps only the way there is broken: then it is asked again, until the driver says that it died.
+                self.blocked = True
+                died = isinstance(error, ray.exceptions.ActorDiedError)
+                if self._news.wait(max(0.0, deadline - time.monotonic()) if died else _AGAIN_S):
+                    self._news.clear()
+                    self._learner, self._turned = self._turned, None
+                    return None
+                if died or time.monotonic() > deadline:
+                    raise self._late("a successor" if died else "an answer", timeout_s) from error
+
+    def _late(self, what: str, timeout_s: float) -> WaitTimeoutError:
+        return WaitTimeoutError(f"actor-{self._actor} waited {timeout_s:g} s for {what} of learner-{self._process}")
 
 
 def _distant(replay: Any) -> Distant:

@@ -227,6 +227,7 @@ class Remote:
         self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
+            self.handles.board.alive[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
             self._places[name] = process = start(name, i, n)
             return process
 
@@ -322,11 +323,14 @@ class Remote:
         return held
 
     def _kept_rows(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The replays of the newest checkpoint, if they are kept there."""
+        """The replays of the newest checkpoint, if they are kept there.
+
+        Rows that are read once belong to the state that has not read them, and the one that came home is newer.
+        """
         if not self._keep_replay or self._directory is None or not self._directory.steps():
             return {}
         kept = self._directory.load().replay
-        once = {part.name for part in self._roster.parts if part.settings.once}  # theirs belong to another state
+        once = {part.name for part in self._roster.parts if part.settings.once}
         return {
             name: {f"lane{lane}": kept[name][f"lane{lane}"] for lane in range(self._roster.lanes)}
             for name in names
@@ -347,11 +351,11 @@ class Remote:
         handles.steps_before[agent] = before + int(handles.gone[agent].sum())
 
     def _look_surely(self) -> None:
-        """At all actors that live: versions and steps that the dead learner told them and nobody else."""
+        """At all actors that have begun: versions and steps that the dead learner told them and nobody else."""
         looks: dict[Any, int] = {}
         for i in range(self._roster.actors):
             process = self._places.get(f"actor-{i}")
-            if process is not None and process.exit is None:
+            if process is not None and process.exit is None and self._made[i]:
                 looks[process.place.look.remote(False, None)] = i
         ready, _ = self._ray.wait(list(looks), num_returns=len(looks), timeout=_SURELY_S) if looks else ([], [])
         for ref in ready:
@@ -442,6 +446,7 @@ class Remote:
             handles.nodes[row] = told.node
             self._incarnations[i] = told.incarnations
             self._newest[i] = max(self._newest[i], told.newest)
+            handles.gone[agents] = told.gone
             for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
                 _bring_up_to_date(handles.replays[agent], range(roster.lanes), words)
                 handles.steps_before[agent] = before

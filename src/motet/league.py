@@ -132,6 +132,19 @@ class Results:
         self._told += 1
 
     @staticmethod
+    def since(ring: npt.NDArray[np.uint64], number: int) -> npt.NDArray[np.uint64]:
+        """The words of a ring that were told after the one with this number."""
+        return ring[ring >> np.uint64(32) > number]
+
+    @staticmethod
+    def take_in(ring: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> int:
+        """Put words of the same actor's ring elsewhere into this one; the number of the newest one in it."""
+        places = ((words >> np.uint64(32)) - np.uint64(1)) % np.uint64(_RING)
+        newer = words > ring[places]
+        ring[places[newer]] = words[newer]
+        return int((ring >> np.uint64(32)).max())
+
+    @staticmethod
     def hear(ring: npt.NDArray[np.uint64], heard: int) -> tuple[list[tuple[int, int]], int, int]:
         """What was told since: opponents and outcomes; how many were told in all, and how many written over unheard."""
         news, lost = [], 0
@@ -204,15 +217,15 @@ class LeagueBoard:
         header = {name: np.array(reader[name]) for name in self.publication.header}
         return {"weights": reader.weights.copy(), "results": self.results.copy(), **header}
 
-    def restore(self, kept: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what :meth:`dump` gave, before anybody plays."""
+    def restore(self, kept: dict[str, npt.NDArray[Any]], version: int | None = None) -> None:
+        """Go on from what :meth:`dump` gave, before anybody plays; ``version``: under which it is published."""
         expected = {name: item.shape for name, item in self.publication.header.items()}
         given = {name: kept[name].shape for name in expected if name in kept}
         if given != expected or kept["weights"].shape != (self.publication.weights,):
             raise SettingError("the checkpoint's league does not fit: anchors, pool, actors or networks have changed")
         self.results[...] = kept["results"]
         header: dict[str, Any] = {name: kept[name] for name in expected}
-        self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), **header)
+        self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), version=version, **header)
 
 
 class Table:

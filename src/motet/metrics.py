@@ -66,6 +66,8 @@ class ProcessRow:
     """Seconds since its last beat."""
     restarts: int
     done: bool
+    node: str = ""
+    """Where it is, on a cluster."""
 
 
 @dataclass
@@ -183,4 +185,5 @@ class Watch:
             beat_s=now - beat,
             restarts=role.total_restarts,
             done=role.done or finished,
+            node=self._handles.where(i),
         )

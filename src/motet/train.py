@@ -8,13 +8,14 @@ the processes. ``engine="serial"`` drives the same roles in this process, ``engi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +33,7 @@ from motet._versus import SelfPlay
 from motet.actor import MaxLag
 from motet.algorithm import AlgorithmConfig
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.cluster import Cluster
+from motet.cluster import Cluster, connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, WorldError
 from motet.league import PLAYER, League
 from motet.metrics import Snapshot, Watch
@@ -59,6 +60,8 @@ ALGORITHMS = {
     "ppo": "motet.algorithms.ppo:PPOConfig",
 }
 """The shipped algorithms by name."""
+
+_MANY = 2**16  # learner processes, where they take no cores
 
 
 @dataclass(frozen=True)
@@ -211,11 +214,25 @@ def train(
         say: called with one line when something happens that the user should know.
     """
     check_main_guard()
-    settings = settings or Settings()
-    roster = _roster(world, algorithm, settings)
+    settings, factory = settings or Settings(), world_factory(world)
+    with _room(settings) as room:
+        return _begin(factory, algorithm, settings, room, run, go_on, watch, say)
+
+
+def _begin(
+    factory: Callable[[], Any],
+    algorithm: Any,
+    settings: Settings,
+    room: int,
+    run: str | os.PathLike[str] | None,
+    go_on: Checkpoint | None,
+    watch: Callable[[Snapshot], None] | None,
+    say: Callable[[str], None],
+) -> Result:
+    roster = _roster(factory, algorithm, settings, room)
     if run is None:
         return _play(roster, settings, None, go_on, watch, say, lambda fell_back: None)
-    directory = RunDirectory.create(run, run_config(world_factory(world), roster, settings))
+    directory = RunDirectory.create(run, run_config(factory, roster, settings))
     has_begun = False
 
     def begun(fell_back: str) -> None:
@@ -239,6 +256,7 @@ def resume(
     world: Any = None,
     algorithm: Any = None,
     trust: bool = False,
+    address: str | None = None,
     watch: Callable[[Snapshot], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
@@ -250,6 +268,7 @@ def resume(
         world: makes the world, where the run does not say how (a lambda, a class of a script).
         algorithm: as in :func:`train`, where the run does not say.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+        address: of the Ray cluster, if it is another one now.
         watch: as in :func:`train`.
         say: as in :func:`train`.
     """
@@ -258,13 +277,14 @@ def resume(
         config, checkpoint = directory.config(), directory.load()
         settings: Settings = rebuild(config["settings"], trust=trust)
         settings = settings if steps is None else replace(settings, steps=checkpoint.step + steps)
+        if address is not None:
+            settings = replace(settings, cluster=replace(settings.cluster, address=address))
         if checkpoint.step >= settings.steps:
             raise SettingError(
                 f"run: {str(directory.path)!r} has done all its {settings.steps} steps; ask for more steps"
             )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
-        roster = _roster(factory, chosen, settings)
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 say(f"the run was begun with {name} {before}, and goes on with {now}: not bit for bit the same")
@@ -274,7 +294,9 @@ def resume(
             why = {"fell_back": fell_back} if fell_back else {}
             directory.write_json("config.json", {**kept, "settings": describe(settings), **why})
 
-        return _play(roster, settings, directory, checkpoint, watch, say, begun)
+        with _room(settings) as room:
+            roster = _roster(factory, chosen, settings, room)
+            return _play(roster, settings, directory, checkpoint, watch, say, begun)
 
 
 def _play(
@@ -318,7 +340,27 @@ def _handles(roster: Roster, go_on: Checkpoint | None) -> Handles:
     return handles
 
 
-def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
+@contextlib.contextmanager
+def _room(settings: Settings) -> Iterator[int]:
+    """For how many learner processes there is room beside the actors: here, or on the cluster, connected meanwhile."""
+    if settings.engine != "ray":
+        yield _local_room(settings)
+        return
+    cluster = settings.cluster
+    acting = settings.actors * cluster.actor_cpus
+    with connected(cluster, acting + (settings.learner_processes or 1) * cluster.learner_cpus) as ray:
+        there = ray.cluster_resources()
+        takes = ((there.get("CPU", 0.0) - acting, cluster.learner_cpus), (there.get("GPU", 0.0), cluster.learner_gpus))
+        yield max(1, min([_MANY, *(int(free / each) for free, each in takes if each)]))
+
+
+def _local_room(settings: Settings) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - settings.actors)
+
+
+def _roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
+    """``room``: for how many learner processes, if the settings do not say; by default this machine's."""
     factory = world_factory(world)
     made = _made(factory)
     probe = as_world(made)
@@ -337,7 +379,7 @@ def _roster(world: Any, algorithm: Any, settings: Settings) -> Roster:
         parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
     self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
     probe.close()
-    stacks, processes = _share_out(parts, settings)
+    stacks, processes = _share_out(parts, settings, _local_room(settings) if room is None else room)
     return Roster(
         world=Portable(factory),
         parts=tuple(parts),
@@ -441,11 +483,10 @@ def masked_agents(world: World) -> set[int]:
 
 
 def _share_out(
-    parts: Sequence[Part], settings: Settings
+    parts: Sequence[Part], settings: Settings, room: int
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Agents to learner processes in equal numbers; within one, equal agents to one stack."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = settings.learner_processes or max(1, cores - settings.actors)
+    wanted = settings.learner_processes or room
     count = min(wanted, len(parts))
     if settings.learner_processes is not None and settings.learner_processes > len(parts):
         raise SettingError(f"learner_processes: given {wanted}, expected at most one for each of {len(parts)} agents")
@@ -569,7 +610,7 @@ def _supervise(
     if settings.evaluate_every is not None:
         roles = [*roles, _evaluator(handles, settings, directory)]
     supervisor = Supervisor(roles, limits, say)
-    book = Book(handles, settings, directory, Watch(handles, roles), watch)
+    book = Book(handles, settings, directory, Watch(handles, roles), watch, say=say)
     with interrupts() as interrupted:
         try:
             supervisor.start()

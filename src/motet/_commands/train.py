@@ -50,6 +50,7 @@ def resume(
     steps: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     trust: bool = False,
     wandb: bool = False,
+    address: str | None = None,
 ) -> int:
     """Go on with a run from its newest checkpoint.
 
@@ -58,6 +59,7 @@ def resume(
         steps: Steps to do on top of those done; by default the rest of what the run was asked for.
         trust: Import worlds and algorithms outside of motet that the run names, which runs their code.
         wandb: Send metrics to Weights & Biases too.
+        address: Of the Ray cluster, if it is another one now.
     """
     directory = RunDirectory.open(run)
     if wandb:
@@ -68,7 +70,7 @@ def resume(
     for snapshot in read_history(directory):
         history.add(snapshot)
     with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
-        result = go_on(run, steps=steps, trust=trust, watch=show.watch, say=show.say)
+        result = go_on(run, steps=steps, trust=trust, address=address, watch=show.watch, say=show.say)
     return _finish(run, result, trust)
 
 
