@@ -10,7 +10,7 @@ import pytest
 
 from motet._bench import Result
 from motet._bench import ray as bench
-from motet._bench._spread import DQN, OPTIMISER_STEPS, PPO, job, spread
+from motet._bench._spread import DQN, OPTIMISER_STEPS, job, ppo, spread
 from motet.errors import MotetError, SettingError
 
 PROGRAM = Path(bench.__file__).with_name("_rllib.py")
@@ -80,10 +80,12 @@ def test_where_rllib_is_missing_the_reader_is_told_what_to_do(tmp_path: Path) ->
 
 def test_both_sides_have_the_same_job() -> None:
     given = job("ppo")
-    assert given["rollout"] == PPO.batch_size * PPO.length
-    assert given["minibatch"] * PPO.minibatches == given["rollout"] and given["epochs"] == PPO.epochs
-    assert given["epochs"] * given["rollout"] / given["minibatch"] == OPTIMISER_STEPS
-    assert given["activation"] == PPO.activation and tuple(given["hidden"]) == PPO.hidden == DQN.hidden
+    for worlds in {setup.processes * setup.worlds for setup in bench.SETUPS["motet"]}:
+        config = ppo(worlds)
+        assert given["rollout"] == config.batch_size * config.length
+        assert given["minibatch"] * config.minibatches == given["rollout"] and given["epochs"] == config.epochs
+        assert config.epochs * config.minibatches == OPTIMISER_STEPS
+        assert given["activation"] == config.activation and tuple(given["hidden"]) == config.hidden == DQN.hidden
     given = job("dqn")
     assert (given["batch"], given["warm_up"], given["capacity"]) == (DQN.batch_size, DQN.min_rows, DQN.capacity)
     assert given["activation"] == "relu" and DQN.double and not DQN.dueling

@@ -69,6 +69,8 @@ class Measure:
     title: str
     unit: str
     """Something per second (more is better), or a time such as ``us`` (less is better)."""
+    compared: bool = True
+    """Whether there is a better and a worse: otherwise no ratio is shown."""
 
     @property
     def more_is_better(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 
-__all__ = ["DQN", "OPTIMISER_STEPS", "PPO", "Kind", "job", "spread"]
+__all__ = ["DQN", "OPTIMISER_STEPS", "Kind", "job", "ppo", "spread"]
 
 Kind = Literal["ppo", "dqn"]
 
@@ -21,16 +21,19 @@ WORLD_SETTINGS: Mapping[str, Any] = {"N": 3, "max_cycles": 25}
 HIDDEN = (64, 64)
 ROLLOUT, EPOCHS, MINIBATCH = 1024, 4, 128
 """Of PPO: steps of each agent in a batch, passes over it, rows of a gradient."""
-FRAGMENT = 128
 BATCH, WARM_UP, CAPACITY = 64, 256, 50_000
 """Of DQN: rows of an update, steps before the first one, rows of the replay."""
 
-PPO = PPOConfig(
-    hidden=HIDDEN, batch_size=ROLLOUT // FRAGMENT, length=FRAGMENT, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
-)
-OPTIMISER_STEPS = PPO.epochs * PPO.minibatches
+OPTIMISER_STEPS = EPOCHS * (ROLLOUT // MINIBATCH)
 """Of one update of motet's PPO, which is a whole batch; a DQN's has one."""
 DQN = DQNConfig(hidden=HIDDEN, batch_size=BATCH, min_rows=WARM_UP, capacity=CAPACITY)
+
+
+def ppo(worlds: int) -> PPOConfig:
+    """A batch is what all worlds play together: a fragment of each."""
+    return PPOConfig(
+        hidden=HIDDEN, batch_size=worlds, length=ROLLOUT // worlds, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
+    )
 
 
 def spread() -> Any:
@@ -46,7 +49,7 @@ def job(kind: Kind) -> dict[str, Any]:
         "world": WORLD,
         "world_settings": dict(WORLD_SETTINGS),
         "hidden": list(HIDDEN),
-        "activation": PPO.activation if kind == "ppo" else "relu",
+        "activation": PPOConfig.activation if kind == "ppo" else "relu",
         "rollout": ROLLOUT,
         "epochs": EPOCHS,
         "minibatch": MINIBATCH,

@@ -43,7 +43,7 @@ def _measure_rows(table: Table, result: Result, key: str) -> None:
         assert median is not None
         spread = f"{_number(min(repeats))} … {_number(max(repeats))}"
         comparison = comparisons.get(contestant)
-        if comparison is None and not contestant.startswith("motet"):
+        if comparison is None and result.measures[key].compared and not contestant.startswith("motet"):
             comparison = Comparison(key, "motet", contestant)
         ratio, target = _ratio(result, comparison)
         table.add_row(contestant, _number(median), spread, ratio, target)

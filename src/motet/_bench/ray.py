@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench._spread import DQN, OPTIMISER_STEPS, PPO, Kind, job, spread
+from motet._bench._spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
 from motet._cluster_handles import Place
 from motet._cluster_places import LearnerPlace, Link
 from motet._cluster_run import grouped
@@ -36,17 +37,18 @@ from motet.train import _roster, train
 __all__ = ["run"]
 
 LANES = 8
-START_S = 4.0
-"""What a run is given on top, for its start."""
+START_S = 60.0
+"""How long a run may take until it learns."""
 RLLIB = "RLlib"
+LEARNT = "What was learnt in these: an agent's optimiser steps in 1,000 env steps"
 
 MEASURES = {
     "rows": Measure("Rows of 18 floats from a remote writer into a learner's replay on another node", "rows/s"),
     "engines": Measure("Env steps, DQN, simple_spread, three agents: engine ray beside processes", "steps/s"),
     "ppo": Measure("Env steps, PPO, simple_spread, three agents, equal batch, epochs and minibatch", "steps/s"),
-    "ppo_updates": Measure("What was learnt in these: an agent's optimiser steps in 1,000 env steps", "updates"),
+    "ppo_updates": Measure(LEARNT, "updates", compared=False),
     "dqn": Measure("Env steps, DQN, the same world, an update of 64 rows for each agent and step", "steps/s"),
-    "dqn_updates": Measure("What was learnt in these: an agent's optimiser steps in 1,000 env steps", "updates"),
+    "dqn_updates": Measure(LEARNT, "updates", compared=False),
 }
 COMPARISONS = {
     "ray_vs_processes": Comparison("engines", "motet, ray", "motet, processes", 0.6),
@@ -103,15 +105,22 @@ class _TwoNodes:
 
 
 def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, float]:
-    """Play a run for about so long, as a user would; what it did, counted from when it learnt."""
+    """Play a run as a user would, who ends it when it has learnt for so long; what it did in this time."""
     looks: list[Snapshot] = []
-    train(spread, algorithm, replace(settings, steps=10**9, seconds=seconds + START_S), watch=looks.append)
-    looks = [look for look in looks if look.state == "running" and all(agent.updates for agent in look.agents)]
-    if not looks or looks[0].steps == looks[-1].steps:
-        raise MotetError(
-            f"a run of {seconds + START_S:g} s ended before it had learnt for a while: this machine is slow or busy; "
-            "give more --seconds"
-        )
+
+    def watch(look: Snapshot) -> None:
+        if look.state != "running" or not all(agent.updates for agent in look.agents):
+            return
+        looks.append(look)
+        if look.seconds - looks[0].seconds >= seconds:
+            signal.raise_signal(signal.SIGINT)
+
+    limit_s = seconds + START_S
+    ended = train(spread, algorithm, replace(settings, steps=10**9, seconds=limit_s), watch=watch)
+    if not looks or looks[-1].seconds - looks[0].seconds < seconds:
+        if ended.interrupted:
+            raise KeyboardInterrupt
+        raise WaitTimeoutError(f"the bench waited {limit_s:g} s for a run to learn for {seconds:g} s")
     first, last = looks[0], looks[-1]
     steps = last.steps - first.steps
     updates = sum(b.updates - a.updates for a, b in zip(first.agents, last.agents, strict=True)) / len(first.agents)
@@ -220,7 +229,7 @@ def _motet(kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
     """What motet does; an update of PPO is many of the optimiser."""
     chosen = RunSettings(actors=setup.processes, worlds_per_actor=setup.worlds)
     if kind == "ppo":
-        found = _seen(PPO, chosen, seconds)
+        found = _seen(ppo(setup.processes * setup.worlds), chosen, seconds)
         return {**found, "updates_per_agent_and_step": found["updates_per_agent_and_step"] * OPTIMISER_STEPS}
     return _seen(DQN, replace(chosen, updates_per_step=1.0), seconds)
 
