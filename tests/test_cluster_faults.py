@@ -319,6 +319,54 @@ def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
     assert rounds.tolist() == [FINISHED, FINISHED]
 
 
+def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
+    from motet.league import Results, Table
+    from test_league import Coins, quick
+
+    roster = _roster(Coins, StandIn(), quick(engine="processes", actors=2))
+    remote = Remote(NoRay(), roster, Cluster(), Limits(), None, None, False, policies=False)
+    try:
+        place, actor = LearnerPlace(Luggage((roster, None)), 0), Place(roster, lanes=roster.lanes_of(0))
+        learning = Learning(place._place, 0)
+        learning.begin()
+        ring, table = actor.league.results[0], Table(place._place.league)
+        results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0)}
+        place.join(0, 0, rows, [0], results=ring.copy())
+
+        def play(games):
+            for _ in range(games):
+                results.tell(-1, 1.0, 0.0)
+
+        def told(place, words):
+            return place.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [0, 0], words)
+
+        play(7)
+        told(place, Results.since(ring, 0))
+        table.review(50, learning.algorithm.weights()[0])
+        remote._hear_learner(0, place.look(False, [None, 0], True, True))
+        play(5)
+        told(place, Results.since(ring, 7))
+        table.review(100, learning.algorithm.weights()[0])  # nobody heard of this one
+        version = place._place.league.publication.subscriber().newest
+        remote._newest[0] = version  # but an actor has seen it
+        start = remote._salvaged(0, 1)
+        place = LearnerPlace(Luggage((roster, start)), 0, False, 1)
+        assert place._place.league.publication.subscriber().newest > version
+        table = Table(place._place.league)
+        assert table._rows["played"][0] == 7 and table._rows["heard"][0] == 7
+        joined = place.join(0, 0, rows, [0], results=ring.copy())
+        told(place, Results.since(ring, 7))  # once more: the reply was lost
+        table.review(150, learning.algorithm.weights()[0])
+        assert table._rows["played"][0] == 12 and table._rows["counts"][2] == 0
+        # A successor of the actor goes on with the numbers of its predecessor.
+        fresh = np.zeros_like(ring)
+        Results.take_in(fresh, place.join(0, 1, rows, [0], results=fresh.copy()).results)
+        Results(fresh).tell(-1, 1.0, 0.0)
+        assert np.array_equal(joined.results, ring) and len(Results.since(fresh, 12)) == 1
+    finally:
+        remote.close()
+
+
 def test_a_learner_that_cannot_be_reached_for_a_while_is_asked_again(scene, monkeypatch):
     ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
     s = scene()
@@ -484,10 +532,19 @@ def test_self_play_on_a_cluster_is_the_serial_one_league_included(head, tmp_path
     pages = []
     for engine in ("serial", "ray"):
         cluster = {"cluster": SMALL} if engine == "ray" else {}
-        chosen = quick(engine=engine, slack=0, actors=2, worlds_per_actor=2, publish_every=3, steps=400, **cluster)
+        chosen = quick(
+            engine=engine,
+            slack=0,
+            actors=2,
+            worlds_per_actor=2,
+            publish_every=3,
+            steps=200,
+            checkpoint_every=10**6,
+            **cluster,
+        )
         result = train(Coins, StandIn(), chosen, run=tmp_path / engine)
         kept = RunDirectory(tmp_path / engine).load()
-        assert kept.league["counts"][:2].tolist() == [2, 8] and kept.league["heard"].min() > 5
+        assert kept.league["counts"][:2].tolist() == [1, 4] and kept.league["heard"].min() > 5
         parts = {**result.agents["player"], **kept.league}
         pages.append({name: np.asarray(part).tobytes() for name, part in parts.items()})
     assert pages[0].keys() == pages[1].keys()

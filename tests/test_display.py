@@ -68,6 +68,18 @@ def test_frame_fits_and_names_everything(width, agents):
         assert value in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_rows_that_are_lost_or_refused_are_shown(width):
+    history, now = History(), snapshot(30.0, 2, restarts=2)
+    assert "lost" not in text_of(frame(now, history, "title", width), width) + line(now, history)
+    now.agents[0].lost, now.agents[1].lost, now.agents[1].refused = 1200, 34, 5
+    text = text_of(frame(now, history, "title", width), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert ("1,234 rows lost, 5 rows refused" in text) is (width == 80)
+    assert (re.search(r"lost +refused", text) is not None) is (width == 120)
+    assert "| 2 restarts | 1,234 rows lost | 5 rows refused" in line(now, history)
+
+
 def test_frame_of_many_agents_is_cut_to_the_terminal():
     history = History()
     text = text_of(frame(snapshot(5.0, 40), history, "title", 80, 24))

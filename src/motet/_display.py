@@ -22,9 +22,22 @@ from rich.text import Text
 from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot
 
-__all__ = ["Display", "History", "Lines", "Live", "clock", "display", "frame", "line", "short", "sparkline"]
+__all__ = [
+    "Display",
+    "History",
+    "Lines",
+    "Live",
+    "clock",
+    "display",
+    "frame",
+    "line",
+    "rows_gone",
+    "short",
+    "sparkline",
+]
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_WIDE = 110  # columns of a terminal from which on there is room for more
 _LONG_WAIT_S = 4.0  # from here on it is said what a process waits for
 _KEPT = 512  # points of a trend; every second one is dropped when there are more
 
@@ -121,6 +134,8 @@ def frame(
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("played by the serial engine instead of processes", style="bold yellow"))
+    if width < _WIDE and (gone := rows_gone(snapshot)):
+        parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
     return Group(*parts)
@@ -129,13 +144,10 @@ def frame(
 def _agents(
     snapshot: Snapshot, shown: Sequence[AgentRow], history: History, width: int, ascii_only: bool
 ) -> RenderableType:
-    wide = width >= 110
+    wide = width >= _WIDE
     bars = _PLAIN_BARS if ascii_only else _BARS
-    more = [
-        name
-        for name in ("stage", "forced", "restarts", "lost", "refused")
-        if any(getattr(row, name) for row in snapshot.agents)
-    ]
+    rare = ("stage", "forced", "restarts", *(("lost", "refused") if wide else ()))
+    more = [name for name in rare if any(getattr(row, name) for row in snapshot.agents)]
     trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # what is rare takes its room
     columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += [*(["episodes", "updates"] if wide else []), *more]
@@ -255,11 +267,18 @@ def line(snapshot: Snapshot, history: History) -> str:
         parts.append("serial instead of processes")
     if restarts := sum(row.restarts for row in snapshot.processes):
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
+    parts += rows_gone(snapshot)
     for row in snapshot.processes:
         kind, more, _ = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
         if kind in ("wait", "silent"):
             parts.append(f"{row.name} {more}")
     return " | ".join(parts)
+
+
+def rows_gone(snapshot: Snapshot) -> list[str]:
+    """Rows that nobody will learn from, in words; of all agents together."""
+    counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
+    return [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
 
 
 def _returns(agents: Sequence[AgentRow]) -> str:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
+from motet._display import rows_gone
 from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
 from motet._numbers import clock, short
@@ -86,7 +87,13 @@ def _line(result: Result, history: Sequence[Snapshot]) -> Text:
     rate = (result.steps - began) / max(result.seconds, 1e-9)
     restarts = f"{result.restarts} restart{'' if result.restarts == 1 else 's'}"
     return Text(
-        f"{result.state} after {result.steps:,} steps in {clock(result.seconds)} ({short(rate)} steps/s), {restarts}",
+        ", ".join(
+            [
+                f"{result.state} after {result.steps:,} steps in {clock(result.seconds)} ({short(rate)} steps/s)",
+                restarts,
+                *(rows_gone(history[-1]) if history else []),
+            ]
+        ),
         style="bold",
     )
 

@@ -62,13 +62,19 @@ def _process_table(snapshot: Snapshot, alive: bool, age: float) -> Table:
     for name, justify in (("process", "left"), ("pid", "right"), ("state", "left"), ("last beat", "right")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("restarts", justify="right")
+    on_nodes = any(row.node for row in snapshot.processes)
+    if on_nodes:
+        table.add_column("node", no_wrap=True)
     table.add_column("waits for")
     for row in snapshot.processes:
         state = _state(row, alive, snapshot.state)
         style = {"gone": "red", "dead": "red", "waits": "yellow"}.get(state, "")
         beat = f"{row.beat_s + age:.1f} s" if alive and not row.done else "-"
         waits = row.waits_for if state == "waits" else ""
-        table.add_row(row.name, str(row.pid or "-"), Text(state, style=style), beat, short(float(row.restarts)), waits)
+        where = [row.node or "here"] if on_nodes else []
+        table.add_row(
+            row.name, str(row.pid or "-"), Text(state, style=style), beat, short(float(row.restarts)), *where, waits
+        )
     return table
 
 
@@ -77,7 +83,9 @@ def _state(row: ProcessRow, alive: bool, state: str) -> str:
         return "ended"
     if not alive:
         return "dead"
-    if not _exists(row.pid):
+    if not row.pid:
+        return "starts"
+    if not row.node and not _exists(row.pid):  # of another machine's processes only beats are known
         return "gone"
     return "waits" if row.waits_for else "works"
 
