@@ -6,14 +6,28 @@ settings, so that it can be saved without pickle and is refused by a world it do
 
 import math
 import operator
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
-from motet.errors import SettingError
+from motet.errors import NotReadyError, SettingError
 
 Snapshot = tuple[Any, ...]
 """A world's whole state as nested tuples of plain values."""
+
+
+Seen = TypeVar("Seen")
+Played = tuple[dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+"""What a step of a PettingZoo Parallel world returns: observations, rewards, terminations, truncations, infos."""
+
+
+def check_joint(actions: Mapping[str, Any], agents: Collection[str]) -> None:
+    """See that an episode is running, and that there is an action for each of its agents."""
+    if not agents:
+        raise NotReadyError("no episode is running: call reset() first")
+    if set(actions) != set(agents):
+        raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {list(agents)}")
 
 
 def whole(name: str, given: Any, least: int, most: int | None = None) -> int:

@@ -28,7 +28,7 @@ from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
 from motet.worlds import _picture
-from motet.worlds._contract import Snapshot, checked_render_mode, freeze_rng, opened, real, thaw_rng, whole
+from motet.worlds._contract import Played, Snapshot, checked_render_mode, freeze_rng, opened, real, thaw_rng, whole
 
 __all__ = ["Cleanup"]
 
@@ -140,15 +140,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(
-        self, actions: Mapping[str, int]
-    ) -> tuple[
-        dict[str, NDArray[np.uint8]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.uint8]]:
         """Play one turn of all agents."""
         if not self.agents:
             raise NotReadyError("no episode is running: call reset() first")

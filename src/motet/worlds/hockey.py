@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from motet.errors import NotReadyError, SettingError
+from motet.errors import SettingError
 from motet.policy import Policy
-from motet.worlds._contract import Snapshot, checked_render_mode, whole
+from motet.worlds._contract import Played, Snapshot, check_joint, checked_render_mode, whole
 from motet.worlds._hockey_picture import draw
 from motet.worlds._hockey_players import Strong, Weak
 from motet.worlds._hockey_rules import HockeyArrays
@@ -83,20 +83,9 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {"winner": 0} for name in self.agents}
 
-    def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[
-        dict[str, Floats],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, Any]) -> Played[Floats]:
         """Play one turn of both players."""
-        if not self.agents:
-            raise NotReadyError("no episode is running: call reset() first")
-        if set(actions) != set(self.agents):
-            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+        check_joint(actions, self.agents)
         games, names = self._games, self.possible_agents
         games.act([self._action(name, actions[name]) for name in names])
         terminated, truncated = (bool(flags[0]) for flags in games.ended())

@@ -15,7 +15,7 @@ from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
 from motet.worlds import _picture
-from motet.worlds._contract import Snapshot, checked_render_mode, opened, whole
+from motet.worlds._contract import Played, Snapshot, check_joint, checked_render_mode, opened, whole
 
 __all__ = ["GAMES", "MatrixGame"]
 
@@ -68,20 +68,9 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(
-        self, actions: Mapping[str, int]
-    ) -> tuple[
-        dict[str, NDArray[np.uint8]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.uint8]]:
         """Play one turn of both players."""
-        if not self.agents:
-            raise NotReadyError("no episode is running: call reset() first")
-        if set(actions) != set(self.agents):
-            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+        check_joint(actions, self.agents)
         first, second = (
             whole(f"the action of {name}", actions[name], 0, count - 1)
             for name, count in zip(self.agents, self._counts, strict=True)

@@ -23,7 +23,7 @@ from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
 from motet.worlds import _picture
-from motet.worlds._contract import checked_render_mode, whole
+from motet.worlds._contract import Played, check_joint, checked_render_mode, whole
 from motet.worlds._maps import MAPS, Plan, parsed
 
 __all__ = ["MAPS", "Reach", "Rooms", "State"]
@@ -175,20 +175,9 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return {name: self.observe(name) for name in self.agents}, {name: {} for name in self.agents}
 
-    def step(
-        self, actions: Mapping[str, int]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.float32]]:
         """Carry out one action of each agent, in an order drawn by chance where it matters."""
-        if not self.agents:
-            raise NotReadyError("no episode is running: call reset() first")
-        if set(actions) != set(self.agents):
-            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+        check_joint(actions, self.agents)
         names = self.agents
         chosen = [whole(f"the action of {name}", actions[name], 0, _ACTIONS - 1) for name in names]
         state = self.get_state()
