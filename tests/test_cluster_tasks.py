@@ -1,7 +1,11 @@
 """Episodes and plans on a cluster whose nodes die: the same bytes, the same bits, and nobody left behind."""
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -13,7 +17,11 @@ import pytest
 from family import descendants
 from small_models import Layered, Parity
 
+import playing_policies as playing
+from motet.cluster import Cluster
+from motet.errors import SettingError
 from motet.evaluate import evaluate
+from motet.isolate import Limits
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
 from motet.tournament import tournament
 from motet.worlds import TreasureHunt
@@ -35,6 +43,7 @@ def cluster():
         "RAY_health_check_timeout_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
     }
+    quick["MOTET_TEST_CLUSTER"] = MARK  # whatever starts there has it, wherever it goes
     before = {name: os.environ.get(name) for name in quick}
     os.environ.update(quick)
     one = LocalCluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False})
@@ -49,6 +58,7 @@ def cluster():
             os.environ[name] = value
 
 
+MARK = f"of-{os.getpid()}"
 SIZE = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 
 
@@ -328,3 +338,101 @@ def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch
 def kill(pid):
     os.kill(int(pid), signal.SIGKILL)
     becomes(lambda: not title(pid))
+
+
+def there():
+    """Processes of ours that were started on the cluster, or were left anywhere by those; not Ray's own."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and "multiprocessing" in title(entry.name):
+            try:
+                if f"MOTET_TEST_CLUSTER={MARK}" in (entry / "environ").read_text(errors="replace"):
+                    found.add(entry.name)
+            except OSError:  # it ended meanwhile
+                continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the guard needs Linux")
+def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(second):
+    policies = ["hostile_zoo:Forks,kw.at=2", "hostile_zoo:LeavesQuietly,kw.at=3", "hostile_zoo:Honest,name=honest"]
+    chosen = {"episodes": 8, "isolate": True, "limits": Limits(decision_s=1.0), "max_failures": 2, "seed": 3}
+    here = evaluate(playing.Duet, policies, **chosen, jobs=2)
+    before, seen, lines = there(), [], []
+
+    def watch(done, total):
+        seen.append(there() - before)
+        if done == 3:
+            kill(hosts()[0])
+
+    away = evaluate(playing.Duet, policies, **chosen, jobs=2, engine="ray", watch=watch, say=lines.append)
+    assert any("its successor is started" in line for line in lines)
+    assert here.failures() == {"Forks": {"timeout": 2}, "LeavesQuietly": {"died": 2}}
+    assert away.deterministic() == here.deterministic()
+    assert max(map(len, seen)) >= 6  # players, servers, guards, policies
+    becomes(lambda: not there() - before)
+
+
+def test_ctrl_c_on_a_cluster_leaves_what_was_played_so_far(cluster, tmp_path):
+    def watch(done, total):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = evaluate(partial(Slow, agents=2), "random", episodes=500, jobs=2, engine="ray", watch=watch)
+    assert result.partial and 3 <= len(result.episodes) < 500
+    local = evaluate(partial(Slow, agents=2), "random", episodes=len(result.episodes))
+    assert [one.returns for one in result.episodes] == [one.returns for one in local.episodes]
+    result.save(tmp_path / "result.json")
+    assert json.loads((tmp_path / "result.json").read_text())["result"]["partial"] is True
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_ends_the_command_and_the_ray_it_started(tmp_path):
+    """The whole group of processes gets it, Ray's own ones too."""
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "motet.cli", "eval", "treasure_hunt", "-p", "random", "-n", "100000"]
+    environment = {**os.environ, "MOTET_TEST_CLUSTER": MARK}
+    begun = subprocess.Popen(
+        [*command, "--jobs", "2", "--engine", "ray", "--out", "result.json"], cwd=tmp_path, env=environment,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with begun:
+        becomes(lambda: len(hosts()) >= 2, 120)
+        becomes(lambda: len(there()) >= 4, 120)
+        time.sleep(3)
+        os.killpg(begun.pid, signal.SIGINT)
+        out, err = begun.communicate(timeout=60)
+    assert begun.returncode == 130
+    told = json.loads((tmp_path / "result.json").read_text())["result"]
+    assert told["partial"] is True
+    assert f"interrupted: {len(told['episodes'])} of 100000 episodes were played" in err
+    assert "partial: " in out and "ray" not in (out + err).lower()
+    becomes(lambda: not session(begun.pid))
+
+
+def session(number):
+    """Processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "stat").read_text().rpartition(")")[2].split()[3] == str(number):
+                found.append(title(entry.name))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # as if this were the first
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(SettingError, match=f"could not be reached at '127.0.0.1:{port}'"):
+        enumerate_states(Wide(), engine="ray", cluster=Cluster(address=f"127.0.0.1:{port}"))
+
+
+def test_more_jobs_than_the_cluster_has_cores_are_refused(cluster):
+    with pytest.raises(SettingError, match="jobs: given 100, which take 100 cores; the cluster has"):
+        evaluate("treasure_hunt", "random", episodes=100, jobs=100, engine="ray")

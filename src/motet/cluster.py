@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from motet.errors import SettingError
 
 __all__ = ["Cluster", "Luggage", "connected"]
 
+_KNOCK_S = 10.0
 _STORE_BYTES = 512 * 2**20  # of a Ray that is started here: blocks and versions on their way, nothing that stays
 
 
@@ -88,6 +90,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
     try:
         try:
             if cluster.address is not None:
+                _knock(cluster.address)
                 ray.init(cluster.address, **quiet)
             else:
                 cores = max(os.cpu_count() or 1, math.ceil(cpus))
@@ -95,12 +98,20 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
                     ray.init(
                         "local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet
                     )
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # of the system, and of Ray
             where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
             raise SettingError(f"address: Ray could not be reached {where}: {error}") from error
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens there: Ray would go on trying for minutes, and write about it on the screen."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
+            pass
 
 
 @contextlib.contextmanager

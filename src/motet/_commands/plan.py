@@ -82,9 +82,9 @@ def _planned(
     if not goals:
         report.end()
         _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
-        for agent in graph.agents:
-            value = best_response(graph, agent, workers=workers, **where).value[0]
-            sys.stdout.write(f"best response of {agent} to uniform others, at the start: {value:.6g}\n")
+        for name in graph.agents:
+            value = best_response(graph, name, workers=workers, **where).value[0]
+            sys.stdout.write(f"best response of {name} to uniform others, at the start: {value:.6g}\n")
         if out is not None:
             graph.save(out)
         return 0
