@@ -337,6 +337,22 @@ def test_a_checkpoint_of_a_run_at_full_speed_holds_the_rows_that_its_state_has_n
         assert (np.diff(gaps) > 1).all(), "more than a final row is missing between two rows"
 
 
+@pytest.mark.parametrize("engine", ["processes", "serial"])
+@pytest.mark.parametrize("config", [Ledger(), StandIn()])
+def test_a_run_may_go_on_several_times_with_its_rows_and_without_them(engine, config, tmp_path):
+    world = functools.partial(Diary, str(tmp_path))
+    pace = {} if isinstance(config, Ledger) else {"updates_per_step": 0.5}
+    settings = Settings(steps=600, engine=engine, **pace)
+    first = train(world, config, settings, run=tmp_path / "first")
+    kept = RunDirectory.open(tmp_path / "first").load()
+    settings = Settings(steps=1200, engine=engine, keep_replay=True, **pace)
+    second = train(world, config, settings, run=tmp_path / "second", go_on=kept)
+    third = resume(tmp_path / "second", steps=600, world=world, algorithm=config)
+    done = [int(result.agents["agent_0"]["counters"][0]) for result in (first, second, third)]
+    assert third.steps >= 1800
+    assert np.diff([0, *done]).tolist() == pytest.approx([done[0]] * 3, abs=40)  # the slack, on either side
+
+
 def test_rows_are_not_mixed_with_a_state_of_other_batches(tmp_path):
     world, run = functools.partial(Diary, str(tmp_path)), tmp_path / "run"
     train(world, Ledger(batch_size=4, length=6, capacity=100), Settings(steps=300, keep_replay=True), run=run)

@@ -73,6 +73,22 @@ def test_forward_equals_torch():
     np.testing.assert_allclose(out, h.numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_tanh_is_right_to_a_few_units_in_the_last_place_wherever_a_value_lies():
+    mlp = _native.Mlp((1, 1), (0, 1), "tanh", True)
+    around = np.concatenate([np.linspace(0, 12, 100_001), np.logspace(-38, 1, 100_001), [9.4999, 9.5, 9.6, np.inf]])
+    x = np.concatenate([around, -around]).astype(np.float32)[:, None]
+    out = np.empty_like(x)
+    mlp.forward(np.array([1, 0], np.float32), x, out)
+    exact = np.tanh(x.astype(np.float64))
+    assert (np.abs(out - exact) <= 4 * np.spacing(np.abs(exact).astype(np.float32))).all()
+    assert np.abs(out).max() == 1
+    assert (out[: len(around)] == -out[len(around) :]).all()
+    for n in (1, 7, 16, 17, 31):
+        alone = np.empty((n, 1), np.float32)
+        mlp.forward(np.array([1, 0], np.float32), x[5:][:n], alone)
+        assert (alone == out[5:][:n]).all()
+
+
 @pytest.mark.parametrize("variant", _native.MLP_VARIANTS)
 def test_a_nan_is_not_hidden_and_stays_in_its_row(variant):
     flat, offsets = make((20, 18, 3), 0)

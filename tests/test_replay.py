@@ -405,6 +405,21 @@ def test_a_successor_of_a_once_reader_repeats_nothing_and_sees_whole_frames():
         replay.reader(n_frames=4)
 
 
+def test_a_successor_gives_back_what_its_predecessor_died_giving_back():
+    """Between the two words of a release: what was taken is known, but not yet free."""
+    replay = make(8, once=True)
+    fill(replay, 6)
+    reader = replay.reader()
+    assert reader.take(1, 4) is not None
+    reader.release()
+    words = replay._lane(0)[:256].view(np.uint64)
+    assert words[16:18].tolist() == [4, 4]
+    words[16] = 0
+    successor = replay.reader()
+    successor.release()
+    assert replay.words(0).released == 4
+
+
 def test_a_state_older_than_the_last_release_does_not_lead_to_overwritten_rows():
     replay = make(8, once=True)
     writer, reader = fill(replay, 6), replay.reader()

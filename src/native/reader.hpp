@@ -208,7 +208,8 @@ class Reader {
     u64 keep = rules.n_frames - 1;
     for (auto& s : lanes) {
       u64 r = s.cursor > keep ? s.cursor - keep : 0;
-      if (s.cursor == s.lane->taken.load(std::memory_order_relaxed)) continue;
+      u64 taken = s.lane->taken.load(std::memory_order_relaxed), released = s.lane->released.load(std::memory_order_relaxed);
+      if (s.cursor == taken && r == released) continue;
       s.lane->taken.store(s.cursor, std::memory_order_relaxed);  // first: a death in between repeats nothing
       s.lane->released.store(r, std::memory_order_release);
       s.lane->room.ring();

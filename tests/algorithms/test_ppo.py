@@ -289,7 +289,7 @@ def test_log_probabilities_of_actor_and_learner_agree(name):
 def test_draws_follow_the_probabilities():
     space, rng = MultiDiscrete([3, 2]), np.random.default_rng(0)
     logits = np.log(np.array([0.2, 0.3, 0.5, 0.9, 0.1], "f4"))
-    done, extra = actions_of(space).draw(np.tile(logits, (40_000, 1)), np.empty(0, "f4"), None, rng)
+    done, extra = actions_of(space).draw(np.tile(logits, (40_000, 1)), None, None, rng)
     assert space.contains(done[0])
     shares = [np.bincount(done[:, 0]) / 40_000, np.bincount(done[:, 1]) / 40_000]
     np.testing.assert_allclose(np.concatenate(shares), np.exp(logits), atol=0.01)
@@ -299,7 +299,7 @@ def test_draws_follow_the_probabilities():
 def test_what_a_mask_forbids_is_never_drawn():
     rng, masks = np.random.default_rng(0), np.tile([False, True, False, True, False], (50_000, 1))
     logits = np.tile(np.array([50, 0, 50, 0, 50], "f4"), (50_000, 1))
-    done, extra = actions_of(Discrete(5)).draw(logits, np.empty(0, "f4"), masks, rng)
+    done, extra = actions_of(Discrete(5)).draw(logits, None, masks, rng)
     assert set(done) == {1, 3}
     np.testing.assert_allclose(extra["log_prob"], math.log(0.5), rtol=1e-6)
 
@@ -310,16 +310,18 @@ def test_what_a_mask_forbids_is_never_drawn():
             return np.full(shape, np.nextafter(1.0, 0.0))
 
     for scale in (1e-3, 1.0, 1e3):
-        done, _ = actions_of(Discrete(5)).draw(logits[:1] * scale, np.empty(0, "f4"), masks[:1], Edge())
+        done, _ = actions_of(Discrete(5)).draw(logits[:1] * scale, None, masks[:1], Edge())
         assert done[0] == 3
 
 
 def test_continuous_actions_are_cut_off_for_the_world_alone():
     space = Box(np.array([-2.0, 0.0], "f4"), np.array([2.0, 10.0], "f4"))
     out = np.array([[0.0, 0.0], [3.0, -3.0], [0.5, 0.5]], "f4")
-    done, _ = actions_of(space).draw(out, np.zeros(2, "f4"), None, None)
+    actions = actions_of(space)
+    prepared = actions.prepare(np.zeros(2, "f4"))
+    done, _ = actions.draw(out, prepared, None, None)
     np.testing.assert_allclose(done, [[0, 5], [2, 0], [1, 7.5]])
-    done, extra = actions_of(space).draw(np.repeat(out, 1000, 0), np.zeros(2, "f4"), None, np.random.default_rng(0))
+    done, extra = actions.draw(np.repeat(out, 1000, 0), prepared, None, np.random.default_rng(0))
     assert all(map(space.contains, done))
     away = extra["unclipped"] - np.repeat(out, 1000, 0)
     assert np.abs(away.mean()) < 0.05

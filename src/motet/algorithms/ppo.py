@@ -498,6 +498,7 @@ class PPOBehaviour:
         self._net = places.policy.native(self._encoder.scale if plain else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
+        self._prepared: Any = None
 
     def begin(self, seed: int) -> None:
         """Start the random stream anew."""
@@ -505,7 +506,7 @@ class PPOBehaviour:
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Take a new version."""
-        self._weights = weights
+        self._weights, self._prepared = weights, self._actions.prepare(weights[self._own])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -521,4 +522,4 @@ class PPOBehaviour:
             rows = self._picture.see(weights, rows, self._encoder.scale)
         out = np.empty((len(rows), self._actions.outputs), np.float32)
         self._net.forward(weights, rows, out)
-        return self._actions.draw(out, weights[self._own], masks, self._rng if explore else None)
+        return self._actions.draw(out, self._prepared, masks, self._rng if explore else None)
