@@ -5,8 +5,8 @@
     model ──enumerate_states──▶ Graph ──solve──────────▶ Solution ──▶ policies, values, pictures
                                       ──best_response──▶ Response ──▶ regret of a learner
 
-A model is any object that can say what may follow on a joint action (:class:`Model`). Everything here runs on one
-machine, over as many cores as are worth it, and gives the same bits for any number of them.
+A model is any object that can say what may follow on a joint action (:class:`Model`). Everything here runs over as many
+cores as are worth it, on one machine or on a Ray cluster, and gives the same bits for any number of them.
 """
 
 from motet.plan._goals import Goal
