@@ -406,6 +406,15 @@ def test_anchors_are_found_by_name_and_by_path():
     assert SelfPlay.of(Hockey(), League(), lambda path: None).partitions(once=True) == {"": 1.0}
 
 
+def test_a_first_table_that_is_being_written_is_waited_for():
+    shared = board()
+    Table(shared)
+    draw, met = Draw(shared), iter([False] * 3)
+    refresh = draw._reader.refresh
+    draw._reader.refresh = lambda: next(met, True) and refresh()
+    assert draw.opponent(1.0) == NEWEST
+
+
 # Whole runs
 
 

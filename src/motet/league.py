@@ -347,8 +347,9 @@ class Draw:
         return self._reader.weights[place * size : (place + 1) * size].copy()
 
     def _wait(self) -> None:
-        if not self._reader.wait(60.0) or not self._reader.refresh():
+        if not self._reader.wait(60.0):
             raise WaitTimeoutError("an actor waited 60 s for the first table of the league")
+        self._reader.take(60.0)
 
 
 class Standings:

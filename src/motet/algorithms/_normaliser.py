@@ -20,7 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Normaliser", "Statistics"]
+from motet.algorithm import Stages
+from motet.errors import SettingError
+
+__all__ = ["Freezing", "Normaliser", "Statistics"]
 
 CLIP = 10.0
 """Normalised inputs are cut off here."""
@@ -73,6 +76,25 @@ class Statistics:
         normal: npt.NDArray[np.float32] = np.subtract(x, row[first:middle], dtype=np.float32)
         normal *= row[middle : middle + self.size]
         return np.clip(normal, -CLIP, CLIP, out=normal)
+
+
+class Freezing:
+    """For a config with these settings: from when on its normaliser stays as it is."""
+
+    normalise: bool
+    freeze_normaliser_on_stage: str | None
+    stages: Stages
+
+    def _check_freezing(self) -> None:
+        if self.freeze_normaliser_on_stage is None:
+            return
+        if not self.normalise:
+            raise SettingError("freeze_normaliser_on_stage: given without normalise, there is nothing to freeze")
+        self.stages.begin(self.freeze_normaliser_on_stage)
+
+    def _freezes(self, step: int) -> bool:
+        stage = self.freeze_normaliser_on_stage
+        return stage is not None and step >= self.stages.begin(stage)
 
 
 class Normaliser:

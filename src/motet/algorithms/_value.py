@@ -1,4 +1,4 @@
-"""What DQN and IQN share: their settings, a batch as tensors, and acting epsilon-greedily without torch."""
+"""What DQN and IQN share: settings, a batch as tensors, a learner around it, and acting epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ from motet.algorithm import (
     check_schedule,
     value_at,
 )
-from motet.algorithms._networks import Encoder
+from motet.algorithms._flat import FlatLearner, padded
+from motet.algorithms._networks import Block, Encoder
+from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
 from motet.errors import NotReadyError, SettingError
 
-__all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "n_actions"]
+__all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "ValueLearner", "n_actions"]
 
 METRICS_EVERY = 16
 """Updates between two computations of the metrics."""
@@ -77,21 +79,14 @@ class ValueConfig:
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(int(n) for n in self.hidden))
-        if not self.hidden or min(self.hidden) < 1:
-            raise SettingError(f"hidden: given {self.hidden}, expected one or more widths from 1 on")
+        check_hidden(self)
         check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
         check_schedule("epsilon", self.epsilon, 0, 1, self.stages)
-        if not self.adam_eps > 0:
-            raise SettingError(f"adam_eps: given {self.adam_eps}, expected more than 0")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise SettingError(f"max_grad_norm: given {self.max_grad_norm}, expected more than 0, or None")
+        check_finite(self, "adam_eps")
+        check_limits(self, "max_grad_norm")
         if self.target_every < 1:
             raise SettingError(f"target_every: given {self.target_every}, expected 1 or more")
-        if not 0 < self.target_rate <= 1:
-            raise SettingError(f"target_rate: given {self.target_rate}, expected above 0, up to 1")
-        if self.min_rows < self.batch_size:
-            raise SettingError(f"min_rows: given {self.min_rows}, expected at least the batch_size {self.batch_size}")
+        check_replay(self)
         self._reader({})
 
     @property
@@ -170,6 +165,58 @@ class Tensors:
         if self.next_mask is not None:
             values = values.masked_fill(~self.next_mask, -math.inf)
         return values.argmax(2, keepdim=True)
+
+
+class ValueLearner(FlatLearner):
+    """The learning half for A agents, but for what an update is.
+
+    Args:
+        config: the settings.
+        observation_space: of one agent.
+        action_space: of one agent.
+        blocks: the networks in a row, the last one at its end.
+        seeds: one for each agent.
+        device: where the tensors are.
+        streams: whether updates draw random numbers.
+    """
+
+    def __init__(
+        self,
+        config: ValueConfig,
+        observation_space: Space,
+        action_space: Space,
+        blocks: Sequence[Block],
+        seeds: Sequence[int],
+        device: str,
+        streams: bool = False,
+    ) -> None:
+        self._settings, self._action_space = config, action_space
+        self._encoder = Encoder(observation_space, config.n_frames)
+
+        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            for block in blocks:
+                block.initialise(flat, rng)
+
+        super().__init__(padded(blocks[-1].end), seeds, initialise, device, streams=streams)
+        self._batches: dict[int, Tensors] = {}
+        self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
+
+    def header(self, step: int, agent: int) -> dict[str, Any]:
+        """What travels with this agent's weights, when it has done ``step`` steps."""
+        return self._settings._header_values(step, int(self.counters[agent, 0]))
+
+    def _fetched(self, batch: StackedBatch) -> Tensors:
+        """The present content of a batch."""
+        if id(batch) not in self._batches:
+            self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
+        data = self._batches[id(batch)]
+        data.fetch()
+        return data
+
+    def _measure(self, loss: Tensor, mean_q: Tensor, grad_norm: Tensor) -> None:
+        """Keep what was measured, ``[A]`` each."""
+        for name, value in (("loss", loss), ("mean_q", mean_q), ("grad_norm", grad_norm)):
+            self._metrics[name][:] = value.cpu().numpy()
 
 
 class EpsilonGreedy:

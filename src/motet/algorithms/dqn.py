@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Sizes, Space, StackedBatch, Update
-from motet.algorithms._flat import FlatLearner, check_seeds, padded
+from motet.algorithms._flat import check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, Tensors, ValueConfig, n_actions
+from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, ValueConfig, ValueLearner, n_actions
 
 __all__ = ["DQN", "DQNBehaviour", "DQNConfig"]
 
@@ -64,34 +64,23 @@ class DQNConfig(ValueConfig):
         return Block((inputs, *self.hidden, n_actions(action_space) + self.dueling))
 
 
-class DQN(FlatLearner):
+class DQN(ValueLearner):
     """The learning half of DQN for A agents."""
 
     def __init__(
         self, config: DQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
     ) -> None:
         self.config = config
-        self._encoder = Encoder(observation_space, config.n_frames)
-        self._action_space = action_space
         block = config._block(observation_space, action_space)
-        super().__init__(config.sizes(observation_space, action_space).weights, seeds, block.initialise, device)
+        super().__init__(config, observation_space, action_space, [block], seeds, device)
         self._online = Network(block, self._weights, self._grad)
         self._target = Network(block, self._targets)
-        self._batches: dict[int, Tensors] = {}
-        self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
-
-    def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
-        return self.config._header_values(step, int(self.counters[agent, 0]))
 
     @torch.inference_mode()
     def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, rows = self.config, batch.reward.shape[1]
-        if id(batch) not in self._batches:
-            self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
-        data = self._batches[id(batch)]
-        data.fetch()
+        data = self._fetched(batch)
 
         # One pass through the online network does for both observations where the next one is needed too.
         layers = self._online.forward(data.inputs if config.double else data.x)
@@ -111,7 +100,7 @@ class DQN(FlatLearner):
         self._online.backward(data.x, here, grad)
         norms = self._clip(config.max_grad_norm)
         if self.counters[0, 0] % METRICS_EVERY == 0:
-            self._measure(error, data.weight, chosen, norms)
+            self._measure(self._loss(error, data.weight), chosen.mean(1), norms)
         self._adam(config._rates(steps), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         return Update(self._metrics, error.abs_().cpu().numpy() if config.prioritised else None)
@@ -133,12 +122,11 @@ class DQN(FlatLearner):
         grad[:, :, :1] = slope
         return grad
 
-    def _measure(self, error: Tensor, weight: Tensor | None, chosen: Tensor, norms: Tensor) -> None:
+    @staticmethod
+    def _loss(error: Tensor, weight: Tensor | None) -> Tensor:
         size = error.abs()
         loss = torch.where(size < 1, 0.5 * size * size, size - 0.5)
-        loss = loss if weight is None else loss * weight
-        for name, value in (("loss", loss.mean(1)), ("mean_q", chosen.mean(1)), ("grad_norm", norms)):
-            self._metrics[name][:] = value.cpu().numpy()
+        return (loss if weight is None else loss * weight).mean(1)
 
 
 class DQNBehaviour(EpsilonGreedy):

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Sizes, Space, StackedBatch, Update
-from motet.algorithms._flat import STREAM_BYTES, FlatLearner, check_seeds, padded
+from motet.algorithms._flat import STREAM_BYTES, check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, Tensors, ValueConfig, n_actions
+from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, ValueConfig, ValueLearner, n_actions
 from motet.errors import SettingError
 
 __all__ = ["IQN", "IQNBehaviour", "IQNConfig"]
@@ -123,42 +123,25 @@ class _Quantiles:
         return embedded, flat, self.head.forward(flat)
 
 
-class IQN(FlatLearner):
+class IQN(ValueLearner):
     """The learning half of IQN for A agents."""
 
     def __init__(
         self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
     ) -> None:
         self.config = config
-        self._encoder = Encoder(observation_space, config.n_frames)
-        self._action_space = action_space
         blocks = config._blocks(observation_space, action_space)
-
-        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            for block in blocks:
-                block.initialise(flat, rng)
-
-        sizes = config.sizes(observation_space, action_space)
-        super().__init__(sizes.weights, seeds, initialise, device, streams=True)
+        super().__init__(config, observation_space, action_space, blocks, seeds, device, streams=True)
         mean_cosines = torch.from_numpy(config._mean_cosines()).to(self._device)
         self._online = _Quantiles(blocks, mean_cosines, self._weights, self._grad)
         self._target = _Quantiles(blocks, mean_cosines, self._targets)
         self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
-        self._batches: dict[int, Tensors] = {}
-        self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
-
-    def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
-        return self.config._header_values(step, int(self.counters[agent, 0]))
 
     @torch.inference_mode()
     def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, rows = self.config, batch.reward.shape[1]
-        if id(batch) not in self._batches:
-            self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
-        data = self._batches[id(batch)]
-        data.fetch()
+        data = self._fetched(batch)
         taus, cosines, next_cosines = self._draw(rows)
 
         # The order matters: buffers of passes with as many rows are shared, and the backward pass needs the last ones.
@@ -177,8 +160,7 @@ class IQN(FlatLearner):
         norms = self._clip(config.max_grad_norm)
         if self.counters[0, 0] % METRICS_EVERY == 0:
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            for name, value in (("loss", loss), ("mean_q", chosen.mean((1, 2))), ("grad_norm", norms)):
-                self._metrics[name][:] = value.cpu().numpy()
+            self._measure(loss, chosen.mean((1, 2)), norms)
         self._adam(config._rates(steps), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:

@@ -49,15 +49,16 @@ from motet.algorithm import (
 from motet.algorithms._actions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._normaliser import Normaliser, Statistics
+from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
 from motet.algorithms._pictures import Convolution, Picture
+from motet.algorithms._settings import check_finite, check_hidden, check_limits
 from motet.errors import NotReadyError, SettingError
 
 __all__ = ["PPO", "PPOBehaviour", "PPOConfig", "advantages"]
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Freezing):
     """Settings of PPO.
 
     >>> from gymnasium.spaces import Box, Discrete
@@ -120,33 +121,23 @@ class PPOConfig:
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(int(n) for n in self.hidden))
-        if not self.hidden or min(self.hidden) < 1:
-            raise SettingError(f"hidden: given {self.hidden}, expected one or more widths from 1 on")
+        check_hidden(self)
         if self.activation not in ("tanh", "relu"):
             raise SettingError(f"activation: given {self.activation!r}, expected 'tanh' or 'relu'")
         for name in ("epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        for name in ("adam_eps", "reward_scale"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected a finite number above 0")
-        for name in ("max_grad_norm", "clip_value"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected more than 0, or None")
+        check_finite(self, "adam_eps", "reward_scale")
+        check_limits(self, "max_grad_norm", "clip_value")
         if not 0 <= self.gae_lambda <= 1:
             raise SettingError(f"gae_lambda: given {self.gae_lambda}, expected 0 to 1")
-        if not (math.isfinite(self.value_weight) and self.value_weight >= 0):
-            raise SettingError(f"value_weight: given {self.value_weight}, expected a finite number from 0 on")
+        check_finite(self, "value_weight", zero=True)
         if not math.isfinite(self.first_log_std):
             raise SettingError(f"first_log_std: given {self.first_log_std}, expected a finite number")
         check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
         check_schedule("clip", self.clip, 0, 1, self.stages)
         check_schedule("entropy", self.entropy, 0, math.inf, self.stages)
-        if self.freeze_normaliser_on_stage is not None:
-            if not self.normalise:
-                raise SettingError("freeze_normaliser_on_stage: given without normalise, there is nothing to freeze")
-            self.stages.begin(self.freeze_normaliser_on_stage)
+        self._check_freezing()
         rows = self.batch_size * self.length
         if rows % self.minibatches:
             raise SettingError(
@@ -191,10 +182,6 @@ class PPOConfig:
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
         """The acting half."""
         return PPOBehaviour(self, observation_space, action_space)
-
-    def _freezes(self, step: int) -> bool:
-        stage = self.freeze_normaliser_on_stage
-        return stage is not None and step >= self.stages.begin(stage)
 
 
 @dataclass(frozen=True)

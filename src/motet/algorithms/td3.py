@@ -41,8 +41,9 @@ from motet.algorithm import (
 )
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._normaliser import Normaliser, Statistics
+from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
 from motet.algorithms._pictures import Convolution, Picture
+from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
 from motet.algorithms._value import METRICS_EVERY, Tensors
 from motet.errors import NotReadyError, SettingError
 
@@ -50,7 +51,7 @@ __all__ = ["TD3", "TD3Behaviour", "TD3Config"]
 
 
 @dataclass(frozen=True)
-class TD3Config:
+class TD3Config(Freezing):
     """Settings of TD3.
 
     >>> from gymnasium.spaces import Box
@@ -116,31 +117,18 @@ class TD3Config:
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(int(n) for n in self.hidden))
-        if not self.hidden or min(self.hidden) < 1:
-            raise SettingError(f"hidden: given {self.hidden}, expected one or more widths from 1 on")
+        check_hidden(self)
         check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
         check_schedule("noise", self.noise, 0, math.inf, self.stages)
-        for name in ("adam_eps", "reward_scale"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected a finite number above 0")
-        for name in ("target_noise", "target_noise_clip"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected a finite number from 0 on")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise SettingError(f"max_grad_norm: given {self.max_grad_norm}, expected more than 0, or None")
+        check_finite(self, "adam_eps", "reward_scale")
+        check_finite(self, "target_noise", "target_noise_clip", zero=True)
+        check_limits(self, "max_grad_norm")
         if not 0 <= self.noise_memory < 1:
             raise SettingError(f"noise_memory: given {self.noise_memory}, expected from 0 to below 1")
         if self.policy_delay < 1:
             raise SettingError(f"policy_delay: given {self.policy_delay}, expected 1 or more")
-        if not 0 < self.target_rate <= 1:
-            raise SettingError(f"target_rate: given {self.target_rate}, expected above 0, up to 1")
-        if self.min_rows < self.batch_size:
-            raise SettingError(f"min_rows: given {self.min_rows}, expected at least the batch_size {self.batch_size}")
-        if self.freeze_normaliser_on_stage is not None:
-            if not self.normalise:
-                raise SettingError("freeze_normaliser_on_stage: given without normalise, there is nothing to freeze")
-            self.stages.begin(self.freeze_normaliser_on_stage)
+        check_replay(self)
+        self._check_freezing()
         self._reader()
 
     @property
@@ -179,10 +167,6 @@ class TD3Config:
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
         """The acting half."""
         return TD3Behaviour(self, observation_space, action_space)
-
-    def _freezes(self, step: int) -> bool:
-        stage = self.freeze_normaliser_on_stage
-        return stage is not None and step >= self.stages.begin(stage)
 
 
 class _Scale:
