@@ -55,17 +55,17 @@ def quick_motet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_side_is_measured_in_its_fastest_way(tmp_path: Path) -> None:
     peer, log = stand_in(tmp_path)
     result = compared(peer)
-    # motet: 2 processes with 8 worlds; RLlib: 1 env runner with 8 envs.
-    assert result.values == {"vs_rllib_ppo": 16_000 / 1600, "vs_rllib_dqn": 16_000 / 160}
-    assert result.samples["ppo"] == {"motet": [16_000.0] * 3, "RLlib": [1600.0] * 3}
+    # motet: 2 processes with 16 worlds; RLlib: 1 env runner with 32 envs.
+    assert result.values == {"vs_rllib_ppo": 32_000 / 6400, "vs_rllib_dqn": 32_000 / 640}
+    assert result.samples["ppo"] == {"motet": [32_000.0] * 3, "RLlib": [6400.0] * 3}
     assert result.samples["dqn_updates"] == {"motet": [250.0] * 3, "RLlib": [500.0] * 3}
     facts = result.facts["dqn_RLlib"]
-    assert facts["chosen"] == "processes: 1, worlds in each: 8"
-    assert [found["steps_per_s"] for found in facts["tried"].values()] == [10.0, 80.0, 160.0, 80.0]
+    assert facts["chosen"] == "processes: 1, worlds in each: 32"
+    assert [found["steps_per_s"] for found in facts["tried"].values()] == [10.0, 80.0, 320.0, 640.0, 160.0]
     assert result.facts["rllib_versions"] == {"ray": "9.9"}
     jobs = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(one["runners"], one["envs"], one["seconds"]) for one in jobs if one["kind"] == "ppo"] == [
-        (0, 1, 1.0), (0, 8, 1.0), (1, 8, 1.0), (2, 8, 1.0), *[(1, 8, 2.0)] * 3
+        (0, 1, 1.0), (0, 8, 1.0), (0, 32, 1.0), (1, 32, 1.0), (2, 16, 1.0), *[(1, 32, 2.0)] * 3
     ]  # fmt: skip
     json.loads(result.as_json())
 
@@ -74,7 +74,7 @@ def test_where_rllib_is_missing_the_reader_is_told_what_to_do(tmp_path: Path) ->
     peer, log = stand_in(tmp_path, {"ray": "9.9", "dm-tree": None})
     result = compared(peer)
     assert "dm-tree" in result.skipped["RLlib"] and "--rllib-python" in result.skipped["RLlib"]
-    assert result.values == {} and result.median("ppo", "motet") == 16_000  # motet's side is there all the same
+    assert result.values == {} and result.median("ppo", "motet") == 32_000  # motet's side is there all the same
     assert not log.exists()
 
 

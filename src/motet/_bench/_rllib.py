@@ -31,7 +31,8 @@ def main() -> None:
     if len(sys.argv) < 2:
         _tell({"python": sys.version.split()[0], **{name: _version(name) for name in NEEDED}})
         return
-    os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")  # also for env runners
+    # Env runners inherit these. By default Ray makes them give way to all other processes, which motet's do not.
+    os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     logging.disable(logging.WARNING)
     job = json.loads(sys.argv[1])
     ray, torch = importlib.import_module("ray"), importlib.import_module("torch")

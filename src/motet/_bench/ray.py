@@ -189,8 +189,8 @@ class Setup(NamedTuple):
 Ask = Callable[[Kind, Setup, float], dict[str, float]]
 """Learn this in that way for so many seconds: what was done."""
 SETUPS: Mapping[str, Sequence[Setup]] = {
-    "motet": (Setup(1, 1), Setup(1, 8), Setup(2, 8)),
-    RLLIB: (Setup(0, 1), Setup(0, 8), Setup(1, 8), Setup(2, 8)),
+    "motet": (Setup(1, 1), Setup(1, 8), Setup(2, 16)),
+    RLLIB: (Setup(0, 1), Setup(0, 8), Setup(0, 32), Setup(1, 32), Setup(2, 16)),
 }
 """Ways to work. Each side is first asked for all of its own, then measured in its fastest one."""
 
