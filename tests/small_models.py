@@ -98,3 +98,53 @@ class Line:
             given = self.broken[state, actions[0]]
             return given() if callable(given) else given
         return None if state == self.length else [(1.0, state + 1)]
+
+
+class Wide:
+    """A model with large levels, all of it arithmetic: two humans and a robot, two successors of every joint action."""
+
+    agents = ("a", "b", "c")
+    action_space = SimpleNamespace(n=2)
+    human_agent_indices, robot_agent_indices = (0, 1), (2,)
+    width, depth = 400, 6
+
+    def reset(self):
+        pass
+
+    def get_state(self):
+        return (0, 0)
+
+    def set_state(self, state):
+        pass
+
+    def transition_probabilities(self, state, actions):
+        level, i = state
+        if level == self.depth or (i % 17 == 16 and level):
+            return None
+        k = 8 * i + 4 * actions[0] + 2 * actions[1] + actions[2]
+        return [(0.25, (level + 1, k % self.width)), (0.75, (level + 1, (3 * k + 1) % self.width))]
+
+    def transition_durations(self, state, actions, transitions):
+        return [0.5 + 0.01 * (successor[1] % 10) for _, successor in transitions]
+
+    def transition_rewards(self, state, actions, transitions):
+        return [(float(successor[1] % 3), 0.0, 1.0) for _, successor in transitions]
+
+
+class Round(Wide):
+    """Without an end."""
+
+    width = 1000
+
+    def transition_probabilities(self, state, actions):
+        return [(p, (0, to)) for p, (_, to) in super().transition_probabilities((0, state[1]), actions)]
+
+
+def wanted(state, human):
+    """Goals by state, with weights that differ."""
+    return [(Parity("even", 0), 1.0 + state[1] % 3), (Parity("odd", 1), 0.5)]
+
+
+def believed(state, agent, action):
+    """Others do the same, or nothing, as likely as the state says."""
+    return [(0.25 + 0.5 * (state[1] % 2), [action] * 3), (0.75 - 0.5 * (state[1] % 2), [0] * 3)]

@@ -166,7 +166,7 @@ class Workers:
         self._deaths.clear()
         used = self._workers[:jobs]
         for worker in used:
-            worker.ready += 1
+            worker.ready, worker.late, worker.heard = worker.ready + 1, False, time.monotonic()
             self._send(worker, "plan", Portable(plan))
         arrived: dict[int, Played] = {}
         following = 0
@@ -187,8 +187,8 @@ class Workers:
                     following += 1
                     yield played
         finally:
-            for worker in used:
-                worker.busy = bool(worker.tasks or worker.ready)
+            for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
+                worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Judge) -> None:
         """What was played with somebody who is out by now is to be played again."""

@@ -341,7 +341,7 @@ class _Spread:
         """Its states are swept here until its successor is up, if there is room for one anywhere."""
         assert place.sweeper is not None
         place.sweeper.close()
-        place.deaths += 1
+        place.sweeper, place.deaths = None, place.deaths + 1
         if place.deaths >= DEATHS:
             raise error
         self._start(place)
