@@ -31,6 +31,7 @@ from motet.worlds import TreasureHunt
 WORLD = partial(TreasureHunt, agents=2)
 SMALL = Cluster(actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
 HERE = Path(__file__).parent
+HAVE = 2**40  # editions that somebody has: there is no store to put one into
 # Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -92,7 +93,7 @@ class Scene:
             pieces.append((agent, actor, first, len(piece)))
             data += piece
         made = [replay.made for replay in self.actors[actor].replays]
-        arrived = self.place.receive(actor, incarnation, 7, pieces, np.frombuffer(data, np.uint8), made, False, [0])
+        arrived = self.place.receive(actor, incarnation, 7, pieces, np.frombuffer(data, np.uint8), made, False, [HAVE])
         if hears:
             for replay, rows, words in zip(self.actors[actor].replays, arrived.rows, arrived.words, strict=True):
                 replay.carried[0] += rows
@@ -338,7 +339,7 @@ def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
                 results.tell(-1, 1.0, 0.0)
 
         def told(place, words):
-            return place.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [0, 0], words)
+            return place.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [HAVE, HAVE], words)
 
         play(7)
         told(place, Results.since(ring, 0))
@@ -526,9 +527,14 @@ def test_the_driver_dies_and_the_run_goes_on(head, tmp_path):
     assert after["reader"][5] == after["counters"][0] * StandIn().batch_size  # rows drawn, also before
 
 
-def test_self_play_on_a_cluster_is_the_serial_one_league_included(head, tmp_path):
+def test_self_play_on_a_cluster_is_the_serial_one_league_included(head, tmp_path, request):
+    import cloudpickle
+
+    import test_league
     from test_league import Coins, quick
 
+    cloudpickle.register_pickle_by_value(test_league)  # it imports torch, which nobody there needs
+    request.addfinalizer(lambda: cloudpickle.unregister_pickle_by_value(test_league))
     pages = []
     for engine in ("serial", "ray"):
         cluster = {"cluster": SMALL} if engine == "ray" else {}
