@@ -60,9 +60,11 @@ def test_each_side_is_measured_in_its_fastest_way(tmp_path: Path) -> None:
     assert result.samples["ppo"] == {"motet": [32_000.0] * 3, "RLlib": [6400.0] * 3}
     assert result.samples["dqn_updates"] == {"motet": [250.0] * 3, "RLlib": [500.0] * 3}
     facts = result.facts["dqn_RLlib"]
-    assert facts["chosen"] == "processes: 1, worlds in each: 32"
+    assert facts["chosen"] == "processes with worlds: 1, worlds in each: 32"
     assert [found["steps_per_s"] for found in facts["tried"].values()] == [10.0, 80.0, 320.0, 640.0, 160.0]
     assert result.facts["rllib_versions"] == {"ray": "9.9"}
+    assert result.notes[0] == "RLlib of ray 9.9" and len(result.notes) == 5
+    assert result.notes[2] == "PPO, RLlib, the fastest of 5: processes with worlds: 1, worlds in each: 32"
     jobs = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(one["runners"], one["envs"], one["seconds"]) for one in jobs if one["kind"] == "ppo"] == [
         (0, 1, 1.0), (0, 8, 1.0), (0, 32, 1.0), (1, 32, 1.0), (2, 16, 1.0), *[(1, 32, 2.0)] * 3

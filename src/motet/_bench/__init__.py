@@ -114,6 +114,8 @@ class Result:
     """What each count must be; None: anything above zero."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What else a reader of the raw numbers should know."""
+    notes: list[str] = field(default_factory=list)
+    """The part of it that a reader of the tables should know, one line each."""
     amounts: Mapping[str, Amount] = field(default_factory=dict)
     """Values that are medians as they are."""
 

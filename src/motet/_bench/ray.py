@@ -182,8 +182,9 @@ class Setup(NamedTuple):
     worlds: int
 
     def __str__(self) -> str:
-        where = "in the learner's process" if self.processes == 0 else f"processes: {self.processes}"
-        return f"{where}, worlds in each: {self.worlds}"
+        if self.processes == 0:
+            return f"worlds in the learner's process: {self.worlds}"
+        return f"processes with worlds: {self.processes}, worlds in each: {self.worlds}"
 
 
 Ask = Callable[[Kind, Setup, float], dict[str, float]]
@@ -203,6 +204,7 @@ def _against_rllib(
         result.skipped[RLLIB] = absent
     else:
         result.facts["rllib_versions"] = peer.versions
+        result.notes.append(f"RLlib of {', '.join(f'{name} {version}' for name, version in peer.versions.items())}")
         sides[RLLIB] = peer.train
     kinds: tuple[Kind, ...] = ("ppo", "dqn")
     for kind in kinds:
@@ -215,6 +217,7 @@ def _against_rllib(
                 "chosen": str(best),
                 "tried": {str(setup): found for setup, found in tried.items()},
             }
+            result.notes.append(f"{kind.upper()}, {side}, the fastest of {len(rates)}: {best}")
             asks[side] = partial(_rates, ask, kind, best, seconds)
         interleave_pairs(result, (kind, f"{kind}_updates"), asks, repeats, warm=False)
 
