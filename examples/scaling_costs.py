@@ -1,65 +1,71 @@
-"""Where a run on a cluster meets its limit: bytes, messages and seconds per second, from costs that were measured.
+"""Where a run on a cluster meets its limit: a simulation of its messages, from costs that were measured.
 
-Every number can be replaced by one's own; `motet bench ray` and `motet bench train` measure some of them.
+Blocks of rows, replies, versions, looks and updates are events; cores and network links do one thing after the other.
+Actors act and learners learn in whatever time is left to them. Put in your own numbers.
 """
 
+import heapq
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured on two cores, Ray 2.60: simple_spread, DQN, networks of 64-64. The last two are chosen."""
+    """Seconds of a core and bytes, as `python -m motet._bench._ray_costs` measures them; the last two are chosen."""
 
+    send_s: float = 0.0010  # a block, of the actor
+    take_s: float = 0.0010  # a block, of the learner
+    look_s: float = 0.0006  # a look, of the driver
+    row_s: float = 0.25e-6  # a row, of the learner
     row_bytes: int = 96  # 18 floats, action, reward, meta word
-    weights_bytes: int = 4 * 5_712  # of a policy
-    state_bytes: int = 4 * 22_848  # weights, target, two moments
-    message_s: float = 0.001  # of a core, on either side, for one block or look, Ray's own threads included
-    row_s: float = 0.6e-6  # of a core, for one row through a remote writer
-    update_s: float = 0.0005  # of a core, for one update of one agent in a stack
+    weights_bytes: int = 22_848  # of a policy of 64-64
+    state_bytes: int = 91_392  # weights, target, two moments
+    update_s: float = 0.0005  # an update of one agent in a stack
     network_bytes_s: float = 1.25e8  # of a node: 1 Gbit/s
     cores: int = 16  # of a node
 
 
-def load(
-    agents: int, costs: Costs, actors: int, learners: int, steps_s: float, age_s: float, keep_s: float = 2.0
-) -> dict[str, float]:
-    """Load by part, as a share of what it can do; ``steps_s``: of each agent, in all worlds together."""
-    places, nodes = actors + learners, max(1.0, (actors + learners) / costs.cores)
-    blocks_s = actors * learners / age_s
-    rows_s = agents * steps_s
-    edition = costs.weights_bytes * agents / learners
-    to_learner = rows_s / learners * costs.row_bytes
-    versions = (
-        nodes * edition * min(steps_s / 10, 1 / age_s)
-    )  # every ten updates, at most one a block; once for each node, whoever asks there
-    updates = agents / learners * steps_s * costs.update_s
-    return {
-        "a learner's core": updates + blocks_s / learners * costs.message_s + rows_s / learners * costs.row_s,
-        "a learner's network": (to_learner + versions) / costs.network_bytes_s,
-        "an actor's core, for sending": blocks_s / actors * costs.message_s,
-        "the driver's core": min(places / max(0.1, 0.002 * places), 500.0) * costs.message_s,
-        "the driver's network": agents * costs.state_bytes / keep_s / costs.network_bytes_s,
-        "messages in all, per second": blocks_s,
-    }
+def simulate(costs: Costs, agents: int, actors: int, learners: int, steps_s: float, age_s: float, seconds=20.0):
+    """Load by part, as a share of the time; and steps a second of each agent, of ``steps_s`` that the worlds allow."""
+    free, busy = defaultdict(float), defaultdict(float)
+    own, rate = agents / learners, steps_s / actors
+    made, sent, owed, done, have = defaultdict(float), defaultdict(float), defaultdict(float), defaultdict(float), {}
+    network = lambda place: f"network {place // costs.cores}"  # noqa: E731
 
+    def work(part, at, cost):
+        free[part], busy[part] = max(free[part], at) + cost, busy[part] + cost
+        return free[part]
 
-AGES = {10: 0.02, 100: 0.1, 1000: 1.0}  # block_age_s: with many learners an actor sends to all of them
-
-
-def main() -> None:
-    """Three sizes: a few machines, and many."""
-    costs = Costs()
-    plans = {10: (2, 5, 500.0), 100: (8, 50, 500.0), 1000: (16, 500, 500.0)}
-    for agents, (actors, learners, steps_s) in plans.items():
-        print(
-            f"{agents} agents, {actors} actors, {learners} learners, {steps_s:g} steps/s, blocks of {AGES[agents]:g} s"
-        )
-        loads = load(agents, costs, actors, learners, steps_s, age_s=AGES[agents])
-        for part, share in loads.items():
-            print(f"  {part:30} {share:,.0f}" if "messages" in part else f"  {part:30} {share:6.1%}")
-        first = max((part for part in loads if "messages" not in part), key=lambda part: loads[part])
-        print(f"  the limit is {first}")
-
-
-if __name__ == "__main__":
-    main()
+    places = actors + learners
+    events = [(age_s * i / places, a, i) for a in range(actors) for i in range(actors, places)]
+    events += [(0.1 * i / places, -1, i) for i in range(actors, places)]
+    heapq.heapify(events)
+    while events[0][0] < seconds:
+        at, a, i = heapq.heappop(events)
+        if a < 0:  # the driver looks; the state comes home every two seconds
+            pause = max(0.1, 0.002 * places)
+            at = work("driver", work(f"learner {i}", at, costs.take_s), costs.look_s)
+            work("driver's network", at, own * costs.state_bytes * min(1, pause / 2) / costs.network_bytes_s)
+            heapq.heappush(events, (at + pause, a, i))
+            continue
+        if owed[i] < 32 * own:  # slack: who is further ahead waits
+            made[a] += rate * max(0.0, at - free[f"actor {a}"]) / learners
+        rows, sent[a, i] = own * (made[a] - sent[a, i]), made[a]
+        at = work(f"actor {a}", at, costs.send_s)
+        at = work(network(i), work(network(a), at, rows * costs.row_bytes / costs.network_bytes_s), 0.0)
+        learnt = min(owed[i], max(0.0, at - free[f"learner {i}"]) / costs.update_s)
+        busy[f"learner {i}"] += learnt * costs.update_s
+        done[i] += learnt / own
+        owed[i] += rows - learnt
+        at = work(f"learner {i}", at, costs.take_s + rows * costs.row_s)
+        version, key = done[i] // 10, (i, a // costs.cores)
+        if version > have.get(key, -1):  # once for each node
+            have[key] = version
+            at = work(network(i), at, own * costs.weights_bytes / costs.network_bytes_s)
+        heapq.heappush(events, (at + age_s, a, i))
+    loads = defaultdict(float)
+    for part, time_s in busy.items():
+        kind = part.rstrip("0123456789 ")
+        loads[kind] = max(loads[kind], time_s / seconds)
+    return dict(loads), sum(made.values()) / seconds

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 
+from motet.algorithm import Linear
 from motet.algorithms import TD3Config
 from motet.league import PLAYER, League
 from motet.metrics import Snapshot
@@ -23,7 +24,8 @@ def show(now: Snapshot) -> None:
 
 def main(steps: int) -> None:
     config = TD3Config(
-        hidden=(128, 128), gamma=0.98, n_step=4, normalise=True, reward_scale=0.1, noise=0.3, capacity=600_000
+        hidden=(128, 128), gamma=0.98, n_step=4, normalise=True, reward_scale=0.1, capacity=600_000,
+        noise=Linear(1.0, 0.2, steps), noise_memory=0.9, learning_rate=Linear(3e-4, 5e-5, steps),
     )  # fmt: skip
     league = League(anchor_share=0.6, anchor_batch_share=0.5, snapshot_every=100_000, review_every=5_000)
     settings = Settings(

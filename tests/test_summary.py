@@ -2,6 +2,7 @@
 
 import functools
 import io
+import shutil
 
 import imageio.v3
 import numpy as np
@@ -35,6 +36,15 @@ def test_the_summary_says_what_and_how_to_go_on(finished):
         assert word in text
     assert f"motet resume {run} --steps 200" in text and "learning_curve.png" in text and "episode.gif" in text
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
+
+
+def test_the_summary_says_how_to_see_the_best(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    (run / "best").mkdir()
+    console = Console(file=io.StringIO(), width=80)
+    summarise(run, finished[1], pictures=False, console=console)
+    assert f"motet eval {run} -p {run / 'best'}" in console.file.getvalue()
 
 
 def test_the_curve_is_a_picture(finished):

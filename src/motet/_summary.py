@@ -113,8 +113,11 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     paths = [config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values())]
     foreign = any(path is None or not path.startswith("motet.") for path in paths)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
+    trusted = " --trust" if foreign else ""
+    best = [("the best so far", f"motet eval {run} -p {run / 'best'}{trusted}")] if (run / "best").exists() else []
     return [
-        ("go on", f"motet resume {run}{more}{' --trust' if foreign else ''}"),
+        *best,
+        ("go on", f"motet resume {run}{more}{trusted}"),
         ("look again", f"motet status {run}"),
         ("all curves", f"tensorboard --logdir {run}"),
     ]
