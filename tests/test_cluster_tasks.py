@@ -58,7 +58,7 @@ def cluster():
 
 
 MARK = f"of-{os.getpid()}"
-SIZE = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+SIZE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 
 @pytest.fixture
@@ -102,28 +102,29 @@ def falls(cluster, second):
 
 
 def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls):
-    chosen = {"episodes": 24, "seed": 5}
+    chosen = {"episodes": 20, "seed": 5}
     world = partial(Slow, agents=2)
     here = evaluate(world, ["random", "noop"], **chosen)
     lines, watch = [], Once(3, falls)
-    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=4, watch=watch, say=lines.append)
+    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
     watch.thread.join(60)
-    assert sum("its successor is started" in line for line in lines) >= 2, lines
-    assert not there.partial and len(there.episodes) == 24
+    assert any("its successor is started" in line for line in lines), lines
+    assert not there.partial and len(there.episodes) == 20
     assert there.deterministic() == here.deterministic()
 
 
+@pytest.mark.slow
 def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
     chosen = {"rounds": 4, "seed": 2}
     world = partial(Slow, agents=2)
     here = tournament(world, ["random", "noop", "forager"], **chosen)
     lines, watch = [], Once(3, falls)
     there = tournament(
-        world, ["random", "noop", "forager"], **chosen, path=tmp_path, engine="ray", jobs=4, watch=watch,
+        world, ["random", "noop", "forager"], **chosen, path=tmp_path, engine="ray", jobs=2, watch=watch,
         say=lines.append,
     )  # fmt: skip
     watch.thread.join(60)
-    assert sum("its successor is started" in line for line in lines) >= 2, lines
+    assert any("its successor is started" in line for line in lines), lines
     assert there.deterministic() == here.deterministic()
     again = tournament(world, ["random", "noop", "forager"], **chosen, path=tmp_path)  # what was written is whole
     assert again.deterministic() == here.deterministic()
@@ -192,7 +193,7 @@ def same_graphs(one, two):
         assert array.tobytes() == two.arrays()[name].tobytes(), name
 
 
-@pytest.mark.parametrize("who", ["hosts", "node"])
+@pytest.mark.parametrize("who", [pytest.param("hosts", marks=pytest.mark.slow), "node"])
 def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, monkeypatch, who):
     model = Pondering(seed=4, humans=(2, 2), robots=(2,), depth=20, width=12)
     here = enumerate_states(model, workers=1)
@@ -212,7 +213,7 @@ def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, m
 
     watch.thread = None
     monkeypatch.setattr(_workers, "TICK_S", 0.02)
-    there = enumerate_states(model, workers=4, engine="ray", progress=watch)
+    there = enumerate_states(model, workers=2, engine="ray", progress=watch)
     assert eager and lost
     same_graphs(here, there)
 
@@ -246,7 +247,7 @@ def test_a_plan_solved_on_two_nodes_has_the_same_bits(second, asked, wide, how):
         humans = Humans(rho=0.1, believed_others_policy=believed, robot="mean")
         chosen = {"goals": wanted, "humans": humans, "robot": Robot(rho=0.2), "dtype": "float32"}
     here = solve(wide, **chosen, workers=1)
-    there = solve(wide, **chosen, workers=4, engine="ray")
+    there = solve(wide, **chosen, workers=2, engine="ray")
     assert len(asked) >= 6 and len(asked) % 2 == 0  # of both sweeps
     same_arrays(here.arrays, there.arrays)
 
@@ -257,7 +258,7 @@ def test_responses_on_two_nodes_have_the_same_bits(second, asked, wide, monkeypa
     for graph, horizon in ((wide, None), (with_cycles, 5)):
         asked.clear()
         here = best_response(graph, "a", gamma=0.9, horizon=horizon, workers=1)
-        there = best_response(graph, "a", gamma=0.9, horizon=horizon, workers=4, engine="ray")
+        there = best_response(graph, "a", gamma=0.9, horizon=horizon, workers=2, engine="ray")
         assert len(asked) >= 5
         assert here.value.tobytes() == there.value.tobytes()
         assert here.choice.tobytes() == there.choice.tobytes()
@@ -280,7 +281,7 @@ def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch
 
     monkeypatch.setattr(_sweeps._Spread, "_ask", kill_and_ask)
     monkeypatch.setattr(_sweeps._Spread, "_lose", losing)
-    there = solve(wide, goals, workers=4, engine="ray")
+    there = solve(wide, goals, workers=2, engine="ray")
     assert len(lost) == 1
     assert len(asked) > 2 if who == "process" else len(asked) == 2
     same_arrays(here.arrays, there.arrays)
@@ -324,13 +325,13 @@ def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(s
     becomes(lambda: not there() - before)
 
 
-def test_ctrl_c_on_a_cluster_leaves_what_was_played_so_far(cluster, tmp_path):
+def test_ctrl_c_on_a_cluster_leaves_what_was_played_so_far(second, tmp_path):
     def watch(done, total):
         if done == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = evaluate(partial(Slow, agents=2), "random", episodes=500, jobs=2, engine="ray", watch=watch)
-    assert result.partial and 3 <= len(result.episodes) < 500
+    result = evaluate(partial(Slow, agents=2), "random", episodes=200, jobs=2, engine="ray", watch=watch)
+    assert result.partial and 3 <= len(result.episodes) < 200
     local = evaluate(partial(Slow, agents=2), "random", episodes=len(result.episodes))
     assert [one.returns for one in result.episodes] == [one.returns for one in local.episodes]
     result.save(tmp_path / "result.json")
