@@ -20,7 +20,7 @@ from motet.errors import (
     SupersededError,
     WaitTimeoutError,
 )
-from motet.replay import Field, FrameStack, Replay, ReplaySpec
+from motet.replay import Field, FrameStack, Replay, ReplaySpec, rewound
 
 PAIR = Field((2,))
 INT = Field((), "int64")
@@ -403,6 +403,25 @@ def test_a_successor_of_a_once_reader_repeats_nothing_and_sees_whole_frames():
     assert batch.observation[0, :, :, 0].tolist() == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
     with pytest.raises(SettingError, match="n_frames: given 4, expected at most 3: the rows before were released"):
         replay.reader(n_frames=4)
+
+
+def test_a_copy_is_rewound_to_a_row_unless_what_follows_was_overwritten():
+    replay = make(8, once=True)
+    writer, reader = fill(replay, 6), replay.reader(n_frames=2)
+    assert reader.take(1, 4) is not None
+    reader.release()  # but for row 3, which the next one is stacked with
+    copy = rewound(replay.dump(0), 2, frames=1)
+    assert copy is not None
+    other = make(8, once=True)
+    other.restore(0, copy)
+    batch = other.reader(n_frames=2).take(1, 3)
+    assert batch is not None and batch.action.tolist() == [[2, 3, 4]]
+    for i in range(6, 11):  # the last of them lies where row 2 was
+        writer.append(obs(i), i, 0.0)
+    assert rewound(replay.dump(0), 2) is None
+    assert rewound(replay.dump(0), 3, frames=1) is None
+    assert rewound(replay.dump(0), 3) is not None
+    assert rewound(replay.dump(0), 12) is None  # not written yet
 
 
 def test_a_successor_gives_back_what_its_predecessor_died_giving_back():

@@ -13,11 +13,11 @@ from gymnasium.spaces import Box, Discrete
 
 from motet._commands._flags import parse
 from motet._config import describe, rebuild
-from motet._engine import Handles
+from motet._engine import Handles, Learning
 from motet._serial import Serial
 from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, Sizes, Staged, Stages, Update, value_at
 from motet.algorithms.dqn import DQNConfig
-from motet.errors import SettingError
+from motet.errors import SettingError, SupersededError
 from motet.supervisor import Limits
 from motet.train import Settings, _roster, resume, train
 
@@ -205,6 +205,25 @@ def test_what_became_due_while_the_replay_filled_again_is_waived():
     assert int(cleared.board.learned[0, 0]) == 800 - 34 - waived
     assert 30 <= waived <= 36
     assert not cleared.board.learned[0, 4]
+
+
+def test_a_successor_neither_rests_again_nor_waives_more():
+    """However seldom versions are published: what was waived is in the vault before anybody goes on."""
+    settings = Settings(engine="serial", steps=800, updates_per_step=1.0, publish_every=10**6)
+    handles, seen = Handles(_roster(Count, Witness(CLEARED), settings)), []
+
+    def each_round():
+        if not handles.board.learned[0, 3]:
+            return False
+        seen.append(handles.board.learned[0, 3:5].tolist())
+        Learning(handles, 0)
+        seen.append(handles.board.learned[0, 3:5].tolist())
+        return True
+
+    with pytest.raises(SupersededError):  # at its end the predecessor finds that it has one
+        Serial(handles).play(each_round)
+    assert seen[0][0] >= 30
+    assert seen[0] == seen[1]
 
 
 def test_a_tight_pace_goes_on_through_a_cleared_replay():

@@ -472,6 +472,7 @@ class Learning:
                 waived = self._desks[0].waived + max(0, self._handles.owed(self.index))
                 for desk in self._desks:
                     desk.resting, desk.waived = False, waived
+                self.keep()  # a successor neither rests again nor waives more
                 self._show_stage()
 
     def _show_stage(self) -> None:
@@ -527,6 +528,7 @@ class Learning:
     def end(self) -> None:
         """Keep and publish the last state."""
         self.updates.close()
+        self._show()
 
 
 def _arrays(batch: StackedBatch) -> dict[str, Any]:

@@ -184,12 +184,13 @@ class Subscriber(_native.SlotReader):
         """Take the newest version, whatever is being written; True if it is newer than the one held."""
         before, wanted = self.version, self.newest
         deadline = time.monotonic() + timeout_s
-        while self.version < wanted:
-            if not self.refresh() and time.monotonic() > deadline:
+        while not self.refresh() and self.version < wanted:
+            if time.monotonic() > deadline:
                 raise WaitTimeoutError(
                     f"a subscriber holds version {self.version} and could not read version {wanted} or a newer one for "
-                    f"{timeout_s:g} s: its publisher never stops writing"
+                    f"{timeout_s:g} s: its publisher never stops writing, or died while it did"
                 )
+            time.sleep(1e-4)
         return self.version > before
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:

@@ -331,6 +331,20 @@ def test_continuous_actions_are_cut_off_for_the_world_alone():
     np.testing.assert_allclose(extra["log_prob"], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_new_version_brings_its_own_deviations():
+    config, spaces = PPOConfig(hidden=(8,)), (Box(-1, 1, (3,)), Box(-1, 1, (2,)))
+    weights = config.build(*spaces, agents=1, seeds=[1]).weights()[0].copy()
+    behaviour, seen, drawn = config.behaviour(*spaces), np.zeros((5, 3), "f4"), []
+    for _ in range(2):
+        behaviour.load(weights, {})
+        mean = behaviour.act(seen, explore=False)[1]["unclipped"]
+        behaviour.begin(7)
+        drawn.append(behaviour.act(seen)[1]["unclipped"] - mean)
+        weights = weights.copy()
+        weights[behaviour._own] += np.log(3.0)
+    np.testing.assert_allclose(drawn[1], 3 * drawn[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
