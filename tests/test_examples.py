@@ -17,7 +17,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("replay_two_processes", "transitions sampled"),
         ("publication_two_processes", "versions taken whole"),
         ("isolated", "18 of 20 decisions were made"),
-        ("scaling_costs", "the limit is a learner's core"),
     ],
 )
 def test_examples_that_need_nothing(name, last):

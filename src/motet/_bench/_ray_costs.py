@@ -1,0 +1,125 @@
+"""What a run on Ray costs beside acting and learning: processor time for each block, row and look, and bytes.
+
+``python -m motet._bench._ray_costs`` starts two Ray nodes on this machine, carries rows from one to the other, in few
+and in many blocks, few and many of them, and looks at the learner's place, each for some seconds. Processor time is
+that of the process on either side, all of Ray's threads in it included, and of Ray's own processes of both nodes; the
+rest of the machine does not count. What a block costs is what more blocks cost more.
+``_ray_scale`` simulates runs with these numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet._bench._spread import DQN, spread
+from motet._bench.ray import _TwoNodes
+from motet._cluster_handles import Place
+from motet._cluster_places import LearnerPlace, Link
+from motet._cluster_run import grouped
+from motet._policy_process import descendants
+from motet.cluster import Cluster, Luggage
+from motet.supervisor import Limits
+from motet.train import Settings, _roster
+
+__all__ = ["measure"]
+
+_LANES = 8
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Sender:
+    """An actor without a world that writes so many rows a second, and counts its blocks."""
+
+    def __init__(self, luggage: Luggage, learner: Any) -> None:
+        roster = luggage.value
+        self._place = Place(roster, lanes=roster.lanes_of(0))
+        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().block_age_s)
+        self._link.join()
+        self._writers = [replay.writers(roster.lanes_of(0)) for replay in self._place.replays]
+        self._blocks = 0
+        send = self._link._send
+
+        def counted(last: bool) -> bool:
+            self._blocks += 1
+            return send(last)
+
+        self._link._send = counted  # type: ignore[method-assign]
+        self._link.start()
+
+    def write(self, seconds: float, rows_s: int, age_s: float) -> tuple[int, int, int]:
+        """Its process, blocks and rows sent; ``rows_s``: of all agents together."""
+        lanes, before, self._link._age_s = np.arange(_LANES), self._blocks, age_s
+        row = np.ones((_LANES, 18), np.float32), np.zeros(_LANES, np.int64), np.ones(_LANES, np.float32)
+        began, rows = time.monotonic(), 0
+        while (now := time.monotonic() - began) < seconds:
+            while rows < rows_s * now:
+                for one in self._writers:
+                    one.append(lanes, *row, version=1)
+                rows += _LANES * len(self._writers)
+            time.sleep(0.005)
+        return os.getpid(), self._blocks - before, rows
+
+
+def _cpu_s(*pids: int) -> float:
+    """Processor time of some processes so far."""
+    found = 0.0
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        found += (int(stat[11]) + int(stat[12])) * _TICK_S
+    return found
+
+
+def measure(seconds: float = 5.0) -> dict[str, float]:
+    """Costs in seconds of a core, and bytes."""
+    roster = _roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
+    with _TwoNodes() as ray:
+        groups = {"play": 1, "rows": 2, "look": 1}
+        kind = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace)).options(scheduling_strategy="SPREAD")
+        learner = kind.remote(Luggage((roster, None)), 0)
+        sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Luggage(roster), learner)
+        there = ray.get(learner.look.remote(False, [None], False))
+        pid, _, _ = ray.get(sender.write.remote(0.5, 1000, 0.02))
+        mine = [child for child in descendants(os.getpid()) if child != pid]
+        other = next(child for child in mine if "ray::LearnerPlace" in Path(f"/proc/{child}/cmdline").read_text())
+        rest = [child for child in mine if child != other]
+        runs = []
+        for rows_s, age_s in ((1_000, 0.04), (1_000, 0.004), (100_000, 0.04)):
+            start = _cpu_s(pid), _cpu_s(other), _cpu_s(*rest)
+            _, blocks, rows = ray.get(sender.write.remote(seconds, rows_s, age_s))
+            end = _cpu_s(pid), _cpu_s(other), _cpu_s(*rest)
+            runs.append(np.array([blocks, rows, *np.subtract(end, start)]))
+        looks, before = 0, (_cpu_s(os.getpid()), _cpu_s(other))
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            ray.get(learner.look.remote(False, [None], False))
+            looks += 1
+            time.sleep(0.002)
+        look = np.subtract((_cpu_s(os.getpid()), _cpu_s(other)), before) / looks
+    few, many, full = runs
+    more = many - few
+    send, take, rays = more[2:] / more[0]
+    part = roster.parts[0]
+    return {
+        "block_send_s": float(send),
+        "block_take_s": float(take),
+        "block_ray_s": float(rays),
+        "row_s": float(max(0.0, (full - few)[3] - take * (full - few)[0]) / (full - few)[1]),
+        "idle_share": float((few[3] - take * few[0]) / seconds),
+        "look_driver_s": float(look[0]),
+        "look_place_s": float(look[1]),
+        "row_bytes": roster.replay_spec(part).row_bytes,
+        "weights_bytes": 4 * part.sizes.weights,
+        "state_bytes": 4 * part.sizes.state,
+        "look_bytes": len(ray.cloudpickle.dumps(there)),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(), indent=2) + "\n")
