@@ -68,6 +68,15 @@ def test_frame_fits_and_names_everything(width, agents):
         assert value in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_waiting_for_the_next_evaluation_is_no_news():
+    history = History()
+    for t in range(30):
+        now = snapshot(float(t), 1, waits="its next evaluation")
+        history.add(now)
+    assert "○" in text_of(frame(now, history, "title", 80)) and "evaluation" not in text_of(frame(now, history, "", 80))
+    assert "learner-0" not in line(now, history)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_rows_that_are_lost_or_refused_are_shown(width):
     history, now = History(), snapshot(30.0, 2, restarts=2)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from motet import _native
 from motet._memory import Array, Segment
 
-__all__ = ["FINISHED", "WAITS", "Board"]
+__all__ = ["FINISHED", "NEXT_EVALUATION", "WAITS", "Board"]
 
 WAITS = (
     "",
@@ -31,6 +31,7 @@ WAITS = (
     "room for its rows (their learner, or the way there, is slow)",
 )
 """What a process may be waiting for, by number."""
+NEXT_EVALUATION = WAITS.index("its next evaluation")
 
 FINISHED = 2**63
 """The round of an actor that will play no more: nobody waits for it."""

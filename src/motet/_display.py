@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from motet._board import NEXT_EVALUATION, WAITS
 from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot
 
@@ -245,6 +246,8 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
         return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
         return "silent", f"no beat for {row.beat_s:.0f} s", "red"
+    if row.waits_for == WAITS[NEXT_EVALUATION]:  # which is nobody's concern
+        return "wait", "", "dim"
     if row.waits_for and waits_s >= _LONG_WAIT_S:
         return "wait", f"waits for {row.waits_for}, {waits_s:.0f} s", "yellow"
     return "work", "", "green"
@@ -269,8 +272,8 @@ def line(snapshot: Snapshot, history: History) -> str:
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
     parts += rows_gone(snapshot)
     for row in snapshot.processes:
-        kind, more, _ = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
-        if kind in ("wait", "silent"):
+        _, more, _ = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
+        if more:
             parts.append(f"{row.name} {more}")
     return " | ".join(parts)
 
