@@ -122,7 +122,8 @@ class Wide:
         if level == self.depth or (i % 17 == 16 and level):
             return None
         k = 8 * i + 4 * actions[0] + 2 * actions[1] + actions[2]
-        return [(0.25, (level + 1, k % self.width)), (0.75, (level + 1, (3 * k + 1) % self.width))]
+        far = min(level + 1 + (k % 5 == 0), self.depth)  # now and then past a level
+        return [(0.25, (level + 1, k % self.width)), (0.75, (far, (3 * k + 1) % self.width))]
 
     def transition_durations(self, state, actions, transitions):
         return [0.5 + 0.01 * (successor[1] % 10) for _, successor in transitions]
