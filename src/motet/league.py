@@ -96,7 +96,7 @@ class League:
         ...     np.array([0.9]), np.array([0.5, 0.9, 1.0])
         ... )
         >>> anchors.tolist(), snapshots.round(3).tolist(), newest
-        ([0.5], [0.287, 0.105, 0.008], 0.1)
+        ([0.5], [0.29, 0.104, 0.006], 0.1)
         """
         share = self.anchor_share if len(anchors) else 0.0
         own = (1.0 - share) * (self.self_share if len(snapshots) else 1.0)
