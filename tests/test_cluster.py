@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from family import descendants
+from gated import Gated
 from stand_in import StandIn
 
 from motet._cluster_handles import Place, packed, unpack, words_of
@@ -209,21 +210,22 @@ def end(pid):
 
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
-    watch = kill_when(name, 200, end)
+    gate = tmp_path / "gate"
+    watch = kill_when(name, 200, lambda pid: (end(pid), gate.touch()))
     lines, seen = [], []
-    chosen = settings(steps=30_000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
+    chosen = settings(steps=8000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
     result = train(
-        WORLD, StandIn(), chosen, run=tmp_path / "run", say=lines.append,
+        partial(Gated, gate, agents=2), StandIn(), chosen, run=tmp_path / "run", say=lines.append,
         watch=lambda s: (seen.append(s), watch(s)),
     )  # fmt: skip
     assert watch.done.is_set() and result.restarts == 1, lines
-    assert result.state == "done" and result.steps == 30_000
-    assert all(updates > 5000 for updates in result.updates.values())
+    assert result.state == "done" and result.steps == 8000
+    assert all(updates > 1000 for updates in result.updates.values())
     last = seen[-1].agents[0]
     assert last.broken >= 1 if name == "actor-1" else last.lost > 0
     versions = [snapshot.agents[0].version for snapshot in seen]
     assert versions == sorted(versions)
-    assert RunDirectory(tmp_path / "run").steps()[-1] == 30_000
+    assert RunDirectory(tmp_path / "run").steps()[-1] == 8000
 
 
 def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from family import descendants
+from gated import Gated
 from stand_in import StandIn
 
 from motet._book import Book
@@ -432,32 +433,34 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
     node = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
     victim = head.add_node(**node)
     head.wait_for_nodes()
-    seen, lines, fell = [], [], []
+    seen, lines, fell, gate = [], [], [], tmp_path / "gate"
 
     def watch(snapshot):
         seen.append(snapshot)
         if RunDirectory(tmp_path / "run").steps() and not fell:
             head.remove_node(victim, allow_graceful=False)
             fell.append(head.add_node(**node))
+            gate.touch()
 
     chosen = Settings(
-        engine="ray", steps=16_000, seed=3, actors=2, updates_per_step=0.25, slack=8, checkpoint_every=2000,
+        engine="ray", steps=8000, seed=3, actors=2, updates_per_step=0.25, slack=8, checkpoint_every=500,
         keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2),
     )  # fmt: skip
-    result = train(WORLD, StandIn(), chosen, run=tmp_path / "run", watch=watch, say=lines.append)
+    world = partial(Gated, gate, agents=2)
+    result = train(world, StandIn(), chosen, run=tmp_path / "run", watch=watch, say=lines.append)
     head.remove_node(fell[0])
     assert result.restarts >= 2, lines
     assert any(line.startswith("learner-0 died") for line in lines)
-    assert result.state == "done" and result.steps == 16_000
+    assert result.state == "done" and result.steps == 8000
     last = seen[-1].agents[0]
     assert last.lost > 0 and last.broken >= 1
     versions = [snapshot.agents[0].version for snapshot in seen]
     assert versions == sorted(versions)
     # It went on from its own state: an update for every fourth step, but for those of rows that were lost.
-    assert 2000 < result.updates["agent_0"] <= 4000 + 3 * chosen.slack
+    assert 1000 < result.updates["agent_0"] <= 2000 + 3 * chosen.slack
     assert result.agents["agent_0"]["counters"][0] == result.updates["agent_0"]
     kept = RunDirectory(tmp_path / "run").load()
-    assert kept.step == 16_000 and sum(len(lanes) for lanes in kept.replay.values()) == 4
+    assert kept.step == 8000 and sum(len(lanes) for lanes in kept.replay.values()) == 4
 
 
 DRIVER = """
