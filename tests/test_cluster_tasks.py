@@ -17,8 +17,10 @@ from family import descendants
 from small_models import Layered, Parity, Round, Wide, believed, wanted
 
 import playing_policies as playing
+from motet._process import Child, context
+from motet._workers import Workers
 from motet.cluster import Cluster
-from motet.errors import SettingError
+from motet.errors import SettingError, WaitTimeoutError
 from motet.evaluate import evaluate
 from motet.isolate import Limits
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
@@ -93,6 +95,43 @@ class Once:
         if done >= self.at_least and self.thread is None:
             self.thread = threading.Thread(target=self.do)
             self.thread.start()
+
+
+class Stalling(Workers):
+    """Some of them never begin, as if there were no room for them."""
+
+    def __init__(self, stalled, **more):
+        self.stalled = stalled
+        super().__init__(2, **more)
+
+    def _start(self, number):
+        if number not in self.stalled:
+            return super()._start(number)
+        here, there = context().Pipe()
+        with there:
+            return Child(f"player-{number}", _say_nothing, (there,)), here
+
+
+def _say_nothing(pipe):
+    time.sleep(1e6)
+
+
+def test_nobody_waits_for_a_player_that_does_not_begin():
+    chosen = {"episodes": 6, "seed": 1, "jobs": 2}
+    with Stalling([1]) as workers:
+        result = evaluate("matrix", "random", **chosen, workers=workers)
+    assert result.deterministic() == evaluate("matrix", "random", **chosen).deterministic()
+    lines = []
+    with Stalling([0, 1]) as workers:
+        workers._say = lines.append
+        up, stalled = workers._workers
+        up.ready, stalled.heard = 0, time.monotonic() - 1000
+        for _ in range(2):
+            workers._look_for_hung([up, stalled])
+        assert lines == ["player-1 has not begun for 300 s; the others play without it"]
+        up.ready = 1
+        with pytest.raises(WaitTimeoutError, match="player-1 showed no sign of life for 300 s while it got ready"):
+            workers._look_for_hung([up, stalled])
 
 
 @pytest.fixture
