@@ -93,7 +93,7 @@ class HockeyArrays(VectorWorld):
     >>> games = HockeyArrays(worlds=256)
     >>> games.reset(range(256), seeds=range(256))
     >>> games.act([np.zeros((256, 4), "float32")] * 2)
-    >>> games.observe(0).shape, games.reward(1).shape, games.ended()[0].any()
+    >>> games.observe(0).shape, games.reward(1).shape, bool(games.ended()[0].any())
     ((256, 18), (256,), False)
     """
 

@@ -45,7 +45,7 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     (it lies in front of player_0; 80 turns) or ``'defence'`` (it flies towards player_0's goal; 80 turns).
 
     >>> game = Hockey()
-    >>> seen, infos = game.reset(seed=1)
+    >>> seen, infos = game.reset(seed=2)
     >>> players = {"player_0": Hockey.scripted["strong"](), "player_1": Hockey.scripted["weak"]()}
     >>> while game.agents:
     ...     seen, rewards, *_, infos = game.step({name: players[name].act(seen[name]) for name in game.agents})
