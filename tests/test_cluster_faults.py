@@ -451,7 +451,7 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
     head.remove_node(fell[0])
     assert result.restarts >= 2, lines
     assert any(line.startswith("learner-0 died") for line in lines)
-    assert result.state == "done" and result.steps == 8000
+    assert result.state == "done" and 8000 <= result.steps <= 8004  # whole rounds
     last = seen[-1].agents[0]
     assert last.lost > 0 and last.broken >= 1
     versions = [snapshot.agents[0].version for snapshot in seen]
@@ -528,7 +528,7 @@ def test_the_driver_dies_and_the_run_goes_on(head, tmp_path):
     before = RunDirectory(run).load()
     more = 2 * before.step
     result = resume(run, steps=more, world=WORLD, algorithm=StandIn())
-    assert result.state == "done" and result.steps == before.step + more
+    assert result.state == "done" and 0 <= result.steps - (before.step + more) <= 4  # whole rounds
     after, began = result.agents["agent_0"], before.agents["agent_0"]
     gained = after["counters"][0] - began["counters"][0]
     assert 0.05 * more < gained <= 0.1 * more + 100
