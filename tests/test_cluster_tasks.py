@@ -303,7 +303,7 @@ def test_responses_on_two_nodes_have_the_same_bits(second, asked, wide, monkeypa
         assert here.choice.tobytes() == there.choice.tobytes()
 
 
-@pytest.mark.parametrize("who", ["process", "node"])
+@pytest.mark.parametrize("who", [pytest.param("process", marks=pytest.mark.slow), "node"])
 def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch, who):
     goals = [Parity("even", 0), Parity("odd", 1)]
     here = solve(wide, goals, workers=1)
@@ -344,6 +344,7 @@ def there():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the guard needs Linux")
 def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(second):
     policies = ["hostile_zoo:Forks,kw.at=2", "hostile_zoo:LeavesQuietly,kw.at=3", "hostile_zoo:Honest,name=honest"]
@@ -364,6 +365,7 @@ def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(s
     becomes(lambda: not there() - before)
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_cluster_leaves_what_was_played_so_far(second, tmp_path):
     def watch(done, total):
         if done == 3:
