@@ -21,8 +21,8 @@ def show(result: Result, console: Console | None = None) -> None:
     if result.counts:
         console.print(Text("\nTorn reads", style="bold"))
         console.print(_counts(result))
-    for note in result.notes:
-        console.print(Text(f"\n{note}", style="dim"))
+    if result.notes:
+        console.print(Text("\n" + "\n".join(result.notes), style="dim"))
     for name, why in result.skipped.items():
         console.print(Text(f"{name}: {why}", style="yellow"))
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
