@@ -17,7 +17,8 @@ from stand_in import StandIn
 
 from motet._book import Book
 from motet._cluster_handles import Place
-from motet._cluster_places import LearnerPlace, Link
+from motet._cluster_link import Link
+from motet._cluster_places import LearnerPlace
 from motet._cluster_run import Remote
 from motet._engine import Learning
 from motet._policy_process import descendants as children

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from stand_in import StandIn
 
-from motet._board import WAITS
+from motet._board import Wait
 from motet._book import Book
 from motet._engine import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
@@ -243,7 +243,7 @@ def test_actors_wait_for_the_pace_with_a_beat_and_a_name_and_never_for_room(no_l
     settings = Settings(steps=200, slack=1, limits=Limits(hang_s=0.8))
     result = train(functools.partial(Diary, str(tmp_path)), config, settings)
     assert result.restarts == 0
-    assert ("actor-0", WAITS.index("the learners (pace)")) in seen.waits
+    assert ("actor-0", Wait.LEARNERS) in seen.waits
     assert lanes.count()["waits"] == 0
     check_ledger(lanes, result, config)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Any, cast
 
 import numpy as np
@@ -18,20 +19,29 @@ import numpy.typing as npt
 from motet import _native
 from motet._memory import Array, Segment
 
-__all__ = ["FINISHED", "NEXT_EVALUATION", "WAITS", "Board"]
+__all__ = ["FINISHED", "Board", "Wait"]
 
-WAITS = (
-    "",
-    "its start",
-    "the first version of the policies",
-    "rows to learn from",
-    "the actors (pace)",
-    "the learners (pace)",
-    "its next evaluation",
-    "room for its rows (their learner, or the way there, is slow)",
-)
-"""What a process may be waiting for, by number."""
-NEXT_EVALUATION = WAITS.index("its next evaluation")
+
+class Wait(IntEnum):
+    """What a process may be waiting for, in words too."""
+
+    NOTHING = 0, ""
+    START = 1, "its start"
+    FIRST_VERSION = 2, "the first version of the policies"
+    ROWS = 3, "rows to learn from"
+    ACTORS = 4, "the actors (pace)"
+    LEARNERS = 5, "the learners (pace)"
+    EVALUATION = 6, "its next evaluation"
+    ROOM = 7, "room for its rows (their learner, or the way there, is slow)"
+
+    words: str
+
+    def __new__(cls, number: int, words: str = "") -> Wait:
+        """A number that knows its words."""
+        made = int.__new__(cls, number)
+        made._value_, made.words = number, words
+        return made
+
 
 FINISHED = 2**63
 """The round of an actor that will play no more: nobody waits for it."""
@@ -140,14 +150,14 @@ class Pulse:
         """A process has begun."""
         self._row[2] = pid
         self._row[3] = self._row[3] + 1
-        self.waits_for(1)
+        self.waits_for(Wait.START)
 
     def beat(self) -> None:
         """Alive, and at work."""
         self._row[1] = 0
         self._row[0] = time.monotonic()
 
-    def waits_for(self, what: int) -> None:
-        """Alive, and waiting for ``WAITS[what]``."""
+    def waits_for(self, what: Wait) -> None:
+        """Alive, and waiting."""
         self._row[1] = what
         self._row[0] = time.monotonic()

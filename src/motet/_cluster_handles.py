@@ -133,6 +133,12 @@ class Place(Handles):
         """By row of the board, where that process is."""
         super().__init__(roster)
 
+    def end_roles(self) -> None:
+        """Tell the roles that live here to end, and wake whoever waits."""
+        self.board.stop[0] = 1
+        self.board.acted.ring()
+        self.board.learnt.ring()
+
     def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
         if agent in self._agents:
             return super()._replay_layout(agent, spec)

@@ -19,143 +19,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED
+from motet._board import FINISHED, Wait
 from motet._book import fill
-from motet._cluster_handles import Distant, Edition, Place, packed, unpack
+from motet._cluster_handles import Edition, Place, packed
+from motet._cluster_link import Link
+from motet._cluster_messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
 from motet._engine import Roster, play_actor, play_learner
 from motet._process import one_thread
-from motet.checkpoint import Checkpoint
 from motet.cluster import Luggage
-from motet.errors import SupersededError, WaitTimeoutError
+from motet.errors import SupersededError
 from motet.league import Results
-from motet.publication import Publication
 from motet.supervisor import Limits
 
-__all__ = ["ActorPlace", "ActorTold", "Arrived", "Joined", "LearnerPlace", "LearnerTold", "Start", "agents_of"]
+__all__ = ["ActorPlace", "LearnerPlace"]
 
 _BLOCK_BYTES = 4 * 2**20
 _HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
 _AGAIN_S = 0.2  # until a learner that could not be reached is asked again
-_WAITS_FOR_LEARNERS, _WAITS_FOR_ROOM = 5, 7  # places in _board.WAITS
-
-
-class Joined(NamedTuple):
-    """What a learner tells an actor that begins, or that turns to it after its predecessor died."""
-
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]`` of the actor's lanes."""
-    steps_before: list[int]
-    updates_before: list[int]
-    round: int
-    """Which the actor's predecessor had got to."""
-    number: int
-    """Which start of the learner."""
-    gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
-    results: npt.NDArray[np.uint64] | None
-    """In self-play: the actor's ring of results."""
-
-
-class Arrived(NamedTuple):
-    """A learner's reply to a block."""
-
-    rows: list[int]
-    """How many of each piece there was room for."""
-    words: npt.NDArray[np.uint64]
-    """As in :class:`Joined`."""
-    learned: npt.NDArray[np.uint64]
-    """The board's rows of its stacks."""
-    pace: npt.NDArray[np.int64]
-    editions: list[tuple[int, Any]]
-    """The number of each and, if it is news, where it is."""
-
-
-class ActorTold(NamedTuple):
-    """What the driver learns when it looks at an actor."""
-
-    number: int
-    """Which start of it."""
-    node: str
-    age_s: float
-    alive: npt.NDArray[np.float64]
-    round: int
-    episodes: npt.NDArray[np.float64]
-    made: list[int]
-    """Rows by agent, in this incarnation."""
-    came: list[int]
-    """How many of them are known to have arrived."""
-    newest: list[int]
-    """By learner process, the newest version of anything that came from there."""
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]`` of its lanes, as the learners last told."""
-    heard: list[int]
-    """By learner process, which start of it told that."""
-
-
-class LearnerTold(NamedTuple):
-    """What the driver learns when it looks at a learner."""
-
-    number: int
-    """Which start of it."""
-    node: str
-    age_s: float
-    alive: npt.NDArray[np.float64]
-    learned: npt.NDArray[np.uint64]
-    metrics: npt.NDArray[np.float64]
-    names: npt.NDArray[np.uint8]
-    rows: npt.NDArray[np.uint64]
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]``, all lanes."""
-    steps_before: list[int]
-    updates_before: list[int]
-    gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
-    incarnations: list[int]
-    """Of the actors that have joined; -1 for the others."""
-    newest: int
-    """The newest version of anything it has published."""
-    editions: list[tuple[int, npt.NDArray[np.uint8] | None]]
-    """The number of each and, if it is news and wanted, the edition itself."""
-    vaults: npt.NDArray[np.uint8] | None
-    """If they were asked for."""
-    results: npt.NDArray[np.uint64] | None
-    """With the vaults, in self-play."""
-    replays: dict[int, list[npt.NDArray[np.uint8]]]
-    """By agent, the memory of its lanes, at the end."""
-
-
-class Start(NamedTuple):
-    """What a learner process begins with, if not with nothing."""
-
-    checkpoint: Checkpoint
-    after: After | None = None
-
-
-class After(NamedTuple):
-    """What the driver knows of a learner that died, for its successor."""
-
-    version: int
-    """Above all that any actor has seen."""
-    steps: list[int]
-    """By agent, steps that have been done."""
-    gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
-    counts: list[tuple[int, int]]
-    """By agent, rows lost and refused so far."""
-    incarnations: list[int]
-    """Of the actors that had joined."""
-    rounds: npt.NDArray[np.uint64]
-    """Of the actors."""
-
-
-def agents_of(roster: Roster, process: int) -> list[int]:
-    """The agents of a learner process, in the order of its stacks."""
-    return [agent for k in roster.processes[process] for agent in roster.stacks[k]]
 
 
 class LearnerPlace:
@@ -387,7 +272,7 @@ class LearnerPlace:
         self._kept = self._kept or kept
         board.rounds[list(over), 0] = FINISHED
         if stop:
-            _stop(place)
+            place.end_roles()
         row = place.roster.actors + self._index
         news: list[tuple[int, npt.NDArray[np.uint8] | None]] = []
         with self._lock:
@@ -428,12 +313,6 @@ def _node() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-
-
-def _stop(place: Place) -> None:
-    place.board.stop[0] = 1
-    place.board.acted.ring()
-    place.board.learnt.ring()
 
 
 class ActorPlace:
@@ -494,10 +373,10 @@ class ActorPlace:
         for link, learner in zip(self._links, learners or (), strict=False):
             link.turn_to(learner)
         if stop:
-            _stop(place)
+            place.end_roles()
         replays: Sequence[Any] = place.replays
         if any(link.blocked for link in self._links):
-            board.pulse(self._index).waits_for(_WAITS_FOR_ROOM)
+            board.pulse(self._index).waits_for(Wait.ROOM)
         return ActorTold(
             self._incarnation,
             self._node,
@@ -511,258 +390,3 @@ class ActorPlace:
             np.array([replay.table[self._lanes] for replay in replays]),
             [link.heard for link in self._links],
         )
-
-
-class Link:
-    """From an actor to a learner process: rows there, versions and pace back, in a thread of its own.
-
-    Args:
-        place: of the actor.
-        actor: which one.
-        incarnation: which start of it.
-        made: by agent, rows that its predecessor is known to have made.
-        process: which learner process.
-        learner: its place.
-        limits: how long to wait for whom.
-        age_s: how long rows wait until they are sent.
-        came: by agent, how many rows of its predecessor are known to have arrived.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        actor: int,
-        incarnation: int,
-        made: Sequence[int],
-        process: int,
-        learner: Any,
-        limits: Limits,
-        age_s: float,
-        came: Sequence[int] = (),
-    ) -> None:
-        roster = place.roster
-        self._place, self._actor, self._incarnation, self._process = place, actor, incarnation, process
-        self._limits, self._age_s = limits, age_s
-        self._stacks, self._agents = list(roster.processes[process]), agents_of(roster, process)
-        self._made, self._came = (
-            [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
-        )
-        self._lanes = roster.lanes_of(actor)
-        self._replays: dict[int, Distant] = {agent: _distant(place.replays[agent]) for agent in self._agents}
-        self._publications: list[list[tuple[Publication, Any]]] = [
-            [(publication, publication.publisher()) for publication in edition]
-            for edition in place.carried(self._agents)
-        ]
-        self._ring = None if place.league is None else place.league.results[actor]
-        self._told_result = 0
-        self.heard = -1
-        """Which start of the learner it has joined."""
-        self._learner = learner
-        self._turned: Any = None  # the successor, until it is turned to
-        self._news = threading.Event()
-        self._editions, self._told_round = [0] * len(self._publications), -1
-        self._failure: BaseException | None = None
-        self._over = self.blocked = False
-        self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
-
-    def turn_to(self, learner: Any) -> None:
-        """The learner process has a successor."""
-        if learner != (self._turned or self._learner):
-            self._turned = learner
-            self._news.set()
-
-    def join(self) -> int:
-        """Make oneself known; the round to go on from."""
-        while True:
-            rows = {
-                (agent, lane): replay.carried[i]
-                for agent, replay in self._replays.items()
-                for i, lane in enumerate(self._lanes)
-            }
-            joined = self._asked(
-                lambda learner, rows=rows: learner.join.remote(
-                    self._actor, self._incarnation, rows, self._made, self._came, self._done(), self._results(0)
-                )
-            )
-            if joined is not None:
-                break
-        for agent, before in zip(self._agents, joined.steps_before, strict=True):
-            self._place.steps_before[agent] = before
-        for k, updates in zip(self._stacks, joined.updates_before, strict=True):
-            self._place.updates_before[k] = updates
-        self._place.gone[self._agents] = joined.gone
-        self._hear(joined.words)
-        if self._ring is not None and joined.results is not None:
-            self._told_result = Results.take_in(self._ring, joined.results)
-        self._editions, self.heard = [0] * len(self._publications), joined.number
-        return int(joined.round)
-
-    @property
-    def newest(self) -> int:
-        """The newest version of anything that came from there."""
-        return max(int(publisher.newest) for edition in self._publications for _, publisher in edition)
-
-    def _done(self) -> npt.NDArray[np.int64] | None:
-        """By agent and lane, steps that are known to have arrived; None at first."""
-        if self.heard < 0:
-            return None
-        steps = [[replay.words(lane).steps for lane in self._lanes] for replay in self._replays.values()]
-        return np.array(steps) + self._place.gone[np.ix_(self._agents, self._lanes)]
-
-    def _results(self, after: int) -> npt.NDArray[np.uint64] | None:
-        return None if self._ring is None else Results.since(self._ring, after)
-
-    def start(self) -> None:
-        """Begin to carry."""
-        self._thread.start()
-
-    def drain(self, deadline: float) -> None:
-        """Wait until everything has arrived, and end; raises what went wrong on the way."""
-        self._over = True
-        if self._thread.ident is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._failure is not None:
-            raise self._failure
-        if self._thread.is_alive():
-            raise WaitTimeoutError(
-                f"actor-{self._actor} waited {self._limits.start_s:g} s for learner-{self._process} to take its rows"
-            )
-
-    def _carry(self) -> None:
-        try:
-            while True:
-                last = self._over
-                self._wait_until_due()
-                if not self._send(last):
-                    self.join()
-                elif last and not self._waiting:
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised where the role ends, which this makes it do
-            self._failure = error
-            _stop(self._place)
-
-    @property
-    def _waiting(self) -> int:
-        return max(replay.waiting for replay in self._replays.values())
-
-    @property
-    def _round(self) -> int:
-        return int(self._place.board.rounds[self._actor, 0])
-
-    @property
-    def _actor_waits(self) -> bool:
-        return int(self._place.board.alive[self._actor, 1]) == _WAITS_FOR_LEARNERS
-
-    def _wait_until_due(self) -> None:
-        """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer to it."""
-        board, pace = self._place.board, self._place.roster.pace
-        deadline = time.monotonic() + self._age_s
-        while not self._over and (left := deadline - time.monotonic()) > 0:
-            seen = board.acted.count
-            if self._actor_waits or (pace.lockstep and self._round != self._told_round) or self._half_full():
-                return
-            if pace.lockstep:
-                board.acted.wait(seen, left)
-            else:
-                time.sleep(min(left, self._age_s / 4))
-
-    def _half_full(self) -> bool:
-        return any(2 * r.waiting > r.outbox.spec.lane_capacity for r in self._replays.values() if r.outbox is not None)
-
-    def _send(self, last: bool) -> bool:
-        """One block there, and what the learner has to say back; False if there is another learner now."""
-
-        round, waits = self._round, self._actor_waits and not last
-        made = [replay.made for replay in self._replays.values()]
-        pieces, data = self._block()
-        flat = np.frombuffer(b"".join(data), np.uint8)
-        results = self._results(self._told_result)
-        arrived = self._asked(
-            lambda learner: learner.receive.remote(
-                self._actor, self._incarnation, round, pieces, flat, made, waits, self._editions, results
-            )
-        )
-        if arrived is None:
-            return False
-        self._told_round = round
-        if results is not None and len(results):
-            self._told_result = int(results.max() >> np.uint64(32))
-        for (agent, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
-            replay, i = self._replays[agent], self._lanes.index(lane)
-            assert replay.outbox is not None
-            replay.carried[i] = first + rows
-            replay.outbox.release(i, first + rows)
-        self.blocked = sum(arrived.rows) == 0 and bool(pieces)
-        place = self._place
-        self._hear(arrived.words)
-        for i, (number, where) in enumerate(arrived.editions):
-            if where is not None and (flat := self._fetched(where)) is not None:
-                unpack(flat, self._publications[i])
-                self._editions[i] = number
-        place.pace[self._stacks] = arrived.pace
-        place.board.learned[self._stacks] = arrived.learned
-        place.board.learnt.ring()
-        return True
-
-    def _fetched(self, edition: Any) -> Any:
-        """An edition; None if it is gone with its learner, whose successor makes another one."""
-        import ray
-
-        try:
-            return ray.get(edition, timeout=self._limits.hang_s)
-        except ray.exceptions.ObjectLostError:
-            return None
-        except ray.exceptions.GetTimeoutError as error:
-            raise WaitTimeoutError(
-                f"actor-{self._actor} waited {self._limits.hang_s:g} s for the policies of learner-{self._process}"
-            ) from error
-
-    def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
-        """What waits, up to a block's size, from all lanes alike."""
-        pieces, data = [], []
-        share = _BLOCK_BYTES // (len(self._agents) * len(self._lanes))
-        for agent, replay in self._replays.items():
-            assert replay.outbox is not None
-            most = max(1, share // replay.spec.row_bytes)
-            for i, lane in enumerate(self._lanes):
-                first = replay.carried[i]
-                if piece := replay.outbox.rows(i, first, most):
-                    pieces.append((agent, lane, first, len(piece)))
-                    data.append(piece)
-        return pieces, data
-
-    def _hear(self, words: npt.NDArray[np.uint64]) -> None:
-        for replay, rows in zip(self._replays.values(), words, strict=True):
-            replay.table[self._lanes] = rows
-
-    def _asked(self, call: Any) -> Any:
-        """A learner's answer; None if it died and its successor is there by now, who knows nothing yet."""
-        import ray
-
-        timeout_s = self._limits.start_s + self._limits.hang_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return ray.get(call(self._learner), timeout=max(0.0, deadline - time.monotonic()))
-            except ray.exceptions.GetTimeoutError as error:
-                raise self._late("an answer", timeout_s) from error
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-            except ray.exceptions.RayActorError as error:
-                # Perhaps only the way there is broken: then it is asked again, until the driver says that it died.
-                self.blocked = True
-                died = isinstance(error, ray.exceptions.ActorDiedError)
-                if self._news.wait(max(0.0, deadline - time.monotonic()) if died else _AGAIN_S):
-                    self._news.clear()
-                    self._learner, self._turned = self._turned, None
-                    return None
-                if died or time.monotonic() > deadline:
-                    raise self._late("a successor" if died else "an answer", timeout_s) from error
-
-    def _late(self, what: str, timeout_s: float) -> WaitTimeoutError:
-        return WaitTimeoutError(f"actor-{self._actor} waited {timeout_s:g} s for {what} of learner-{self._process}")
-
-
-def _distant(replay: Any) -> Distant:
-    assert isinstance(replay, Distant)
-    return replay

@@ -22,7 +22,8 @@ import numpy as np
 from motet._board import FINISHED
 from motet._book import fill
 from motet._cluster_handles import Place, unpack, words_of
-from motet._cluster_places import ActorPlace, ActorTold, After, LearnerPlace, LearnerTold, Start, agents_of
+from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents_of
+from motet._cluster_places import ActorPlace, LearnerPlace
 from motet._engine import Roster
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Cluster, Luggage, connected

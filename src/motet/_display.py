@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from motet._board import NEXT_EVALUATION, WAITS
+from motet._board import Wait
 from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot
 
@@ -246,7 +246,7 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
         return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
         return "silent", f"no beat for {row.beat_s:.0f} s", "red"
-    if row.waits_for == WAITS[NEXT_EVALUATION]:  # which is nobody's concern
+    if row.waits_for == Wait.EVALUATION.words:  # which is nobody's concern
         return "wait", "", "dim"
     if row.waits_for and waits_s >= _LONG_WAIT_S:
         return "wait", f"waits for {row.waits_for}, {waits_s:.0f} s", "yellow"

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from motet._board import FINISHED, Board, Pulse
+from motet._board import FINISHED, Board, Pulse, Wait
 from motet._crowd import Crowd, make_crowd
 from motet._memory import Array, Segment
 from motet._process import Portable
@@ -608,10 +608,10 @@ def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> Non
             if not handles.roster.pace.free:
                 board.learnt.ring()
         elif handles.roster.pace.free:
-            pulse.waits_for(3)
+            pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
         else:
-            pulse.waits_for(3 if any(learner.once for learner in learners) else 4)
+            pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
     if int(board.rounds[:, 0].min()) == FINISHED:  # all is played: rows that are read once are used up
         for learner in learners:
@@ -634,7 +634,7 @@ def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -
         elif board.stopping:
             return
         else:
-            pulse.waits_for(4)
+            pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)
 
 
@@ -649,7 +649,7 @@ def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
             ready = all(map(handles.may_act, range(len(roster.stacks))))
         if ready:
             return
-        pulse.waits_for(5)
+        pulse.waits_for(Wait.LEARNERS)
         board.learnt.wait(seen, 0.1)
 
 
@@ -657,7 +657,7 @@ def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float
     """The learners publish their first version before anything else."""
     deadline = time.monotonic() + timeout_s
     while not board.stopping and not subscriber.wait(0.1):
-        pulse.waits_for(2)
+        pulse.waits_for(Wait.FIRST_VERSION)
         if time.monotonic() > deadline:
             raise WaitTimeoutError(f"the actor waited {timeout_s:g} s for the first version of the policies")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import NEXT_EVALUATION
+from motet._board import Wait
 from motet._crowd import Crowd, Places, make_crowd, stack_nests
 from motet._engine import Handles, Part, against, seed_for
 from motet.algorithm import Behaviour, Nest, map_nest
@@ -155,7 +155,7 @@ def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path 
     best = -np.inf if directory is None else RunDirectory(directory).best_score()  # a predecessor's, or a former run's
     due, started = every, time.monotonic()
     while not board.stopping:
-        pulse.waits_for(NEXT_EVALUATION)
+        pulse.waits_for(Wait.EVALUATION)
         step = max(map(handles.steps, range(len(roster.parts))))
         if step < due:
             time.sleep(0.01)

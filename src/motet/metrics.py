@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from motet._board import FINISHED, WAITS
+from motet._board import FINISHED, Wait
 from motet._engine import Handles
 from motet.supervisor import Role
 
@@ -181,7 +181,7 @@ class Watch:
         return ProcessRow(
             name=role.name,
             pid=int(pid),
-            waits_for=WAITS[int(waits)],
+            waits_for=Wait(int(waits)).words,
             beat_s=now - beat,
             restarts=role.total_restarts,
             done=role.done or finished,

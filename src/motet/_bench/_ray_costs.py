@@ -21,7 +21,8 @@ import numpy as np
 from motet._bench._spread import DQN, spread
 from motet._bench.ray import _TwoNodes
 from motet._cluster_handles import Place
-from motet._cluster_places import LearnerPlace, Link
+from motet._cluster_link import Link
+from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
 from motet._policy_process import descendants
 from motet.cluster import Cluster, Luggage

@@ -25,7 +25,8 @@ import numpy as np
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
 from motet._bench._spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
 from motet._cluster_handles import Place
-from motet._cluster_places import LearnerPlace, Link
+from motet._cluster_link import Link
+from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
 from motet.cluster import Cluster, Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError

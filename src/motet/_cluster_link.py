@@ -1,0 +1,284 @@
+"""Link: what carries an actor's rows to a learner process, and its versions and pace back.
+
+Flows in: rows from the actor's outbox, as they lie there. Flows out: editions of policies into the actor's
+publications, and how far the learner is into its board. One block is on its way at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._board import Wait
+from motet._cluster_handles import Distant, Place, unpack
+from motet._cluster_messages import agents_of
+from motet.errors import WaitTimeoutError
+from motet.league import Results
+from motet.publication import Publication
+from motet.supervisor import Limits
+
+__all__ = ["Link"]
+
+_BLOCK_BYTES = 4 * 2**20
+_HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
+_AGAIN_S = 0.2  # until a learner that could not be reached is asked again
+
+
+class Link:
+    """From an actor to a learner process: rows there, versions and pace back, in a thread of its own.
+
+    Args:
+        place: of the actor.
+        actor: which one.
+        incarnation: which start of it.
+        made: by agent, rows that its predecessor is known to have made.
+        process: which learner process.
+        learner: its place.
+        limits: how long to wait for whom.
+        age_s: how long rows wait until they are sent.
+        came: by agent, how many rows of its predecessor are known to have arrived.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        actor: int,
+        incarnation: int,
+        made: Sequence[int],
+        process: int,
+        learner: Any,
+        limits: Limits,
+        age_s: float,
+        came: Sequence[int] = (),
+    ) -> None:
+        roster = place.roster
+        self._place, self._actor, self._incarnation, self._process = place, actor, incarnation, process
+        self._limits, self._age_s = limits, age_s
+        self._stacks, self._agents = list(roster.processes[process]), agents_of(roster, process)
+        self._made, self._came = (
+            [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
+        )
+        self._lanes = roster.lanes_of(actor)
+        self._replays: dict[int, Distant] = {agent: _distant(place.replays[agent]) for agent in self._agents}
+        self._publications: list[list[tuple[Publication, Any]]] = [
+            [(publication, publication.publisher()) for publication in edition]
+            for edition in place.carried(self._agents)
+        ]
+        self._ring = None if place.league is None else place.league.results[actor]
+        self._told_result = 0
+        self.heard = -1
+        """Which start of the learner it has joined."""
+        self._learner = learner
+        self._turned: Any = None  # the successor, until it is turned to
+        self._news = threading.Event()
+        self._editions, self._told_round = [0] * len(self._publications), -1
+        self._failure: BaseException | None = None
+        self._over = self.blocked = False
+        self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
+
+    def turn_to(self, learner: Any) -> None:
+        """The learner process has a successor."""
+        if learner != (self._turned or self._learner):
+            self._turned = learner
+            self._news.set()
+
+    def join(self) -> int:
+        """Make oneself known; the round to go on from."""
+        while True:
+            rows = {
+                (agent, lane): replay.carried[i]
+                for agent, replay in self._replays.items()
+                for i, lane in enumerate(self._lanes)
+            }
+            joined = self._asked(
+                lambda learner, rows=rows: learner.join.remote(
+                    self._actor, self._incarnation, rows, self._made, self._came, self._done(), self._results(0)
+                )
+            )
+            if joined is not None:
+                break
+        for agent, before in zip(self._agents, joined.steps_before, strict=True):
+            self._place.steps_before[agent] = before
+        for k, updates in zip(self._stacks, joined.updates_before, strict=True):
+            self._place.updates_before[k] = updates
+        self._place.gone[self._agents] = joined.gone
+        self._hear(joined.words)
+        if self._ring is not None and joined.results is not None:
+            self._told_result = Results.take_in(self._ring, joined.results)
+        self._editions, self.heard = [0] * len(self._publications), joined.number
+        return int(joined.round)
+
+    @property
+    def newest(self) -> int:
+        """The newest version of anything that came from there."""
+        return max(int(publisher.newest) for edition in self._publications for _, publisher in edition)
+
+    def _done(self) -> npt.NDArray[np.int64] | None:
+        """By agent and lane, steps that are known to have arrived; None at first."""
+        if self.heard < 0:
+            return None
+        steps = [[replay.words(lane).steps for lane in self._lanes] for replay in self._replays.values()]
+        return np.array(steps) + self._place.gone[np.ix_(self._agents, self._lanes)]
+
+    def _results(self, after: int) -> npt.NDArray[np.uint64] | None:
+        return None if self._ring is None else Results.since(self._ring, after)
+
+    def start(self) -> None:
+        """Begin to carry."""
+        self._thread.start()
+
+    def drain(self, deadline: float) -> None:
+        """Wait until everything has arrived, and end; raises what went wrong on the way."""
+        self._over = True
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._failure is not None:
+            raise self._failure
+        if self._thread.is_alive():
+            raise WaitTimeoutError(
+                f"actor-{self._actor} waited {self._limits.start_s:g} s for learner-{self._process} to take its rows"
+            )
+
+    def _carry(self) -> None:
+        try:
+            while True:
+                last = self._over
+                self._wait_until_due()
+                if not self._send(last):
+                    self.join()
+                elif last and not self._waiting:
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the role ends, which this makes it do
+            self._failure = error
+            self._place.end_roles()
+
+    @property
+    def _waiting(self) -> int:
+        return max(replay.waiting for replay in self._replays.values())
+
+    @property
+    def _round(self) -> int:
+        return int(self._place.board.rounds[self._actor, 0])
+
+    @property
+    def _actor_waits(self) -> bool:
+        return int(self._place.board.alive[self._actor, 1]) == Wait.LEARNERS
+
+    def _wait_until_due(self) -> None:
+        """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer to it."""
+        board, pace = self._place.board, self._place.roster.pace
+        deadline = time.monotonic() + self._age_s
+        while not self._over and (left := deadline - time.monotonic()) > 0:
+            seen = board.acted.count
+            if self._actor_waits or (pace.lockstep and self._round != self._told_round) or self._half_full():
+                return
+            if pace.lockstep:
+                board.acted.wait(seen, left)
+            else:
+                time.sleep(min(left, self._age_s / 4))
+
+    def _half_full(self) -> bool:
+        return any(2 * r.waiting > r.outbox.spec.lane_capacity for r in self._replays.values() if r.outbox is not None)
+
+    def _send(self, last: bool) -> bool:
+        """One block there, and what the learner has to say back; False if there is another learner now."""
+
+        round, waits = self._round, self._actor_waits and not last
+        made = [replay.made for replay in self._replays.values()]
+        pieces, data = self._block()
+        flat = np.frombuffer(b"".join(data), np.uint8)
+        results = self._results(self._told_result)
+        arrived = self._asked(
+            lambda learner: learner.receive.remote(
+                self._actor, self._incarnation, round, pieces, flat, made, waits, self._editions, results
+            )
+        )
+        if arrived is None:
+            return False
+        self._told_round = round
+        if results is not None and len(results):
+            self._told_result = int(results.max() >> np.uint64(32))
+        for (agent, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
+            replay, i = self._replays[agent], self._lanes.index(lane)
+            assert replay.outbox is not None
+            replay.carried[i] = first + rows
+            replay.outbox.release(i, first + rows)
+        self.blocked = sum(arrived.rows) == 0 and bool(pieces)
+        place = self._place
+        self._hear(arrived.words)
+        for i, (number, where) in enumerate(arrived.editions):
+            if where is not None and (flat := self._fetched(where)) is not None:
+                unpack(flat, self._publications[i])
+                self._editions[i] = number
+        place.pace[self._stacks] = arrived.pace
+        place.board.learned[self._stacks] = arrived.learned
+        place.board.learnt.ring()
+        return True
+
+    def _fetched(self, edition: Any) -> Any:
+        """An edition; None if it is gone with its learner, whose successor makes another one."""
+        import ray
+
+        try:
+            return ray.get(edition, timeout=self._limits.hang_s)
+        except ray.exceptions.ObjectLostError:
+            return None
+        except ray.exceptions.GetTimeoutError as error:
+            raise WaitTimeoutError(
+                f"actor-{self._actor} waited {self._limits.hang_s:g} s for the policies of learner-{self._process}"
+            ) from error
+
+    def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
+        """What waits, up to a block's size, from all lanes alike."""
+        pieces, data = [], []
+        share = _BLOCK_BYTES // (len(self._agents) * len(self._lanes))
+        for agent, replay in self._replays.items():
+            assert replay.outbox is not None
+            most = max(1, share // replay.spec.row_bytes)
+            for i, lane in enumerate(self._lanes):
+                first = replay.carried[i]
+                if piece := replay.outbox.rows(i, first, most):
+                    pieces.append((agent, lane, first, len(piece)))
+                    data.append(piece)
+        return pieces, data
+
+    def _hear(self, words: npt.NDArray[np.uint64]) -> None:
+        for replay, rows in zip(self._replays.values(), words, strict=True):
+            replay.table[self._lanes] = rows
+
+    def _asked(self, call: Any) -> Any:
+        """A learner's answer; None if it died and its successor is there by now, who knows nothing yet."""
+        import ray
+
+        timeout_s = self._limits.start_s + self._limits.hang_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return ray.get(call(self._learner), timeout=max(0.0, deadline - time.monotonic()))
+            except ray.exceptions.GetTimeoutError as error:
+                raise self._late("an answer", timeout_s) from error
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayActorError as error:
+                # Perhaps only the way there is broken: then it is asked again, until the driver says that it died.
+                self.blocked = True
+                died = isinstance(error, ray.exceptions.ActorDiedError)
+                if self._news.wait(max(0.0, deadline - time.monotonic()) if died else _AGAIN_S):
+                    self._news.clear()
+                    self._learner, self._turned = self._turned, None
+                    return None
+                if died or time.monotonic() > deadline:
+                    raise self._late("a successor" if died else "an answer", timeout_s) from error
+
+    def _late(self, what: str, timeout_s: float) -> WaitTimeoutError:
+        return WaitTimeoutError(f"actor-{self._actor} waited {timeout_s:g} s for {what} of learner-{self._process}")
+
+
+def _distant(replay: Any) -> Distant:
+    assert isinstance(replay, Distant)
+    return replay

@@ -1,0 +1,127 @@
+"""What the places of a cluster tell each other, and the driver: values that travel whole."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from motet._engine import Roster
+from motet.checkpoint import Checkpoint
+
+__all__ = ["ActorTold", "After", "Arrived", "Joined", "LearnerTold", "Start", "agents_of"]
+
+
+class Joined(NamedTuple):
+    """What a learner tells an actor that begins, or that turns to it after its predecessor died."""
+
+    words: npt.NDArray[np.uint64]
+    """``[agents, lanes, words]`` of the actor's lanes."""
+    steps_before: list[int]
+    updates_before: list[int]
+    round: int
+    """Which the actor's predecessor had got to."""
+    number: int
+    """Which start of the learner."""
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    results: npt.NDArray[np.uint64] | None
+    """In self-play: the actor's ring of results."""
+
+
+class Arrived(NamedTuple):
+    """A learner's reply to a block."""
+
+    rows: list[int]
+    """How many of each piece there was room for."""
+    words: npt.NDArray[np.uint64]
+    """As in :class:`Joined`."""
+    learned: npt.NDArray[np.uint64]
+    """The board's rows of its stacks."""
+    pace: npt.NDArray[np.int64]
+    editions: list[tuple[int, Any]]
+    """The number of each and, if it is news, where it is."""
+
+
+class ActorTold(NamedTuple):
+    """What the driver learns when it looks at an actor."""
+
+    number: int
+    """Which start of it."""
+    node: str
+    age_s: float
+    alive: npt.NDArray[np.float64]
+    round: int
+    episodes: npt.NDArray[np.float64]
+    made: list[int]
+    """Rows by agent, in this incarnation."""
+    came: list[int]
+    """How many of them are known to have arrived."""
+    newest: list[int]
+    """By learner process, the newest version of anything that came from there."""
+    words: npt.NDArray[np.uint64]
+    """``[agents, lanes, words]`` of its lanes, as the learners last told."""
+    heard: list[int]
+    """By learner process, which start of it told that."""
+
+
+class LearnerTold(NamedTuple):
+    """What the driver learns when it looks at a learner."""
+
+    number: int
+    """Which start of it."""
+    node: str
+    age_s: float
+    alive: npt.NDArray[np.float64]
+    learned: npt.NDArray[np.uint64]
+    metrics: npt.NDArray[np.float64]
+    names: npt.NDArray[np.uint8]
+    rows: npt.NDArray[np.uint64]
+    words: npt.NDArray[np.uint64]
+    """``[agents, lanes, words]``, all lanes."""
+    steps_before: list[int]
+    updates_before: list[int]
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    incarnations: list[int]
+    """Of the actors that have joined; -1 for the others."""
+    newest: int
+    """The newest version of anything it has published."""
+    editions: list[tuple[int, npt.NDArray[np.uint8] | None]]
+    """The number of each and, if it is news and wanted, the edition itself."""
+    vaults: npt.NDArray[np.uint8] | None
+    """If they were asked for."""
+    results: npt.NDArray[np.uint64] | None
+    """With the vaults, in self-play."""
+    replays: dict[int, list[npt.NDArray[np.uint8]]]
+    """By agent, the memory of its lanes, at the end."""
+
+
+class Start(NamedTuple):
+    """What a learner process begins with, if not with nothing."""
+
+    checkpoint: Checkpoint
+    after: After | None = None
+
+
+class After(NamedTuple):
+    """What the driver knows of a learner that died, for its successor."""
+
+    version: int
+    """Above all that any actor has seen."""
+    steps: list[int]
+    """By agent, steps that have been done."""
+    gone: npt.NDArray[np.int64]
+    """As in :class:`Place`, of its agents."""
+    counts: list[tuple[int, int]]
+    """By agent, rows lost and refused so far."""
+    incarnations: list[int]
+    """Of the actors that had joined."""
+    rounds: npt.NDArray[np.uint64]
+    """Of the actors."""
+
+
+def agents_of(roster: Roster, process: int) -> list[int]:
+    """The agents of a learner process, in the order of its stacks."""
+    return [agent for k in roster.processes[process] for agent in roster.stacks[k]]
