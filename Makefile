@@ -36,9 +36,9 @@ format: setup  ## Bring the style in order
 	$(BIN)/ruff check --fix src tests examples
 	$(BIN)/ruff format src tests examples
 
-bench: setup  ## Measure against other designs and libraries
+bench: setup  ## Measure everything against other designs and libraries (about an hour)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	for name in replay publication bell; do $(BIN)/motet bench $$name; done
+	for name in replay publication bell plan train collect isolation ray; do $(BIN)/motet bench $$name; done
 
 sanitize: setup  ## Run the core under the address, undefined and thread sanitizers
 	PYTHON=$(BIN)/python bash tests/native/run.sh

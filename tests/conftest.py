@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import resource_tracker
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 from family import descendants
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job has it so, and its children after it; here they are to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
