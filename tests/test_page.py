@@ -53,7 +53,7 @@ def everything(word: str) -> str:
                     lines([Line(word, values, values, behind=[(values, values)])] * 2, title=word, caption=word),
                     lines([Line(word, values, values)], title=word, x_label=word, y_label=word),
                     bars([Bar(word, 2.0, 1.0, 3.0)], title=word, x_label=word, caption=word),
-                    strips({word: values, "none": []}, title=word, x_label=word),
+                    strips({word: values, f"no {word}": []}, title=word, x_label=word),
                     histogram(values, title=word, x_label=word, y_label=word),
                     side_by_side(picture(PNG, alt=word, caption=word)),
                     player([PNG, PNG], frames_per_s=5, alt=word, caption=word),
