@@ -16,7 +16,7 @@ from gated import Gated
 from stand_in import StandIn
 
 from motet._book import Book
-from motet._cluster_handles import Place
+from motet._cluster_handles import Edition, Place
 from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import Remote
@@ -26,6 +26,7 @@ from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster, Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.metrics import Watch
+from motet.publication import Publication
 from motet.supervisor import Limits
 from motet.train import Settings, _roster, resume, train
 from motet.worlds import TreasureHunt
@@ -582,3 +583,42 @@ def test_ray_starts_by_itself_and_is_gone_at_the_end(tmp_path):
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert [row["name"] for row in status["processes"]] == ["actor-0", "learner-0", "learner-1"]
     assert all(row["node"] for row in status["processes"])
+
+
+@pytest.mark.parametrize("weights", [1000, 100_000])
+def test_a_small_edition_travels_itself_and_a_large_one_is_stored_once(weights):
+    publication = Publication(weights)
+    publication.publisher().publish(np.ones(weights, np.float32))
+    edition, stored = Edition([publication]), []
+    edition.renew()
+    for _ in range(3):
+        found = edition.stored(lambda flat: stored.append(flat) or "the place")
+    assert (found is edition.flat and not stored) if weights == 1000 else (found == "the place" and len(stored) == 1)
+    edition.renew()
+    assert edition.number == 1  # nothing is new
+
+
+@pytest.mark.parametrize(("slack", "sent"), [(32.0, True), (400.0, False)])
+def test_rows_for_half_of_the_slack_do_not_wait_for_their_age(slack, sent, monkeypatch):
+    """Or both sides would wait in turns: the actor for the learner, then the learner for rows."""
+
+    class SleptError(Exception):
+        pass
+
+    def sleep(seconds):
+        raise SleptError
+
+    roster = _roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
+    place = Place(roster, lanes=roster.lanes_of(0))
+    link = Link(place, 0, 0, [], 0, None, Limits(), 3600.0)
+    for part, replay in zip(roster.parts, place.replays, strict=True):
+        writers, space = replay.writers(roster.lanes_of(0)), part.observation_space
+        for _ in range(20):
+            seen = np.zeros((1, *space.shape), space.dtype)
+            writers.append(np.arange(1), seen, np.zeros(1, np.int64), np.ones(1, np.float32), version=1)
+    monkeypatch.setattr(time, "sleep", sleep)
+    if sent:
+        link._wait_until_due()
+    else:
+        with pytest.raises(SleptError):
+            link._wait_until_due()

@@ -190,6 +190,10 @@ class Place(Handles):
         return np.array(rows, np.int64)
 
 
+SMALL = 100_000
+"""Bytes of an edition that is not worth the way to the object store and back: two messages more."""
+
+
 class Edition:
     """Some publications on their way: their versions as one flat object, made anew when one of them is new.
 
@@ -212,7 +216,9 @@ class Edition:
             self.flat, self._object = packed(self._ends), None
 
     def stored(self, put: Callable[[Any], Any]) -> Any:
-        """Where it lies in the object store; ``put`` puts it there, once."""
+        """Where it lies in the object store; ``put`` puts it there, once. A small one travels itself."""
+        if self.flat.nbytes <= SMALL:
+            return self.flat
         if self._object is None:
             self._object = put(self.flat)
         return self._object

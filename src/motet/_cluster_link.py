@@ -25,7 +25,7 @@ from motet.supervisor import Limits
 __all__ = ["Link"]
 
 _BLOCK_BYTES = 4 * 2**20
-_HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
+_SLACK_SHARE = 0.5  # of the pace's slack: rows for so many updates do not wait, or both sides would do so in turns
 _AGAIN_S = 0.2  # until a learner that could not be reached is asked again
 
 
@@ -170,17 +170,19 @@ class Link:
         return int(self._place.board.alive[self._actor, 1]) == Wait.LEARNERS
 
     def _wait_until_due(self) -> None:
-        """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer to it."""
+        """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer, or will soon."""
         board, pace = self._place.board, self._place.roster.pace
         deadline = time.monotonic() + self._age_s
         while not self._over and (left := deadline - time.monotonic()) > 0:
             seen = board.acted.count
             if self._actor_waits or (pace.lockstep and self._round != self._told_round) or self._half_full():
                 return
+            if not pace.lockstep and pace.updates_per_step * self._waiting >= _SLACK_SHARE * pace.slack:
+                return
             if pace.lockstep:
                 board.acted.wait(seen, left)
             else:
-                time.sleep(min(left, self._age_s / 4))
+                time.sleep(min(left, self._age_s / 8))
 
     def _half_full(self) -> bool:
         return any(2 * r.waiting > r.outbox.spec.lane_capacity for r in self._replays.values() if r.outbox is not None)
@@ -224,6 +226,8 @@ class Link:
         """An edition; None if it is gone with its learner, whose successor makes another one."""
         import ray
 
+        if isinstance(edition, np.ndarray):
+            return edition
         try:
             return ray.get(edition, timeout=self._limits.hang_s)
         except ray.exceptions.ObjectLostError:

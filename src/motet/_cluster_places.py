@@ -16,6 +16,7 @@ the learners are goes out with the question. No version leaves a learner before 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -38,9 +39,8 @@ from motet.supervisor import Limits
 
 __all__ = ["ActorPlace", "LearnerPlace"]
 
-_BLOCK_BYTES = 4 * 2**20
 _HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
-_AGAIN_S = 0.2  # until a learner that could not be reached is asked again
+_SWITCH_S = 0.0002  # until a thread that carries gets the interpreter: blocks and replies are short, and are waited for
 
 
 class LearnerPlace:
@@ -54,7 +54,7 @@ class LearnerPlace:
     """
 
     def __init__(self, luggage: Luggage, index: int, bring_rows: bool = False, number: int = 0) -> None:
-        one_thread()
+        _settle_in()
         self._bring_rows = bring_rows
         roster: Roster
         start: Start | None
@@ -309,6 +309,12 @@ class LearnerPlace:
         )
 
 
+def _settle_in() -> None:
+    """Make a process of Ray one of a role and of those who carry for it."""
+    one_thread()
+    sys.setswitchinterval(_SWITCH_S)
+
+
 def _node() -> str:
     import ray
 
@@ -340,7 +346,7 @@ class ActorPlace:
         block_age_s: float,
         came: Sequence[int] = (),
     ) -> None:
-        one_thread()
+        _settle_in()
         roster: Roster = luggage.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits

@@ -245,7 +245,14 @@ class Remote:
             self._actor_numbers[i] = n
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         place = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
-            Luggage(self._roster), i, n, made, self._learners, self._limits, self._cluster.block_age_s, came
+            Luggage(self._roster),
+            i,
+            n,
+            made,
+            self._learners,
+            self._limits,
+            self._cluster.age_s(len(self._roster.processes)),
+            came,
         )
         return RemoteProcess(name, place, lambda told: self._hear_actor(i, told))
 

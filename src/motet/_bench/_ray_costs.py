@@ -41,7 +41,7 @@ class Sender:
     def __init__(self, luggage: Luggage, learner: Any) -> None:
         roster = luggage.value
         self._place = Place(roster, lanes=roster.lanes_of(0))
-        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().block_age_s)
+        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().age_s(1))
         self._link.join()
         self._writers = [replay.writers(roster.lanes_of(0)) for replay in self._place.replays]
         self._blocks = 0

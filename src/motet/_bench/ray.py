@@ -143,7 +143,7 @@ class Sender:
         roster = luggage.value
         self._lanes = roster.lanes_of(0)
         self._place = Place(roster, lanes=self._lanes)
-        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().block_age_s)
+        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().age_s(1))
 
     def play(self, seconds: float) -> float:
         """Rows per second that have arrived."""
