@@ -36,7 +36,7 @@ format: setup  ## Bring the style in order
 	$(BIN)/ruff check --fix src tests examples
 	$(BIN)/ruff format src tests examples
 
-bench: setup  ## Measure everything against other designs and libraries (about an hour)
+bench: setup  ## Measure everything against other designs and libraries
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	for name in replay publication bell plan train collect isolation ray; do $(BIN)/motet bench $$name; done
 

@@ -21,6 +21,7 @@ from motet.cluster import Cluster, Luggage, connected
 from motet.errors import SettingError, SupersededError
 from motet.train import Settings, _roster, resume, train
 from motet.worlds import TreasureHunt
+from ray_nodes import ray_nodes
 
 WORLD = partial(TreasureHunt, agents=2)
 # Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
@@ -30,30 +31,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def two_nodes():
     """A cluster of two nodes; gone with the module."""
-    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
-    from ray.cluster_utils import Cluster as LocalCluster
-
-    quick = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_health_check_initial_delay_ms": "500",
-        "RAY_health_check_period_ms": "500",
-        "RAY_health_check_timeout_ms": "1000",
-        "RAY_health_check_failure_threshold": "3",
-    }
-    before = {name: os.environ.get(name) for name in quick}
-    os.environ.update(quick)
     size = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
-    cluster = LocalCluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
-    cluster.add_node(**size)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster, size
-    ray.shutdown()
-    cluster.shutdown()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with ray_nodes(size, nodes=2) as cluster:
+        yield cluster, size
 
 
 def settings(**changes):

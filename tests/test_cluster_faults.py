@@ -30,6 +30,7 @@ from motet.publication import Publication
 from motet.supervisor import Limits
 from motet.train import Settings, _roster, resume, train
 from motet.worlds import TreasureHunt
+from ray_nodes import ray_nodes
 
 WORLD = partial(TreasureHunt, agents=2)
 SMALL = Cluster(actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
@@ -405,29 +406,8 @@ def test_a_learner_that_cannot_be_reached_for_a_while_is_asked_again(scene, monk
 @pytest.fixture(scope="module")
 def head():
     """A node with one core; gone with the module."""
-    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
-    from ray.cluster_utils import Cluster as LocalCluster
-
-    quick = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_health_check_initial_delay_ms": "500",
-        "RAY_health_check_period_ms": "500",
-        "RAY_health_check_timeout_ms": "1000",
-        "RAY_health_check_failure_threshold": "3",
-    }
-    before = {name: os.environ.get(name) for name in quick}
-    os.environ.update(quick)
-    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = LocalCluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with ray_nodes({"num_cpus": 1, "object_store_memory": 100 * 2**20}) as cluster:
+        yield cluster
 
 
 def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):

@@ -26,6 +26,7 @@ from motet.isolate import Limits
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
 from motet.tournament import tournament
 from motet.worlds import TreasureHunt
+from ray_nodes import ray_nodes
 
 # Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -34,29 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster with one node, which the driver is on; tests add others."""
-    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
-    from ray.cluster_utils import Cluster as LocalCluster
-
-    quick = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_health_check_initial_delay_ms": "500",
-        "RAY_health_check_period_ms": "500",
-        "RAY_health_check_timeout_ms": "1000",
-        "RAY_health_check_failure_threshold": "3",
-    }
-    quick["MOTET_TEST_CLUSTER"] = MARK  # whatever starts there has it, wherever it goes
-    before = {name: os.environ.get(name) for name in quick}
-    os.environ.update(quick)
-    one = LocalCluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False})
-    ray.init(address=one.address, log_to_driver=False, logging_level="ERROR")
-    yield one
-    ray.shutdown()
-    one.shutdown()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with ray_nodes(SIZE, MOTET_TEST_CLUSTER=MARK) as one:  # whatever starts there has the mark, wherever it goes
+        yield one
 
 
 MARK = f"of-{os.getpid()}"
