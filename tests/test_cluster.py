@@ -196,11 +196,12 @@ def all_done(result, steps):
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
     gate = tmp_path / "gate"
-    watch = kill_when(name, 200, lambda pid: (end(pid), gate.touch()))
+    # Both actors stop after 75 turns of an episode with 100; of those of both, 140 have come to the learners.
+    watch = kill_when(name, 140, lambda pid: (end(pid), gate.touch()))
     lines, seen = [], []
     chosen = settings(steps=8000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
     result = train(
-        partial(Gated, gate, agents=2), StandIn(), chosen, run=tmp_path / "run", say=lines.append,
+        partial(Gated, gate, 150, agents=2), StandIn(), chosen, run=tmp_path / "run", say=lines.append,
         watch=lambda s: (seen.append(s), watch(s)),
     )  # fmt: skip
     assert watch.done.is_set() and result.restarts == 1, lines
@@ -281,7 +282,7 @@ def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
 
     def patient(crew):
         make(crew)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while not crew.idle():
             assert time.monotonic() < deadline
             time.sleep(0.02)

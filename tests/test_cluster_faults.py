@@ -106,11 +106,13 @@ class Scene:
     def look(self):
         self.remote._hear_learner(0, self.place.look(False, [None], True, True))
 
-    def die(self):
+    def die(self, begins=True):
         """The learner dies; its successor begins with what the driver knows."""
         number = self.remote._learner_numbers[0] + 1
         start = self.remote._salvaged(0, number)
-        self.begin(LearnerPlace(Luggage((self.roster, start)), 0, False, number))
+        self.place = LearnerPlace(Luggage((self.roster, start)), 0, False, number)
+        if begins:
+            self.begin(self.place)
         return start
 
     def done(self, actor):
@@ -169,6 +171,23 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     s.look()
     assert [s.remote.handles.left(0, actor) for actor in range(2)] == [200, 400]
     assert s.remote.handles.steps(0) == 400
+
+
+def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene):
+    s = scene()
+    s.join(0)
+    s.write(0, 300)
+    s.send(0)
+    for _ in range(20):
+        s.learning.update()
+    s.look()
+    shown = s.remote.handles.board.rows[:, 2].copy()
+    s.die(begins=False)
+    s.look()
+    assert shown.min() > 1 and np.array_equal(s.remote.handles.board.rows[:, 2], shown)
+    s.begin(s.place)
+    s.look()
+    assert (s.remote.handles.board.rows[:, 2] > shown).all()
 
 
 def test_steps_are_right_however_often_learners_die(scene):
@@ -419,7 +438,8 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
 
     def watch(snapshot):
         seen.append(snapshot)
-        if RunDirectory(tmp_path / "run").steps() and not fell:
+        kept = RunDirectory(tmp_path / "run").steps()
+        if kept and snapshot.steps >= kept[-1] + 20 and not fell:
             head.remove_node(victim, allow_graceful=False)
             fell.append(head.add_node(**node))
             gate.touch()
@@ -428,7 +448,7 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
         engine="ray", steps=8000, seed=3, actors=2, updates_per_step=0.25, slack=8, checkpoint_every=500,
         keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2),
     )  # fmt: skip
-    world = partial(Gated, gate, agents=2)
+    world = partial(Gated, gate, 500, pause_s=0.05, agents=2)  # both get slow when 500 steps are done together
     result = train(world, StandIn(), chosen, run=tmp_path / "run", watch=watch, say=lines.append)
     head.remove_node(fell[0])
     assert result.restarts >= 2, lines
@@ -476,7 +496,7 @@ def driver(tmp_path, run, address, steps):
     )  # fmt: skip
 
 
-def until(condition, timeout_s=60.0):
+def until(condition, timeout_s=150.0):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline

@@ -45,7 +45,8 @@ SIZE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 @pytest.fixture
 def second(cluster):
-    """Another node; a new one if the last test has ended it."""
+    """Another node; a new one if the last test has ended it, and Ray knows of its end."""
+    cluster.wait_for_nodes()
     others = [node for node in cluster.list_all_nodes() if node is not cluster.head_node]
     return others[0] if others else cluster.add_node(**SIZE)
 
@@ -126,7 +127,7 @@ def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_suc
     here = evaluate(world, ["random", "noop"], **chosen)
     lines, watch = [], Once(3, falls)
     there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
-    watch.thread.join(60)
+    watch.thread.join(150)
     assert any("its successor is started" in line for line in lines), lines
     assert not there.partial and len(there.episodes) == 20
     assert there.deterministic() == here.deterministic()
@@ -142,7 +143,7 @@ def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
         world, ["random", "noop", "forager"], **chosen, path=tmp_path, engine="ray", jobs=2, watch=watch,
         say=lines.append,
     )  # fmt: skip
-    watch.thread.join(60)
+    watch.thread.join(150)
     assert any("its successor is started" in line for line in lines), lines
     assert there.deterministic() == here.deterministic()
     again = tournament(world, ["random", "noop", "forager"], **chosen, path=tmp_path)  # what was written is whole
@@ -181,8 +182,7 @@ def asked(monkeypatch):
 
     def patient(spread, place):
         start(spread, place)
-        if place.sweeper is not None:
-            becomes(lambda: spread._is_up(place))
+        becomes(lambda: spread._is_up(place) or place.sweeper is None)  # the latter: no node is left for it
 
     def asking(sweeper, first, last, news):
         spans.append((first, last))
@@ -193,7 +193,7 @@ def asked(monkeypatch):
     return spans
 
 
-def becomes(true, timeout_s=60.0):
+def becomes(true, timeout_s=150.0):
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline
@@ -228,7 +228,7 @@ def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, m
         if progress.done > 40 and not watch.thread:
             watch.thread = threading.Thread(target=falls if who == "node" else kill_hosts)
             watch.thread.start()
-            watch.thread.join(60)  # what was under way is lost: there is more to be asked
+            watch.thread.join(150)  # what was under way is lost: there is more to be asked
 
     watch.thread = None
     monkeypatch.setattr(_workers, "TICK_S", 0.02)
@@ -301,7 +301,8 @@ def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch
     monkeypatch.setattr(_sweeps._Spread, "_ask", kill_and_ask)
     monkeypatch.setattr(_sweeps._Spread, "_lose", losing)
     there = solve(wide, goals, workers=2, engine="ray")
-    assert len(lost) == 1
+    # A successor is lost with its node too if Ray has not yet noticed that the node is gone.
+    assert 1 <= len(lost) <= (1 if who == "process" else 2), lost
     assert len(asked) > 2 if who == "process" else len(asked) == 2
     same_arrays(here.arrays, there.arrays)
 
@@ -370,8 +371,8 @@ def test_ctrl_c_in_a_terminal_ends_the_command_and_the_ray_it_started(tmp_path):
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with begun:
-        becomes(lambda: len(hosts()) >= 2, 120)
-        becomes(lambda: len(there()) >= 4, 120)
+        becomes(lambda: len(hosts()) >= 2)
+        becomes(lambda: len(there()) >= 4)
         time.sleep(3)
         os.killpg(begun.pid, signal.SIGINT)
         out, err = begun.communicate(timeout=60)

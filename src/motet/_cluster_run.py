@@ -450,7 +450,9 @@ class Remote:
             board.learned[stacks] = told.learned
             board.metrics[agents] = told.metrics
             board._names[agents] = told.names
+            newest = np.maximum(board.rows[agents, 2], told.rows[:, 2])  # a successor has published nothing at first
             board.rows[agents] = told.rows
+            board.rows[agents, 2] = newest
             handles.nodes[row] = told.node
             self._incarnations[i] = told.incarnations
             self._newest[i] = max(self._newest[i], told.newest)
