@@ -1,4 +1,5 @@
-"""A Ray cluster of a test's own: no processes in advance; a node that ends is noticed soon, a slow one has time."""
+"""A Ray cluster of a test's own: no processes in advance, none that stands back;
+a node that ends is noticed soon, a slow one has time."""
 
 from contextlib import contextmanager
 
@@ -7,6 +8,7 @@ import pytest
 QUICK = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "20000",
