@@ -266,15 +266,15 @@ class Reader {
         p.rows += available(s);
         continue;
       }
-      u64 head;
-      do {
+      u64 head, tail;
+      do {  // both as they were at one moment: a writer that goes on between two looks leaves a window of any size
         head = s.lane->head.load(std::memory_order_acquire);
-        u64 tail = s.lane->tail();
-        // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
-        s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
-        s.high = head > rules.n_step ? head - rules.n_step : 0;
-        // A writer that laps the ring between the two loads leaves an empty window: look again.
-      } while (s.low > s.high && s.lane->head.load(std::memory_order_acquire) != head);
+        tail = s.lane->tail();
+        std::atomic_thread_fence(std::memory_order_acquire);
+      } while (s.lane->head.load(std::memory_order_relaxed) != head);
+      // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
+      s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
+      s.high = head > rules.n_step ? head - rules.n_step : 0;
       if (s.low > s.high) s.low = s.high;
       s.low_place = s.lane->place(s.low);
       account(s, head);
