@@ -9,7 +9,7 @@ from small_models import Parity, Round, Wide, believed, wanted
 
 from motet.errors import ModelError, WorkerLostError
 from motet.plan import Goal, Humans, Robot, _sweeps, best_response, enumerate_states, induction, solve
-from motet.plan._workers import Hands
+from motet.plan._workers import Hands, _start_here
 
 
 class Nearby:
@@ -74,7 +74,7 @@ def use(monkeypatch):
 
     def use(machines):
         for module in ("induction", "empowerment"):
-            monkeypatch.setattr(f"motet.plan.{module}.hands", lambda *_: nullcontext(Hands(2, None, machines)))
+            monkeypatch.setattr(f"motet.plan.{module}.hands", lambda *_: nullcontext(Hands(2, _start_here, machines)))
 
     return use
 
