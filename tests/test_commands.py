@@ -91,7 +91,7 @@ def test_status_tells_who_is_there(run, capsys):
     (run / "status.json").write_text(json.dumps(status))
     main(["status", str(run)])
     out = capsys.readouterr().out
-    assert "dead since" in out and f"motet resume {run}" in out.replace("\n", "") and "dead" in out
+    assert "dead since" in out and f"motet resume {run}" in out and "dead" in out
     with hold(run):
         assert is_alive(run)
         main(["status", str(run)])

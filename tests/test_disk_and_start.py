@@ -245,7 +245,7 @@ def test_the_command_falls_back_and_shows_it(no_processes, tmp_path, capsys):
     assert "fall_back=True" in capsys.readouterr().err and not run.exists()
     assert main(["train", "treasure_hunt", *flags, "--fall-back"]) == 0
     out = capsys.readouterr().out
-    assert "NO PROCESSES: actor-0 could not be started" in out.replace("\n", " ")
+    assert "NO PROCESSES: actor-0 could not be started" in out
     assert "serial instead of processes" in out and "played by the serial engine instead: actor-0" in out
     assert main(["status", str(run)]) == 0
     assert "played by the serial engine instead: actor-0" in capsys.readouterr().out

@@ -341,7 +341,7 @@ class Live:
 
     def say(self, line: str) -> None:
         """Something happened."""
-        self._console.print(Text(line, style="yellow"))
+        self._console.print(Text(line, style="yellow"), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the last picture as it is."""

@@ -24,7 +24,7 @@ def show(result: Result, console: Console | None = None) -> None:
     if result.notes:
         console.print(Text("\n" + "\n".join(result.notes), style="dim"))
     for name, why in result.skipped.items():
-        console.print(Text(f"{name}: {why}", style="yellow"))
+        console.print(Text(f"{name}: {why}", style="yellow"), soft_wrap=True)
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
     console.print(Text(f"\nMedians of interleaved repeats on {facts}", style="dim"))
 

@@ -89,7 +89,7 @@ def show(result: Evaluation) -> None:
     console.print()
     measured = result.measured
     for name, episode in result.out.items():
-        console.print(Text(f"{name} failed too often and is out after episode {episode}", style="red"))
+        console.print(Text(f"{name} failed too often and is out after episode {episode}", style="red"), soft_wrap=True)
     done = f"{len(result.episodes):,} episodes, seed {result.settings['seed']}"
     jobs = f"{measured.jobs} job{'' if measured.jobs == 1 else 's'}"
     line = f"{done}, {clock(measured.seconds)} with {jobs}"

@@ -33,7 +33,7 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     for past in read_history(directory):
         history.add(past)
     console = Console(highlight=False)
-    console.print(_verdict(run, snapshot, alive, age))
+    console.print(_verdict(run, snapshot, alive, age), soft_wrap=True)
     if snapshot.fell_back:
         words = f"played by the serial engine instead: {snapshot.fell_back}"
         console.print(Text(words, style="bold yellow"), soft_wrap=True)

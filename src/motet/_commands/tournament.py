@@ -88,7 +88,7 @@ def show(result: Tournament) -> None:
         console.print(table)
     console.print()
     for name, game in result.out.items():
-        console.print(Text(f"{name} failed too often and is out after game {game}", style="red"))
+        console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
     if result.partial:
         console.print(Text("partial: it was interrupted; with --dir it goes on from there", style="yellow"))
     line = f"{len(result.games):,} games, seed {result.settings['seed']}, {clock(result.seconds)}"
