@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from eager_workers import make_eager
 from family import descendants
 from gated import Gated
 from stand_in import StandIn
@@ -276,23 +277,18 @@ def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     from motet._cluster_run import RemoteProcess
     from motet.plan import _workers, enumerate_states
 
-    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
-        monkeypatch.setattr(_workers, name, 0.0)
-    make, send, sent = _workers._Crew.__post_init__, _workers._Crew.send, []
+    sent, kinds = make_eager(monkeypatch), set()
+    make = _workers._Crew.__post_init__
 
-    def patient(crew):
+    def look(crew):
         make(crew)
-        deadline = time.monotonic() + 150
-        while not crew.idle():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        kinds.update(type(one.child) for one in crew.workers)
 
-    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
-    monkeypatch.setattr(_workers._Crew, "send", lambda crew, *part: sent.append(crew) or send(crew, *part))
+    monkeypatch.setattr(_workers._Crew, "__post_init__", look)
     model = Layered(seed=4, humans=(3, 3), robots=(3,), depth=8, width=20)
     here = enumerate_states(model, workers=1)
     there = enumerate_states(model, workers=2, engine="ray")
-    assert sent and all(isinstance(one.child, RemoteProcess) for one in sent[0].workers)
+    assert sent and kinds == {RemoteProcess}
     assert here.states == there.states
     for name, value in vars(here).items():
         if isinstance(value, np.ndarray):

@@ -17,7 +17,9 @@ from family import descendants
 from small_models import Layered, Parity, Round, Wide, believed, wanted
 
 import playing_policies as playing
-from motet._process import Child, context
+from eager_workers import becomes, make_eager
+from motet._fork_server import context
+from motet._process import Child
 from motet._workers import Workers
 from motet.cluster import Cluster
 from motet.errors import SettingError, WaitTimeoutError
@@ -153,22 +155,7 @@ def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
 @pytest.fixture
 def eager(monkeypatch):
     """Workers at once, whether it pays or not; the caller waits for the first one. Gives the parts that are sent."""
-    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
-        monkeypatch.setattr(_workers, name, 0.0)
-    monkeypatch.setattr(_workers, "PART_S", 0.01)
-    make, send, parts = _workers._Crew.__post_init__, _workers._Crew.send, []
-
-    def patient(crew):
-        make(crew)
-        becomes(crew.idle)
-
-    def sent(crew, first, part):
-        parts.append(first)
-        send(crew, first, part)
-
-    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
-    monkeypatch.setattr(_workers._Crew, "send", sent)
-    return parts
+    return make_eager(monkeypatch, part_s=0.01)
 
 
 @pytest.fixture
@@ -191,13 +178,6 @@ def asked(monkeypatch):
     monkeypatch.setattr(_sweeps._Spread, "_start", patient)
     monkeypatch.setattr(NodeSweeper, "ask", asking)
     return spans
-
-
-def becomes(true, timeout_s=150.0):
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Pondering(Layered):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from stand_in import StandIn
 
-from motet import _process
+from motet import _fork_server
 from motet._process import Child
 from motet._runs import hold, is_alive, read_history
 from motet.checkpoint import Checkpoint, RunDirectory
@@ -180,7 +180,7 @@ def test_a_run_that_never_began_leaves_nothing_and_takes_nothing(tmp_path, monke
 def no_processes(monkeypatch):
     """Every start fails, as it does where the limit of processes is reached; counts the attempts."""
     attempts = []
-    real = _process.context()
+    real = _fork_server.context()
 
     class Refusing:
         def __getattr__(self, name):
@@ -194,7 +194,7 @@ def no_processes(monkeypatch):
     def _refuse():
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(_process, "context", Refusing)
+    monkeypatch.setattr(_fork_server, "context", Refusing)
     return attempts
 
 

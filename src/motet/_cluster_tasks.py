@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet._cluster_run import RemoteProcess, grouped
-from motet._process import Child, context
+from motet._fork_server import context
+from motet._process import Child
 from motet._workers import Workers, work
 from motet.cluster import Cluster, Luggage, connected
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError

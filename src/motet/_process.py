@@ -10,45 +10,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import importlib.util
-import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
-from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
+from motet import _fork_server
 from motet.errors import MotetError, StartError, WaitTimeoutError
 
-__all__ = ["Child", "Portable", "check_main_guard", "context", "host_children", "interrupts", "one_thread"]
+__all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread"]
 
 _MAX_TRACEBACK = 64 * 1024
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
-def context() -> ForkServerContext | SpawnContext:
-    """The way children are started: an explicit context, never the process-wide default."""
-    if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
-        return multiprocessing.get_context("spawn")
-    chosen = multiprocessing.get_context("forkserver")
-    # What children import before they can work, 0.2 s each time; what is missing is passed over.
-    preload = ["numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet._process", "motet._engine", "motet.worlds"]
-    preload.append("motet._policy_process")
-    if importlib.util.find_spec("torch") is not None:
-        preload += ["torch", "motet.algorithms"]
-    chosen.set_forkserver_preload(preload)
-    return chosen
 
 
 class Portable:
@@ -79,13 +60,13 @@ class Child:
         self, name: str, target: Callable[..., None], args: tuple[Any, ...] = (), log: Path | None = None
     ) -> None:
         self.name = name
-        ctx = context()
+        ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
         self._text = ""
         check_main_guard()
         try:
-            with _quiet_server():
+            with _fork_server.starting():
                 self._process.start()
         except (OSError, EOFError) as error:  # EOF: the server that forks children died of it
             self._home.close()
@@ -161,31 +142,6 @@ def check_main_guard() -> None:
         )
 
 
-@contextlib.contextmanager
-def _quiet_server() -> Iterator[None]:
-    """One numeric thread in every child, and no Ctrl-C: it would end a server that is loading, with its traceback.
-
-    The libraries read the numbers of threads when the server first loads them. Ctrl-C is held back here, by a mask that
-    the server inherits, and comes when the child is there; what it means is decided then.
-    """
-    masks = hasattr(signal, "pthread_sigmask")
-    if masks:
-        resource_tracker.ensure_running()  # it would take the mask away when it is started
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
 def one_thread() -> None:
     """One numeric thread in this process. Several processes that each use all cores are 7 to 15 times slower."""
     if "torch" in sys.modules:
@@ -211,49 +167,6 @@ def interrupts() -> Iterator[threading.Event]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def host_children() -> None:
-    """Let this child start children of its own, as quickly as its parent starts children, and take them with it.
-
-    A child of a fork server would begin by starting a server of its own, which loads everything once more. Instead a
-    copy of this process, as it is now and without its descriptors, becomes that server: call it first thing, before
-    anything is here that children should not see.
-    """
-    from multiprocessing import forkserver
-
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    known = inspect.signature(forkserver.main).parameters
-    if not isinstance(context(), ForkServerContext) or "authkey_r" in known:  # 3.14: then it is started as usual
-        return
-    with socket.socket(socket.AF_UNIX) as listener:
-        address = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
-        listener.bind(address)
-        os.chmod(address, 0o600)
-        listener.listen()
-        alive_r, alive_w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _serve(listener.fileno(), alive_r)
-        os.close(alive_r)
-    server: Any = forkserver._forkserver
-    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
-
-
-def _serve(listener: int, alive: int) -> NoReturn:
-    """Be a fork server until the one who started it is gone."""
-    from multiprocessing import forkserver
-
-    try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-        for name in os.listdir("/dev/fd"):
-            if int(name) > 2 and int(name) not in (listener, alive):
-                with contextlib.suppress(OSError):  # the one that listed them
-                    os.close(int(name))
-        forkserver.main(listener, alive, [])
-    finally:
-        os._exit(0)
 
 
 def _enter(
@@ -289,15 +202,9 @@ def _enter(
 def _die_with_parent() -> None:
     """End when the parent ends, however it ends, even while stopped.
 
-    The parent in the kernel's eyes is the fork server, which ends when the last copy of its alive descriptor is closed.
-    Each child was given a copy; it is closed here, so that only the true parent keeps the server alive.
+    The parent in the kernel's eyes is the fork server, which ends with the true parent.
     """
-    from multiprocessing import forkserver
-
-    server: Any = forkserver._forkserver
-    if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
-        os.close(alive)
-        server._forkserver_alive_fd = None
+    _fork_server.let_go()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(1, signal.SIGKILL, 0, 0, 0) != 0:  # PR_SET_PDEATHSIG

@@ -14,9 +14,10 @@ import sys
 import time
 
 from motet import _policy_process, _sandbox
+from motet._fork_server import context
 from motet._memory import Segment, format_bytes
 from motet._policy_process import Birth
-from motet._process import Child, context
+from motet._process import Child
 from motet.errors import WaitTimeoutError
 
 __all__ = ["Warden"]

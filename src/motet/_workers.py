@@ -27,7 +27,8 @@ from typing import Any
 
 import motet.errors
 from motet._episodes import Plan, Played, Table, Task
-from motet._process import Child, Portable, check_main_guard, context, host_children
+from motet._fork_server import context, host_children
+from motet._process import Child, Portable, check_main_guard
 from motet.errors import ChildError, MotetError, WaitTimeoutError
 
 __all__ = ["Judge", "Workers"]

@@ -11,38 +11,17 @@ import numpy as np
 import pytest
 from small_models import Layered, Line
 
-from motet._process import Child
+from eager_workers import make_eager
 from motet.errors import ModelError, WorkerLostError
 from motet.plan import _workers, enumerate_states, solve
 from motet.plan._workers import WorkerTraceback, work_through
 from motet.worlds.rooms import Rooms
 
 
-@pytest.fixture(scope="module")
-def server():
-    """The server that children are forked from, up before anything is timed."""
-    child = Child("warm-up", time.sleep, (0,))
-    assert child.join(60)
-    child.close()
-
-
 @pytest.fixture
-def eager(monkeypatch, server):
+def eager(monkeypatch):
     """Workers at once, for tiny parts, and proof that they were there."""
-    monkeypatch.setattr(_workers, "START_S", 0.0)
-    monkeypatch.setattr(_workers, "COLD_START_S", 0.0)
-    monkeypatch.setattr(_workers, "ALONE_S", 0.0)
-    monkeypatch.setattr(_workers, "GAIN", 0.0)
-    monkeypatch.setattr(_workers, "PART_S", 0.003)
-    sent = []
-    send = _workers._Crew.send
-
-    def counted(self, first, part):
-        sent.append(len(part))
-        send(self, first, part)
-
-    monkeypatch.setattr(_workers._Crew, "send", counted)
-    return sent
+    return make_eager(monkeypatch, part_s=0.003)
 
 
 class Slow(Layered):
@@ -193,6 +172,16 @@ from typing import NamedTuple
 from motet.plan import Humans, _workers, enumerate_states, solve
 
 _workers.START_S = _workers.COLD_START_S = _workers.ALONE_S = _workers.GAIN = 0.0
+make = _workers._Crew.__post_init__
+
+
+def patient(crew):
+    make(crew)
+    while not crew.idle():
+        time.sleep(0.01)
+
+
+_workers._Crew.__post_init__ = patient
 
 
 class At(NamedTuple):
@@ -260,7 +249,7 @@ def test_what_is_defined_in_a_script_travels(tmp_path):
 
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = SCRIPT.replace('if __name__ == "__main__":\n    main()', "main()").replace("(1, 2)", "(2, 2)")
-    (tmp_path / "script.py").write_text(script.replace("0.002", "0.03"))  # slow: workers come up before it is done
+    (tmp_path / "script.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )

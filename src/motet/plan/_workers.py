@@ -19,14 +19,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from motet._process import Child, check_main_guard, context
+from motet import _fork_server
+from motet._process import Child, check_main_guard
 from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError, WorkerLostError
 
@@ -90,7 +90,7 @@ def hands(workers: int | None, engine: str, cluster: Cluster | None) -> Iterator
 
 
 def _start_here(name: str, target: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, Connection]:
-    here, there = context().Pipe()
+    here, there = _fork_server.context().Pipe()
     try:
         return Child(name, target, (*args, there)), here
     finally:
@@ -159,7 +159,7 @@ class _Job:
         self.cost = _Cost()
         self.crew: _Crew | None = None
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
-        self.start_s = START_S if _server_is_up() else COLD_START_S
+        self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
         self.looked = (time.perf_counter(), _idle_s())
 
@@ -378,10 +378,6 @@ def _idle_s() -> float | None:
         return None
     fields = stat.read_text().split(maxsplit=6)
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
-
-
-def _server_is_up() -> bool:
-    return getattr(forkserver._forkserver, "_forkserver_pid", None) is not None
 
 
 def _portable(thing: Any, what: str) -> bytes:

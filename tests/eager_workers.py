@@ -1,0 +1,34 @@
+"""Workers of a plan that are there at once, whether they pay or not: no test hangs on how soon they come."""
+
+import time
+
+from motet.plan import _workers
+
+
+def make_eager(monkeypatch, part_s=None):
+    """The caller waits for the first worker before it goes on. Returns a list of the parts that are sent, growing."""
+    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
+        monkeypatch.setattr(_workers, name, 0.0)
+    if part_s is not None:
+        monkeypatch.setattr(_workers, "PART_S", part_s)
+    make, send, parts = _workers._Crew.__post_init__, _workers._Crew.send, []
+
+    def patient(crew):
+        make(crew)
+        becomes(crew.idle)
+
+    def sent(crew, first, part):
+        parts.append(first)
+        send(crew, first, part)
+
+    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
+    monkeypatch.setattr(_workers._Crew, "send", sent)
+    return parts
+
+
+def becomes(true, timeout_s=150.0):
+    """Wait until it is."""
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
