@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from eager_workers import make_eager
 from family import descendants
 from gated import Gated
 from stand_in import StandIn
 
+from eager_workers import make_eager
 from motet._cluster_handles import Place, packed, unpack, words_of
 from motet._cluster_places import LearnerPlace
 from motet._process import Portable
@@ -274,7 +274,7 @@ def _title(pid):
 def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     from small_models import Layered
 
-    from motet._cluster_run import RemoteProcess
+    from motet._cluster_tasks import HostProcess
     from motet.plan import _workers, enumerate_states
 
     sent, kinds = make_eager(monkeypatch), set()
@@ -288,7 +288,7 @@ def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     model = Layered(seed=4, humans=(3, 3), robots=(3,), depth=8, width=20)
     here = enumerate_states(model, workers=1)
     there = enumerate_states(model, workers=2, engine="ray")
-    assert sent and kinds == {RemoteProcess}
+    assert sent and kinds == {HostProcess}
     assert here.states == there.states
     for name, value in vars(here).items():
         if isinstance(value, np.ndarray):
