@@ -68,6 +68,19 @@ def test_frame_fits_and_names_everything(width, agents):
         assert value in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.parametrize("width", [32, 40, 50, 60, 70, 100, 110, 116])
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_narrow_terminal_shows_fewer_columns_and_these_whole(width, restarts):
+    history = History()
+    history.add(snapshot(29.0, 3, restarts=restarts))
+    text = text_of(frame(snapshot(30.0, 3, restarts=restarts), history, "", width, processes=False), width)
+    *table, progress = text.splitlines()
+    assert all(len(line) <= width and "…" not in line for line in table)
+    assert table[0].split()[:2] == ["agent", "return"] and ("restarts" in table[0]) == bool(restarts)
+    assert [line.split()[0] for line in table[1:]] == ["agent_0", "agent_1", "agent_2", "together"]
+    assert "30,000 of 100,000 steps" in progress and len(progress) <= width
+
+
 def test_waiting_for_the_next_evaluation_is_no_news():
     history = History()
     for t in range(30):

@@ -39,6 +39,7 @@ __all__ = [
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _WIDE = 110  # columns of a terminal from which on there is room for more
+_DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "loss", "steps/s", "trend")  # in this order
 _LONG_WAIT_S = 4.0  # from here on it is said what a process waits for
 _KEPT = 512  # points of a trend; every second one is dropped when there are more
 
@@ -153,15 +154,17 @@ def _agents(
     columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += [*(["episodes", "updates"] if wide else []), *more]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
-    table.add_column("agent", style="cyan", no_wrap=True, max_width=24 if wide else 10, overflow="ellipsis")
+    most = 24 if wide else 10
+    table.add_column("agent", style="cyan", no_wrap=True, max_width=most, overflow="ellipsis")
+    room = {name: max(len(name), {"trend": trend, "return": 7, "loss": 7}.get(name, 5)) for name in columns}
+    taken = min(most, max(len(name) for name in ("together", *(row.name for row in shown))))
+    for name in _DISPENSABLE:  # in a narrow terminal
+        if taken + sum(2 + room[column] for column in columns) <= width:
+            break
+        if name in columns:
+            columns.remove(name)
     for name in columns:
-        left = name == "trend"
-        table.add_column(
-            name,
-            justify="left" if left else "right",
-            no_wrap=True,
-            min_width={"trend": trend, "return": 7, "loss": 7}.get(name, 5),
-        )
+        table.add_column(name, justify="left" if name == "trend" else "right", no_wrap=True, min_width=room[name])
 
     def add(title: str | Text, cells: Mapping[str, str | Text], style: str = "") -> None:
         table.add_row(title, *(cells.get(name, "") for name in columns), style=style)
@@ -206,7 +209,9 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
         "done": f"done in {clock(snapshot.seconds)}",
     }.get(snapshot.state, f"{snapshot.state} after {clock(snapshot.seconds)}")
     text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {state}"
-    room = max(8, min(width, 120) - len(text) - 3)
+    room = min(width, 120) - len(text) - 3
+    if room < 8:
+        return Text(text, no_wrap=True, overflow="ellipsis")
     bar = ProgressBar(total=max(snapshot.limit, 1), completed=min(snapshot.steps, snapshot.limit), width=room)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_row(bar, Text(text, no_wrap=True))
