@@ -1,5 +1,6 @@
 """Enumeration: what is found, in which order, and what a model may not do."""
 
+import os
 from itertools import count, product
 from types import SimpleNamespace
 
@@ -236,6 +237,24 @@ def test_a_graph_is_mapped_as_it_was_saved(tmp_path):
     assert [path.name for path in (tmp_path / "plans").iterdir()] == ["x"]
     loaded.save(tmp_path / "again")
     assert list(Graph.load(tmp_path / "again").states) == list(graph.states)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_what_was_saved_before_stays_when_the_next_cannot_take_its_place(tmp_path, monkeypatch, failing):
+    graph = enumerate_states(Line(20))
+    graph.save(tmp_path / "x")
+    calls, replace = count(1), os.replace
+
+    def failed(old, new):
+        if next(calls) == failing:
+            raise OSError("the disk is gone")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", failed)
+    with pytest.raises(OSError, match="the disk is gone"):
+        enumerate_states(Line(30)).save(tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert list(Graph.load(tmp_path / "x").states) == list(graph.states)
 
 
 def test_states_that_are_not_plain_need_the_model(tmp_path):

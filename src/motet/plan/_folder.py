@@ -34,9 +34,13 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
         for file in fresh.iterdir():
             _flush(file)
         if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            old = fresh.with_name(f"{fresh.name}.old")
             os.replace(target, old)
-            os.replace(fresh, target)
+            try:
+                os.replace(fresh, target)
+            except BaseException:
+                os.replace(old, target)
+                raise
             shutil.rmtree(old)
         else:
             os.replace(fresh, target)
