@@ -29,7 +29,7 @@ def _race(context, load, settings, seconds_of_pauses, times=1):
     floats, capacity, batch, many, rows = load
     replay, write, read = Replay(roles.row_spec(floats, capacity)), Board(), Board()
     writer = roles.start(context, roles.write_rows, write, replay, rows * times, many, 37)
-    reader = roles.start(context, roles.read_rows, read, replay, batch, settings)
+    reader = roles.start(context, roles.read_rows, read, replay, batch, settings, capacity < 16)
     roles.until(lambda: read.words[2] > 0, reader, read)
     assert roles.pause_at_random(reader, seconds_of_pauses, seed=1) > 10
     roles.end(writer, write, 600)
@@ -61,7 +61,7 @@ def test_gathers_are_overtaken_and_notice_it(context, settings):
     """Rows as large as this are overwritten while they are copied; the test goes on until that has happened."""
     replay, write, read = Replay(roles.row_spec(20_000, 9)), Board(), Board()
     writer = roles.start(context, roles.write_rows, write, replay, 0, 1, 37)
-    reader = roles.start(context, roles.read_rows, read, replay, 4, settings)
+    reader = roles.start(context, roles.read_rows, read, replay, 4, settings, True)
     roles.until(lambda: read.words[4] >= 1000 and read.words[2] >= 500, reader, read)
     for process, board in ((reader, read), (writer, write)):
         board.words[0] = 1
