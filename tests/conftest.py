@@ -67,7 +67,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     _becomes(lambda: _shared_names() - before[2], "names left in /dev/shm")
 
 
-def _becomes(left: Callable[[], set[str]], what: str, timeout_s: float = 20.0) -> None:
+def _becomes(left: Callable[[], set[str]], what: str, timeout_s: float = 60.0) -> None:
     """Nothing must be left in the end; how soon is not the question."""
     deadline = time.monotonic() + timeout_s
     while rest := left():

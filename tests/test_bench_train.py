@@ -53,13 +53,13 @@ def test_an_interrupted_bench_leaves_no_process() -> None:
             assert time.monotonic() < deadline, f"{len(family)} processes came into being"
             time.sleep(0.05)
         bench.send_signal(signal.SIGINT)
-        _, errors = bench.communicate(timeout=30)
+        _, errors = bench.communicate(timeout=120)
         assert bench.returncode == 130
         assert "Traceback" not in errors
     finally:
         bench.kill()
-        bench.wait(10)
-    deadline = time.monotonic() + 20
+        bench.wait(60)
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}/status").exists() for pid in family):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.05)

@@ -31,7 +31,7 @@ def role(target, name="role", beat=time.monotonic, **more):
     return Role(name, lambda n: Child(name, target), beat, **more)
 
 
-def watch(supervisor, until, timeout_s=30.0):
+def watch(supervisor, until, timeout_s=120.0):
     deadline = time.monotonic() + timeout_s
     while not until():
         assert time.monotonic() < deadline
@@ -106,21 +106,21 @@ def test_stop_waits_and_names_who_had_to_be_ended(no_leaks, said):
     quick = role(end, "quick")
     supervisor = Supervisor([quick, role(live, "slow")], Limits(stop_s=0.1), said.append)
     supervisor.start()
-    assert quick.child.join(30)
+    assert quick.child.join(120)
     assert supervisor.stop() == ["slow"]
 
 
 def test_lambdas_travel(no_leaks, tmp_path):
     target = tmp_path / "proof"
     child = Child("lambda", call, (Portable(lambda: target.write_text("here")),))
-    assert child.join(30)
+    assert child.join(120)
     assert (child.exit, target.read_text()) == (0, "here")
     child.close()
 
 
 def test_the_output_of_a_child_goes_to_its_log(no_leaks, tmp_path):
     child = Child("talker", fail, log=tmp_path / "talker.log")
-    assert child.join(30)
+    assert child.join(120)
     assert "of my own accord" in (tmp_path / "talker.log").read_text()
     assert "of my own accord" in child.traceback()
     assert child.describe_end() == "talker raised"
