@@ -17,7 +17,7 @@ from stand_in import StandIn
 
 from motet._board import Wait
 from motet._book import Book
-from motet._engine import Handles
+from motet._handles import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
 from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, SettingError

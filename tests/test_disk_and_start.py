@@ -149,7 +149,7 @@ def test_a_resume_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch):
     def short(*_):
         raise MemoryShortError("no room")
 
-    monkeypatch.setattr("motet._engine.Segment", short)
+    monkeypatch.setattr("motet._handles.Segment", short)
     with pytest.raises(MemoryShortError):
         resume(run, steps=1000, algorithm=StandIn())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -162,7 +162,7 @@ def test_a_run_that_never_began_leaves_nothing_and_takes_nothing(tmp_path, monke
     def short(*_):
         raise MemoryShortError("no room")
 
-    monkeypatch.setattr("motet._engine.Segment", short)
+    monkeypatch.setattr("motet._handles.Segment", short)
     (tmp_path / "mine" / "logs").mkdir(parents=True)
     (tmp_path / "mine" / "logs" / "my.log").write_text("mine")
     for name in ("mine", "new"):

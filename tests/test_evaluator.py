@@ -8,8 +8,8 @@ import pytest
 from stand_in import StandIn
 
 from motet._crowd import OneByOne, Together
-from motet._engine import Handles
 from motet._evaluator import _Challenge, _Trial, play_greedily
+from motet._handles import Handles
 from motet._policies import load_policies
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config

@@ -472,7 +472,7 @@ def test_resumed_is_uninterrupted(algorithm, tmp_path):
 
 def test_batches_have_their_shares_of_games_against_anchors():
     """Rows of one partition lie in its lanes; the reader draws its share of every batch from them."""
-    from motet._engine import Handles
+    from motet._handles import Handles
     from motet._serial import Serial
     from motet.train import _roster
 

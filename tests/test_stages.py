@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Discrete
 
 from motet._commands._flags import parse
 from motet._config import describe, rebuild
-from motet._engine import Handles, Learning
+from motet._engine import Learning
+from motet._handles import Handles
 from motet._serial import Serial
 from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, Sizes, Staged, Stages, Update, value_at
 from motet.algorithms.dqn import DQNConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._engine import Handles
+from motet._handles import Handles
 from motet._serial import Serial
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication, Subscriber

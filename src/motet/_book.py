@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._engine import Handles, Part
+from motet._handles import Handles, Part
 from motet._serial import Serial
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import NotReadyError, SettingError

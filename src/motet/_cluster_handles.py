@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._engine import Handles, Roster
+from motet._handles import Handles, Roster
 from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._engine import Roster
+from motet._handles import Roster
 from motet.checkpoint import Checkpoint
 
 __all__ = ["ActorTold", "After", "Arrived", "Joined", "LearnerTold", "Start", "agents_of"]

@@ -30,7 +30,8 @@ from motet._book import fill
 from motet._cluster_handles import Edition, Place, packed
 from motet._cluster_link import Link
 from motet._cluster_messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
-from motet._engine import Roster, play_actor, play_learner
+from motet._engine import play_actor, play_learner
+from motet._handles import Roster
 from motet._process import one_thread
 from motet.cluster import Luggage
 from motet.errors import SupersededError

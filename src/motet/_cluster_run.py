@@ -24,7 +24,7 @@ from motet._book import fill
 from motet._cluster_handles import Place, unpack, words_of
 from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents_of
 from motet._cluster_places import ActorPlace, LearnerPlace
-from motet._engine import Roster
+from motet._handles import Roster
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Cluster, Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError

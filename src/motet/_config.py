@@ -21,7 +21,7 @@ from motet._version import __version__
 from motet.errors import SettingError
 
 if TYPE_CHECKING:
-    from motet._engine import Roster
+    from motet._handles import Roster
 
 __all__ = ["describe", "describe_world", "rebuild", "rebuild_world", "refuse_strangers", "run_config", "versions"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._drawing import Film, drawing, frames_per_s
-from motet._engine import seed_for
+from motet._handles import seed_for
 from motet._local import LocalPolicy
 from motet._policies import Entry
 from motet._scripted import Noop

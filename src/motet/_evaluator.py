@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from motet._board import Wait
 from motet._crowd import Crowd, Places, make_crowd, stack_nests
-from motet._engine import Handles, Part, against, seed_for
+from motet._engine import against
+from motet._handles import Handles, Part, seed_for
 from motet.algorithm import Behaviour, Nest, map_nest
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.league import anchor

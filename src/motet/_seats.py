@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from motet._engine import seed_for
+from motet._handles import seed_for
 from motet.algorithm import Nest, Space
 from motet.errors import SettingError, SpecError
 from motet.policy import JointPolicy, PolicySpec

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from motet._engine import Acting, Handles, Learning
+from motet._engine import Acting, Learning
+from motet._handles import Handles
 from motet._process import one_thread
 from motet.actor import Memory
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from motet._board import FINISHED, Wait
-from motet._engine import Handles
+from motet._handles import Handles
 from motet.supervisor import Role
 
 __all__ = ["AgentRow", "ProcessRow", "Snapshot", "Watch"]

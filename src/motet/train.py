@@ -24,8 +24,9 @@ import numpy as np
 
 from motet._book import Book, Result, fill, unused
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
-from motet._engine import Handles, Part, Roster, play_actor, play_learner
+from motet._engine import play_actor, play_learner
 from motet._evaluator import play_evaluator
+from motet._handles import Handles, Part, Roster
 from motet._process import Child, Portable, check_main_guard, interrupts
 from motet._runs import hold
 from motet._serial import Serial

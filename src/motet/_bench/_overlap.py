@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
-from motet._engine import Handles
+from motet._handles import Handles
 from motet.supervisor import Role
 from motet.train import Settings as RunSettings
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from motet._engine import Handles, play_actor, play_learner
+from motet._engine import play_actor, play_learner
+from motet._handles import Handles
 from motet._process import Child
 from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig, StackedBatch

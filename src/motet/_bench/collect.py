@@ -20,7 +20,8 @@ from motet._bench._hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
 from motet._bench._overlap import FOR_EVER, Work, balance
 from motet._bench._party import Missing, Stage
 from motet._bench._system import System, actor_roles, at_work, learner_roles, role
-from motet._engine import Handles, Learning, at_pace
+from motet._engine import Learning, at_pace
+from motet._handles import Handles
 from motet._process import one_thread
 from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config

@@ -1,0 +1,277 @@
+"""Who takes part in a run, and what they share.
+
+:class:`Roster` says who takes part, :class:`Handles` holds the memory between them and knows how far each one is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from motet._board import Board
+from motet._memory import Array, Segment
+from motet._process import Portable
+from motet._versus import SelfPlay
+from motet.actor import MaxLag
+from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
+from motet.errors import SettingError
+from motet.league import LeagueBoard
+from motet.learner import vault_header
+from motet.pace import Pace
+from motet.publication import HeaderField, Publication
+from motet.replay import Field, Replay, ReplaySpec
+
+__all__ = ["Counter", "Handles", "Part", "Roster", "seed_for"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One agent: what it sees and does, and what learns for it."""
+
+    name: str
+    observation_space: Any
+    action_space: Any
+    config: AlgorithmConfig
+    settings: ReaderSettings
+    sizes: Sizes
+    masked: bool = False
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a run."""
+
+    world: Portable
+    """Makes a world."""
+    parts: tuple[Part, ...]
+    """The agents."""
+    stacks: tuple[tuple[int, ...], ...]
+    """Agents that are learnt in one pass."""
+    processes: tuple[tuple[int, ...], ...]
+    """The stacks of each learner process."""
+    actors: int
+    worlds_per_actor: int
+    steps: int
+    """Steps of an agent in all worlds together."""
+    pace: Pace
+    seed: int
+    publish_every: int = 10
+    sync_interval: int = 1
+    max_lag: MaxLag | None = None
+    slots: int = 2
+    checked: bool = False
+    remake_worlds: bool = False
+    self_play: SelfPlay | None = None
+    """If there is one part alone, which learns to play all seats."""
+
+    @property
+    def partitions(self) -> dict[str, float]:
+        """The partitions of a replay with their shares of a batch."""
+        return {"": 1.0} if self.self_play is None else self.self_play.partitions(self.parts[0].settings.once)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a replay: one for each world and partition."""
+        return self.actors * self.worlds_per_actor * len(self.partitions)
+
+    def lanes_of(self, actor: int) -> list[int]:
+        """The lanes of an actor's worlds, partition by partition."""
+        every, mine = self.actors * self.worlds_per_actor, actor * self.worlds_per_actor
+        starts = [part * every + mine for part in range(len(self.partitions))]
+        return [lane for start in starts for lane in range(start, start + self.worlds_per_actor)]
+
+    def stack_of(self, agent: int) -> int:
+        """The stack that an agent is in."""
+        return next(k for k, agents in enumerate(self.stacks) if agent in agents)
+
+    def replay_spec(self, part: Part) -> ReplaySpec:
+        """The replay of one agent."""
+        settings = part.settings
+        extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
+        least = settings.batch_size + self.lanes * (settings.n_step + settings.n_frames + 1)
+        if settings.once:
+            # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
+            # where they show a beat, and never for room.
+            waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
+            least = self.lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
+        return ReplaySpec(
+            observation=part.observation_space,
+            action=part.action_space,
+            extra=extra,
+            capacity=max(settings.capacity, least),
+            lanes=dict.fromkeys(self.partitions, self.actors * self.worlds_per_actor),
+            once=part.settings.once,
+            checked=self.checked,
+        )
+
+
+class Handles:
+    """What the processes of a run share: one segment, laid out for everybody."""
+
+    steps_before: list[int]
+    """Steps of each agent before its replay began: above 0 where a run goes on without its old rows."""
+    updates_before: list[int]
+    """Updates of each stack that belong to those steps."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self.steps_before = [0] * len(roster.parts)
+        self.updates_before = [0] * len(roster.stacks)
+        specs = [roster.replay_spec(part) for part in roster.parts]
+        layout: dict[str, Array] = {}
+        for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
+            layout |= self._replay_layout(i, spec)
+            header = _header(part)
+            layout |= Publication.layout(part.sizes.weights, header, slots=roster.slots, prefix=f"agent{i}/publication")
+        for k, stack in enumerate(roster.stacks):
+            layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
+        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(roster.parts), len(roster.stacks))
+        layout |= Board.layout(*size)
+        if (play := roster.self_play) is not None:
+            weights = roster.parts[0].sizes.weights
+            layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
+        segment = Segment(layout)
+        self.board = Board(*size, segment)
+        self.league: LeagueBoard | None = None
+        if play is not None:
+            self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
+        self.replays = [self._replay(i, spec, segment) for i, spec in enumerate(specs)]
+        self.publications = [
+            Publication(
+                part.sizes.weights,
+                _header(part),
+                slots=roster.slots,
+                checked=roster.checked,
+                segment=segment,
+                prefix=f"agent{i}/publication",
+            )
+            for i, part in enumerate(roster.parts)
+        ]
+        self.vaults = [
+            Publication(
+                *self._vault_size(stack, specs), checked=roster.checked, segment=segment, prefix=f"stack{k}/vault"
+            )
+            for k, stack in enumerate(roster.stacks)
+        ]
+
+    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
+        return spec.layout(f"agent{agent}/replay")
+
+    def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Replay:
+        return Replay(spec, segment, f"agent{agent}/replay")
+
+    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
+        sizes = self.roster.parts[stack[0]].sizes
+        words = specs[stack[0]].reader_words
+        header = {name: HeaderField(*item) for name, item in vault_header(len(stack), sizes, words).items()}
+        return sizes.state * len(stack), header
+
+    def steps(self, agent: int) -> int:
+        """Steps that an agent has done."""
+        return self.steps_before[agent] + self.replays[agent].steps
+
+    def left(self, agent: int, actor: int) -> int:
+        """Steps of an agent that an actor has still to do: all have equal parts of what this run has to do."""
+        roster, replay = self.roster, self.replays[agent]
+        part = -(-(roster.steps - self.steps_before[agent]) // roster.actors)
+        return part - sum(replay.words(lane).steps for lane in roster.lanes_of(actor))
+
+    def may_act(self, stack: int) -> bool:
+        """Whether the pace of a stack allows one more round of acting."""
+        pace, settings = self.roster.pace, self.settings(stack)
+        if settings.once:
+            return pace.may_act_once(self._done(stack), self._batches(stack))
+        return self._rests(stack) or pace.may_act(self._done(stack), self._steps(stack), self.warm_up(stack))
+
+    def may_learn(self, stack: int) -> bool:
+        """Whether there are rows enough, and the pace of a stack allows one more update."""
+        pace, settings = self.roster.pace, self.settings(stack)
+        if settings.once:
+            return pace.may_learn_once(self._done(stack), self._batches(stack))
+        return not self._rests(stack) and pace.may_learn(self._done(stack), self._steps(stack), self.warm_up(stack))
+
+    def is_behind(self, stack: int) -> bool:
+        """Whether updates are due that a stack has not done."""
+        if self.settings(stack).once:
+            return self._done(stack) < self._batches(stack)
+        return not self._rests(stack) and self.owed(stack) > 0
+
+    def owed(self, stack: int) -> int:
+        """Updates that are due and not done; nothing is due while a stack rests."""
+        return self.roster.pace.due(self._steps(stack), self.warm_up(stack)) - self._done(stack)
+
+    def warm_up(self, stack: int) -> int:
+        """Steps before the first update: rows enough for a batch, however they are spread over the lanes.
+
+        The newest rows of a lane are no starts: what ``n_step`` reaches to is not there yet.
+        """
+        settings = self.settings(stack)
+        return max(settings.min_rows, settings.batch_size) + self.roster.lanes * settings.n_step + settings.n_frames
+
+    def settings(self, stack: int) -> ReaderSettings:
+        """What a stack asked of its replays."""
+        return self.roster.parts[self.roster.stacks[stack][0]].settings
+
+    def newest_step(self, stack: int) -> int:
+        """The ``published_step`` of a stack's newest version."""
+        return int(self.board.learned[stack, 2])
+
+    def where(self, process: int) -> str:
+        """The node of a process, by its row of the board; empty on this machine."""
+        return ""
+
+    # As the pace counts: since the replays began.
+
+    def _done(self, stack: int) -> int:
+        """Updates done or waived."""
+        learned = self.board.learned[stack]
+        return int(learned[0]) + int(learned[3]) - self.updates_before[stack]
+
+    def _rests(self, stack: int) -> bool:
+        return bool(self.board.learned[stack, 4])
+
+    def _steps(self, stack: int) -> int:
+        return min(self.replays[agent].steps for agent in self.roster.stacks[stack])
+
+    def _batches(self, stack: int) -> int:
+        """Whole batches of rows that are read once: a cursor moves by fragments, and each needs the row behind it."""
+        settings, lanes = self.settings(stack), range(self.roster.lanes)
+        replays = [self.replays[agent] for agent in self.roster.stacks[stack]]
+        fragments = [sum(max(r.words(lane).head - 1, 0) // settings.length for lane in lanes) for r in replays]
+        return min(fragments) // settings.batch_size
+
+
+class Counter:
+    """Steps of one agent, for its learner."""
+
+    def __init__(self, handles: Handles, agent: int) -> None:
+        self._handles, self._agent = handles, agent
+
+    @property
+    def steps(self) -> int:
+        """Steps that it has done."""
+        return self._handles.steps(self._agent)
+
+
+def _header(part: Part) -> dict[str, HeaderField]:
+    """What travels with the weights: what the algorithm declares, and when it was published, by its agents' steps."""
+    header = {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
+    if "published_step" in header:
+        raise SettingError(
+            "header: given the name 'published_step', expected another one: that is in every publication"
+        )
+    return {"published_step": HeaderField(dtype="int64"), **header}
+
+
+def seed_for(seed: int, *path: int) -> int:
+    """A seed of its own for each place in a run.
+
+    >>> seed_for(0, 1, 2) == seed_for(0, 1, 2), seed_for(0, 1, 2) == seed_for(0, 2, 1)
+    (True, False)
+    """
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint32)[0])
