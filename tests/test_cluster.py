@@ -17,10 +17,11 @@ from eager_workers import make_eager
 from motet._cluster_handles import Place, packed, unpack, words_of
 from motet._cluster_places import LearnerPlace
 from motet._process import Portable
+from motet._roster import make_roster
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster, Luggage, connected
 from motet.errors import SettingError, SupersededError
-from motet.train import Settings, _roster, resume, train
+from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes
 
@@ -53,7 +54,7 @@ def same_agents(one, two):
 def learner(**changes):
     # What has no lanes of its own takes none of the time that starting processes takes.
     changed = {"steps": 1000, "worlds_per_actor": 2, "learner_processes": 1, "engine": "processes", **changes}
-    roster = _roster(WORLD, StandIn(), Settings(**changed))
+    roster = make_roster(WORLD, StandIn(), Settings(**changed))
     assert isinstance(roster.world, Portable)
     return roster, LearnerPlace(Luggage((roster, None)), 0)
 
@@ -111,7 +112,7 @@ def test_a_full_lane_takes_what_there_is_room_for():
     from motet.algorithms.ppo import PPOConfig
 
     config = PPOConfig(rollout=8, capacity=16) if "capacity" in PPOConfig.__dataclass_fields__ else PPOConfig()
-    roster = _roster(WORLD, config, Settings(steps=1000, learner_processes=1))
+    roster = make_roster(WORLD, config, Settings(steps=1000, learner_processes=1))
     place = LearnerPlace(Luggage((roster, None)), 0)
     place.join(0, 0, nothing(roster), [0, 0])
     capacity = place._place.replays[0].spec.lane_capacity

@@ -22,13 +22,14 @@ from motet._cluster_places import LearnerPlace
 from motet._cluster_run import Remote
 from motet._engine import Learning
 from motet._policy_process import descendants as children
+from motet._roster import make_roster
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster, Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.metrics import Watch
 from motet.publication import Publication
 from motet.supervisor import Limits
-from motet.train import Settings, _roster, resume, train
+from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes
 
@@ -61,7 +62,7 @@ class Scene:
     def __init__(self, tmp_path, keep_replay=False, **settings):
         chosen = {"steps": 1000, "actors": 2, "learner_processes": 1, "updates_per_step": 0.5, **settings}
         self.settings = Settings(**chosen, keep_replay=keep_replay)
-        self.roster = _roster(WORLD, StandIn(), self.settings)
+        self.roster = make_roster(WORLD, StandIn(), self.settings)
         self.directory = RunDirectory.create(tmp_path / "run", {})
         self.remote = Remote(
             NoRay(), self.roster, Cluster(), Limits(), self.directory, None, keep_replay, policies=False
@@ -350,7 +351,7 @@ def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
     from motet.league import Results, Table
     from test_league import Coins, quick
 
-    roster = _roster(Coins, StandIn(), quick(engine="processes", actors=2))
+    roster = make_roster(Coins, StandIn(), quick(engine="processes", actors=2))
     remote = Remote(NoRay(), roster, Cluster(), Limits(), None, None, False, policies=False)
     try:
         place, actor = LearnerPlace(Luggage((roster, None)), 0), Place(roster, lanes=roster.lanes_of(0))
@@ -608,7 +609,7 @@ def test_rows_for_half_of_the_slack_do_not_wait_for_their_age(slack, sent, monke
     def sleep(seconds):
         raise SleptError
 
-    roster = _roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
+    roster = make_roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
     place = Place(roster, lanes=roster.lanes_of(0))
     link = Link(place, 0, 0, [], 0, None, Limits(), 3600.0)
     for part, replay in zip(roster.parts, place.replays, strict=True):

@@ -11,12 +11,13 @@ from motet._crowd import OneByOne, Together
 from motet._evaluator import _Challenge, _Trial, play_greedily
 from motet._handles import Handles
 from motet._policies import load_policies
+from motet._roster import make_roster
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config
 from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.league import PLAYER, League
-from motet.train import Settings, _roster, train
+from motet.train import Settings, train
 from motet.world import as_world
 from motet.worlds import Hockey, MatrixGame, TreasureHunt
 from test_league import Coins
@@ -67,7 +68,7 @@ def test_games_of_different_length_count_once_each():
 def test_the_player_meets_every_anchor_on_both_sides():
     """In matching pennies who matches wins on one side and loses on the other."""
     settings = Settings(self_play=True, worlds_per_actor=2, evaluate_every=100)
-    challenge = _Challenge(Handles(_roster(Coins, StandIn(), settings)), episodes=8)
+    challenge = _Challenge(Handles(make_roster(Coins, StandIn(), settings)), episodes=8)
     for _ in range(2):
         outcome = challenge.play([Always(0)], lambda w: w)
         record = {"won": 2, "lost": 2, "drawn": 0}
@@ -77,7 +78,7 @@ def test_the_player_meets_every_anchor_on_both_sides():
 
 def test_a_game_that_ends_early_is_told_once():
     settings = Settings(self_play=True, evaluate_every=100)
-    challenge = _Challenge(Handles(_roster(Hockey, TD3Config(), settings)), episodes=8)
+    challenge = _Challenge(Handles(make_roster(Hockey, TD3Config(), settings)), episodes=8)
     outcome = challenge.play([Always([0.0, 0.0, 0.0, -1.0])], lambda w: w)
     assert sum(sum(row.values()) for row in outcome.notes["opponents"].values()) == 8
     assert outcome.notes["opponents"]["strong"]["lost"] > 0
@@ -85,7 +86,7 @@ def test_a_game_that_ends_early_is_told_once():
 
 def test_the_score_is_the_teams_return_where_there_is_no_opponent():
     world = functools.partial(MatrixGame, "prisoners_dilemma", turns=5)
-    trial = _Trial(Handles(_roster(world, StandIn(), Settings())), episodes=3)
+    trial = _Trial(Handles(make_roster(world, StandIn(), Settings())), episodes=3)
     outcome = trial.play([Always(0), Always(0)], lambda w: w)
     assert outcome.score == outcome.team == outcome.totals.sum() / 3 and outcome.notes == {}
 

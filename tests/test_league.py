@@ -473,11 +473,11 @@ def test_resumed_is_uninterrupted(algorithm, tmp_path):
 def test_batches_have_their_shares_of_games_against_anchors():
     """Rows of one partition lie in its lanes; the reader draws its share of every batch from them."""
     from motet._handles import Handles
+    from motet._roster import make_roster
     from motet._serial import Serial
-    from motet.train import _roster
 
     settings = quick(engine="serial", worlds_per_actor=2, actors=2, steps=4000)
-    handles = Handles(_roster(Coins, StandIn(), settings))
+    handles = Handles(make_roster(Coins, StandIn(), settings))
     assert handles.replays[0].spec.lanes == {"anchor": 4, "pool": 4}
     serial = Serial(handles)
     serial.play(lambda: False)

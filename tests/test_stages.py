@@ -15,12 +15,13 @@ from motet._commands._flags import parse
 from motet._config import describe, rebuild
 from motet._engine import Learning
 from motet._handles import Handles
+from motet._roster import make_roster
 from motet._serial import Serial
 from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, Sizes, Staged, Stages, Update, value_at
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, SupersededError
 from motet.supervisor import Limits
-from motet.train import Settings, _roster, resume, train
+from motet.train import Settings, resume, train
 
 STAGES = Stages({"warm_up": 200, "ramp": 300, "full": None})
 CLEARED = replace(STAGES, clear_replay_on_stage=("full",))
@@ -133,7 +134,7 @@ class _Actor:
 def played(config, worlds=1, steps=800, **settings):
     """A serial run; its handles."""
     handles = Handles(
-        _roster(Count, config, Settings(engine="serial", steps=steps, worlds_per_actor=worlds, **settings))
+        make_roster(Count, config, Settings(engine="serial", steps=steps, worlds_per_actor=worlds, **settings))
     )
     Serial(handles).play(lambda: False)
     return handles
@@ -211,7 +212,7 @@ def test_what_became_due_while_the_replay_filled_again_is_waived():
 def test_a_successor_neither_rests_again_nor_waives_more():
     """However seldom versions are published: what was waived is in the vault before anybody goes on."""
     settings = Settings(engine="serial", steps=800, updates_per_step=1.0, publish_every=10**6)
-    handles, seen = Handles(_roster(Count, Witness(CLEARED), settings)), []
+    handles, seen = Handles(make_roster(Count, Witness(CLEARED), settings)), []
 
     def each_round():
         if not handles.board.learned[0, 3]:

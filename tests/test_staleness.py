@@ -9,17 +9,18 @@ import pytest
 from stand_in import StandIn
 
 from motet._handles import Handles
+from motet._roster import make_roster
 from motet._serial import Serial
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication, Subscriber
-from motet.train import Settings, _roster, train
+from motet.train import Settings, train
 from motet.worlds import MatrixGame
 
 
 def lags(**settings):
     """How far each agent was behind whenever it acted, [versions, steps], and how often each was forced."""
     options = {"engine": "serial", "steps": 300, "publish_every": 1, **settings}
-    handles = Handles(_roster(MatrixGame, StandIn(), Settings(**options)))
+    handles = Handles(make_roster(MatrixGame, StandIn(), Settings(**options)))
     serial = Serial(handles)
     seats, found = serial._actors[0].seats, []
     acted = [seat.behaviour.act for seat in seats]

@@ -20,11 +20,11 @@ from motet._drawing import Film, drawing, frames_per_s
 from motet._handles import seed_for
 from motet._local import LocalPolicy
 from motet._policies import Entry
+from motet._roster import masked_agents
 from motet._scripted import Noop
 from motet._seats import Together, joint_question, joint_spaces
 from motet.errors import PolicyFailure
 from motet.policy import Policy, PolicySpec, RandomPolicy
-from motet.train import masked_agents
 from motet.world import World, as_world
 
 if TYPE_CHECKING:

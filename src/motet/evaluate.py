@@ -29,12 +29,12 @@ from motet._config import describe_world, versions
 from motet._episodes import Failure, Plan, Played, StandIn, Task, Tempo, benches
 from motet._policies import Entry, entries
 from motet._process import interrupts
+from motet._roster import world_factory
 from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import SettingError
-from motet.train import world_factory
 from motet.world import as_world
 
 if TYPE_CHECKING:

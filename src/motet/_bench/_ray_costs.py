@@ -25,9 +25,10 @@ from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
 from motet._policy_process import descendants
+from motet._roster import make_roster
 from motet.cluster import Cluster, Luggage
 from motet.supervisor import Limits
-from motet.train import Settings, _roster
+from motet.train import Settings
 
 __all__ = ["measure"]
 
@@ -79,7 +80,7 @@ def _cpu_s(*pids: int) -> float:
 
 def measure(seconds: float = 5.0) -> dict[str, float]:
     """Costs in seconds of a core, and bytes."""
-    roster = _roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
+    roster = make_roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
     with _TwoNodes() as ray:
         groups = {"play": 1, "rows": 2, "look": 1}
         kind = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace)).options(scheduling_strategy="SPREAD")

@@ -18,12 +18,12 @@ import numpy as np
 from motet._engine import play_actor, play_learner
 from motet._handles import Handles
 from motet._process import Child
+from motet._roster import make_roster
 from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig, StackedBatch
 from motet.errors import WaitTimeoutError
 from motet.supervisor import Limits, Role, Supervisor
 from motet.train import Settings as RunSettings
-from motet.train import _roster
 from motet.worlds import TreasureHunt
 
 __all__ = [
@@ -47,7 +47,7 @@ LIMITS = Limits(window_s=1.0, stop_s=10.0)
 
 def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> Handles:
     """What the processes of a treasure hunt share."""
-    return Handles(_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
+    return Handles(make_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
 
 
 # ---- who takes part

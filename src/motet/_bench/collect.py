@@ -23,11 +23,11 @@ from motet._bench._system import System, actor_roles, at_work, learner_roles, ro
 from motet._engine import Learning, at_pace
 from motet._handles import Handles
 from motet._process import one_thread
+from motet._roster import make_roster
 from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
 from motet.train import Settings as RunSettings
-from motet.train import _roster
 
 __all__ = ["run"]
 
@@ -81,7 +81,7 @@ def _pendulum() -> Any:
 
 
 def _handles(settings: RunSettings) -> Handles:
-    return Handles(_roster(_pendulum, CONFIG, settings))
+    return Handles(make_roster(_pendulum, CONFIG, settings))
 
 
 # ---- overlapped, and in turns

@@ -28,12 +28,13 @@ from motet._cluster_handles import Place
 from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
+from motet._roster import make_roster
 from motet.cluster import Cluster, Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.metrics import Snapshot
 from motet.supervisor import Limits
 from motet.train import Settings as RunSettings
-from motet.train import _roster, train
+from motet.train import train
 
 __all__ = ["run"]
 
@@ -163,7 +164,7 @@ class Sender:
 
 
 def _rows_per_s(ray: Any, seconds: float) -> float:
-    roster = _roster(spread, DQN, RunSettings(worlds_per_actor=LANES, learner_processes=1))
+    roster = make_roster(spread, DQN, RunSettings(worlds_per_actor=LANES, learner_processes=1))
     groups = {"play": 1, "rows": 2, "look": 1}
     learner = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace))
     place = learner.options(scheduling_strategy="SPREAD").remote(Luggage((roster, None)), 0)

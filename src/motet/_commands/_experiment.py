@@ -33,9 +33,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from motet._roster import ALGORITHMS, algorithm_config
 from motet.algorithm import AlgorithmConfig, Exponential, Linear, Staged
 from motet.errors import SettingError
-from motet.train import ALGORITHMS, Settings, algorithm_config
+from motet.train import Settings
 
 __all__ = ["Experiment", "read", "short_name"]
 

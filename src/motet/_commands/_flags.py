@@ -20,9 +20,10 @@ from typing import Annotated, Any
 import tyro
 
 from motet._commands._experiment import Experiment, read, short_name
+from motet._roster import ALGORITHMS, WORLDS, world_factory
 from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule, Staged
 from motet.errors import SettingError
-from motet.train import ALGORITHMS, WORLDS, Settings, world_factory
+from motet.train import Settings
 
 __all__ = ["Asked", "parse", "place_of_world", "world_flags"]
 

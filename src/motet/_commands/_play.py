@@ -19,11 +19,11 @@ import tyro
 from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet._config import rebuild_world
+from motet._roster import WORLDS, world_factory
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.evaluate import Settings
-from motet.train import WORLDS, world_factory
 
 __all__ = ["Play", "finish", "parse", "progress", "yaml"]
 

@@ -1,0 +1,245 @@
+"""From a world, algorithms and settings to a roster: who takes part in a run, grouped how, at what pace."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from motet._handles import Part, Roster
+from motet._process import Portable
+from motet._versus import SelfPlay
+from motet.actor import MaxLag
+from motet.algorithm import AlgorithmConfig
+from motet.errors import MotetError, SettingError, WorldError
+from motet.league import PLAYER
+from motet.pace import Pace
+from motet.world import World, as_world
+
+if TYPE_CHECKING:
+    from motet.train import Settings
+
+__all__ = [
+    "ALGORITHMS",
+    "WORLDS",
+    "algorithm_config",
+    "local_room",
+    "make_roster",
+    "masked_agents",
+    "pace_of",
+    "world_factory",
+]
+
+WORLDS = {
+    "treasure_hunt": "motet.worlds:TreasureHunt",
+    "cleanup": "motet.worlds:Cleanup",
+    "hockey": "motet.worlds:Hockey",
+    "matrix": "motet.worlds:MatrixGame",
+    "rooms": "motet.worlds:Rooms",
+    "small_hunt": "motet.worlds:SmallHunt",
+}
+"""The shipped worlds by name."""
+
+ALGORITHMS = {
+    "dqn": "motet.algorithms.dqn:DQNConfig",
+    "iqn": "motet.algorithms.iqn:IQNConfig",
+    "td3": "motet.algorithms.td3:TD3Config",
+    "ppo": "motet.algorithms.ppo:PPOConfig",
+}
+"""The shipped algorithms by name."""
+
+
+def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+    """A callable that makes a world: from the name of a shipped one, ``gym:ID``, ``module:attribute``, or a callable.
+
+    >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
+    ['player_0', 'player_1']
+    >>> world_factory("gym:CartPole-v1")().observation_space.shape
+    (4,)
+    """
+    maker = world
+    if isinstance(world, str) and world.startswith("gym:"):
+        maker = functools.partial(_import("motet.worlds:from_gymnasium", "world", ()), id=world.removeprefix("gym:"))
+    elif isinstance(world, str):
+        maker = _import(WORLDS.get(world, world), "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"])
+    if not callable(maker):
+        raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
+    return functools.partial(maker, **settings) if settings else maker
+
+
+def _import(path: str, what: str, known: Sequence[str]) -> Any:
+    module, _, name = path.partition(":")
+    if not name:
+        raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error
+
+
+def algorithm_config(given: Any) -> AlgorithmConfig:
+    """A config from its name, or as it is."""
+    if isinstance(given, str):
+        given = _import(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))()
+    missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
+    if missing:
+        raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")
+    config: AlgorithmConfig = given
+    return config
+
+
+def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
+    """``room``: for how many learner processes, if the settings do not say; by default this machine's."""
+    factory = world_factory(world)
+    made = _made(factory)
+    probe = as_world(made)
+    probe.reset(settings.seed)
+    names = (PLAYER,) if settings.self_play else probe.agents
+    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(names, algorithm)
+    if set(given) != set(names):
+        raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(names)}")
+    having_masks = masked_agents(probe)
+    parts = []
+    for i, name in enumerate(names):
+        chosen = algorithm_config(given[name])
+        spaces = probe.observation_spaces[i], probe.action_spaces[i]
+        masked = i in having_masks
+        replay = chosen.replay(*spaces, masked=masked)
+        parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
+    self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
+    probe.close()
+    stacks, processes = _share_out(parts, settings, local_room(settings) if room is None else room)
+    return Roster(
+        world=Portable(factory),
+        parts=tuple(parts),
+        stacks=stacks,
+        processes=processes,
+        actors=settings.actors,
+        worlds_per_actor=settings.worlds_per_actor,
+        steps=settings.steps,
+        pace=pace_of(parts, settings),
+        seed=settings.seed,
+        publish_every=settings.publish_every,
+        sync_interval=settings.sync_interval,
+        max_lag=MaxLag(settings.max_lag_versions, settings.max_lag_steps),
+        slots=1 if settings.publish == "snapshot" else 2,
+        checked=settings.checked,
+        remake_worlds=settings.remake_worlds,
+        self_play=self_play,
+    )
+
+
+def _self_play(made: Any, world: World, part: Part, settings: Settings) -> SelfPlay:
+    """Self-play in this world, if it is one for it."""
+    if len(world.agents) != 2:
+        raise SettingError(f"self_play: the world has the agents {list(world.agents)}, expected two players")
+    for what, spaces in (("observation", world.observation_spaces), ("action", world.action_spaces)):
+        if spaces[0] != spaces[1]:
+            raise SettingError(
+                f"self_play: the players' {what} spaces are {spaces[0]} and {spaces[1]}, expected equal ones: one "
+                "policy plays both sides"
+            )
+    if part.settings.n_frames > 1:
+        raise SettingError(f"n_frames: given {part.settings.n_frames}, expected 1 in self-play")
+    play = SelfPlay.of(made, settings.league, lambda path: _import(path, "anchors", []))
+    if settings.evaluate_every is not None and not play.anchors:
+        raise SettingError("evaluate_every: in self-play evaluations are games against anchors, and there are none")
+    return play
+
+
+def pace_of(parts: Sequence[Part], settings: Settings) -> Pace:
+    """The balance between acting and learning."""
+    ratio, slack = settings.updates_per_step, settings.slack
+    once = [part.name for part in parts if part.settings.once]
+    if len(once) == len(parts) and ratio is not None:
+        raise SettingError(
+            f"updates_per_step: given {ratio}, expected none: one update belongs to each batch of rows of "
+            f"{', '.join(once)}, which are read once"
+        )
+    if settings.engine == "serial":
+        return Pace(1.0 if ratio is None else ratio, 0, 0)
+    if once and ratio is None and len(once) < len(parts):
+        raise SettingError(
+            f"updates_per_step: none given, so learners would run freely, but {', '.join(once)} read every row once: a "
+            "full lane would stall the other agents; give the updates_per_step of the others"
+        )
+    if not once and ratio is None:
+        if slack is not None:
+            raise SettingError("slack: given without updates_per_step, which it is a slack around")
+        return Pace()
+    ahead = 1.0 if slack is None else slack
+    if once and math.isinf(ahead):
+        raise SettingError(
+            f"slack: given {slack}, expected a finite number: {', '.join(once)} read every row once, and a full lane "
+            "would stall the other agents"
+        )
+    if len(once) == len(parts):
+        return Pace(slack=ahead, slack_once=ahead)
+    assert ratio is not None
+    return Pace(ratio, max(32.0, ratio) if slack is None else slack, ahead if once else 1.0)
+
+
+def _made(factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except MotetError:
+        raise
+    except Exception as error:
+        raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
+
+
+def masked_agents(world: World) -> set[int]:
+    """The agents that have action masks: seen by playing until everybody had a turn, or for a while."""
+    seen: set[int] = set()
+    found: set[int] = set()
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        if len(seen) == len(world.agents) or not (group := world.group()):
+            break
+        actions = []
+        for agent in group:
+            seen.add(agent)
+            mask, space = world.mask(agent), world.action_spaces[agent]
+            if mask is not None:
+                found.add(agent)
+                actions.append(
+                    np.asarray(getattr(space, "start", 0) + rng.choice(np.flatnonzero(mask)), space.dtype)[()]
+                )
+            else:
+                actions.append(space.sample())
+        world.act(actions)
+    return found
+
+
+def _share_out(
+    parts: Sequence[Part], settings: Settings, room: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Agents to learner processes in equal numbers; within one, equal agents to one stack."""
+    wanted = settings.learner_processes or room
+    count = min(wanted, len(parts))
+    if settings.learner_processes is not None and settings.learner_processes > len(parts):
+        raise SettingError(f"learner_processes: given {wanted}, expected at most one for each of {len(parts)} agents")
+    stacks: list[tuple[int, ...]] = []
+    processes: list[tuple[int, ...]] = []
+    for agents in np.array_split(np.arange(len(parts)), count):
+        equal: dict[str, list[int]] = {}
+        for a in agents.tolist():
+            part = parts[a]
+            # Rows that are read once set the pace: in one stack the agent with the fewest would hold up the others.
+            alone = a if part.settings.once else None
+            kind = repr((alone, part.config, part.observation_space, part.action_space, part.masked))
+            equal.setdefault(kind, []).append(a)
+        processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
+        stacks.extend(tuple(group) for group in equal.values())
+    return tuple(stacks), tuple(processes)
+
+
+def local_room(settings: Settings) -> int:
+    """For how many learner processes there is room beside the actors on this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - settings.actors)
