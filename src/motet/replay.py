@@ -19,7 +19,6 @@ what a writer overtook is drawn again. Neither side holds a lock, so either may 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,126 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import LINE, Array, Segment
+from motet._memory import LINE, Segment
+from motet._rows import Field, Leaf, Nest, ReplaySpec, Row, map_nest
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
 
-Nest = Any
-"""A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
-
 _CAPACITY, _RESERVE, _HEAD, _FINALS, _RELEASED, _TAKEN = 1, 8, 9, 15, 16, 17  # where these words are in a lane
-_CONSUMED = 9  # where this one is in the state of a reader
-_RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of a row."""
-
-    shape: tuple[int, ...] = ()
-    """Its shape in one row."""
-    dtype: str = "float32"
-    """How it is stored; what is appended must have it already, so that nothing is converted in silence."""
-    next: bool = False
-    """Also gathered from the transition's end (observations always are), e.g. for the mask of the next actions."""
-    finite: bool = False
-    """Refuse NaN and infinity."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        dtype = np.dtype(self.dtype)
-        object.__setattr__(self, "dtype", dtype.name)
-        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
-            raise SettingError(f"dtype: given {self.dtype!r}, expected bool, an integer or a float of up to 64 bits")
-        if any(n < 1 for n in self.shape):
-            raise SettingError(f"shape: given {self.shape}, expected sizes from 1 on")
-
-
-@dataclass(frozen=True)
-class ReplaySpec:
-    """What a row holds and how many there are.
-
-    ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces whose elements are arrays (Box,
-    Discrete, MultiDiscrete, MultiBinary), or dicts and tuples of them.
-    """
-
-    observation: Nest
-    """What the agent sees."""
-    action: Nest
-    """What it does."""
-    capacity: int
-    """Rows in all lanes together."""
-    lanes: int | Mapping[str, int] = 1
-    """How many lanes; or for each partition, by name, how many."""
-    extra: Mapping[str, Nest] = field(default_factory=dict)
-    """Any further fields by name, e.g. a log-probability or an action mask."""
-    reward: Field = Field(finite=True)
-    """The reward; float32 or float64."""
-    once: bool = False
-    """Every row is read once and in order; a writer waits rather than overwrite what has not been released."""
-    checked: bool = False
-    """Debugging: every row carries a checksum that is verified on reading."""
-
-    def __post_init__(self) -> None:
-        plain = {
-            "observation": _fields("observation", self.observation),
-            "action": _fields("action", self.action),
-            "extra": {name: _fields(name, value) for name, value in self.extra.items()},
-            "lanes": {"": self.lanes} if isinstance(self.lanes, int) else dict(self.lanes),
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
-        for name in self.extra:
-            if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
-                raise SettingError(f"extra: given the name {name!r}, expected an identifier that is not taken")
-        for name, nest in (("action", self.action), ("reward", self.reward)):
-            if any(leaf.next for _, leaf in _flatten(nest)):
-                raise SettingError(f"{name}: given next=True, expected it only in extra (observations have one)")
-        if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
-            raise SettingError(f"reward: given {self.reward}, expected a float32 or float64 without dimensions")
-        if not self.lanes or any(n < 1 for n in self._partitions.values()):
-            raise SettingError(f"lanes: given {self.lanes}, expected 1 or more (for each partition)")
-        if self.capacity < 2 * self.n_lanes:
-            raise SettingError(f"capacity: given {self.capacity}, expected 2 or more for each of {self.n_lanes} lanes")
-
-    @property
-    def n_lanes(self) -> int:
-        """Lanes of all partitions."""
-        return sum(self._partitions.values())
-
-    @property
-    def lane_capacity(self) -> int:
-        """Rows in one lane."""
-        return -(-self.capacity // self.n_lanes)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in memory."""
-        return _Row(self).bytes
-
-    @property
-    def reader_words(self) -> int:
-        """How many words the state of a reader takes (``Reader.state_words``)."""
-        return 10 + len(self._partitions) + 2 * self.n_lanes
-
-    def cursors(self, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Of what ``Reader.save_state`` wrote: for each lane the row that is taken next."""
-        return state[-2 * self.n_lanes :].reshape(-1, 2)[:, 1]
-
-    def consumed(self, state: npt.NDArray[np.uint64]) -> int:
-        """Of what ``Reader.save_state`` wrote: transitions handed out by ``take``."""
-        return int(state[_CONSUMED])
-
-    @property
-    def _partitions(self) -> dict[str, int]:
-        assert isinstance(self.lanes, dict)
-        return self.lanes
-
-    def layout(self, prefix: str = "replay") -> dict[str, Array]:
-        """The arrays that a segment needs to hold such a replay."""
-        memory = Array((_native.lane_bytes(self.lane_capacity, _Row(self).bytes),))
-        return {f"{prefix}/lane{i}": memory for i in range(self.n_lanes)}
 
 
 class Counters(NamedTuple):
@@ -231,7 +117,7 @@ class Reader(_native.LaneReader):
     """The reading end of all lanes. Made by :meth:`Replay.reader` in the process that reads; one at a time."""
 
     _replay: Replay
-    _row: _Row
+    _row: Row
     _n_frames: int
     _prioritised: bool
     _cache: dict[tuple[int, int], Batch]
@@ -325,7 +211,7 @@ class Reader(_native.LaneReader):
         more = (batch_size, length + 1) if length else (batch_size,)
         row = self._row
 
-        def array(leaf: _Leaf, prefix: str = "") -> npt.NDArray[Any]:
+        def array(leaf: Leaf, prefix: str = "") -> npt.NDArray[Any]:
             shape = (*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape)
             array: npt.NDArray[Any] = make(prefix + leaf.name, shape, leaf.dtype)
             return array
@@ -361,7 +247,7 @@ class Reader(_native.LaneReader):
     def _mine(self, batch: Batch) -> bool:
         return 0 <= batch._target < len(self._bound) and self._bound[batch._target] is batch
 
-    def _frames(self, leaf: _Leaf) -> tuple[int, ...]:
+    def _frames(self, leaf: Leaf) -> tuple[int, ...]:
         return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
 
     def _cached(self, batch_size: int, length: int) -> Batch:
@@ -406,7 +292,7 @@ class Replay:
     ) -> None:
         self.spec, self._prefix = spec, prefix
         self._segment = segment or Segment(spec.layout(prefix), directory)
-        self._row = _Row(spec)
+        self._row = Row(spec)
         for i in range(spec.n_lanes):
             _native.lane_format(
                 self._lane(i), spec.lane_capacity, self._row.bytes, self._row.hash, spec.checked, spec.once
@@ -417,7 +303,7 @@ class Replay:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._row = _Row(self.spec)
+        self._row = Row(self.spec)
 
     def _lane(self, i: int) -> npt.NDArray[Any]:
         if not 0 <= i < self.spec.n_lanes:
@@ -607,9 +493,9 @@ class FrameStack:
     def begin(self, observation: Nest) -> Nest:
         """The first observation of an episode."""
         if self._n == 1:
-            self.stack = _map(np.array, observation)
+            self.stack = map_nest(np.array, observation)
         else:
-            self.stack = _map(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
+            self.stack = map_nest(lambda a: np.repeat(np.asarray(a)[None], self._n, axis=0), observation)
         return self.stack
 
     def push(self, observation: Nest) -> Nest:
@@ -625,85 +511,4 @@ class FrameStack:
                 stack[-1] = new
             return stack
 
-        return _map(shift, self.stack, observation)
-
-
-class _Leaf(NamedTuple):
-    root: str
-    path: tuple[Any, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int
-    next: bool
-    finite: bool
-
-    @property
-    def name(self) -> str:
-        return "/".join(str(part) for part in (self.root, *self.path))
-
-
-class _Row:
-    """How a row is laid out: the meta word, then every leaf at its own alignment, then perhaps a checksum."""
-
-    def __init__(self, spec: ReplaySpec) -> None:
-        self._nests = {"observation": spec.observation, "action": spec.action, "reward": spec.reward, **spec.extra}
-        self.roots = list(self._nests)
-        self.leaves: list[_Leaf] = []
-        offset = 8
-        for root, nest in self._nests.items():
-            for path, leaf in _flatten(nest):
-                itemsize = np.dtype(leaf.dtype).itemsize
-                offset = -(-offset // itemsize) * itemsize
-                following = leaf.next or root == "observation"
-                self.leaves.append(_Leaf(root, path, leaf.shape, leaf.dtype, offset, following, leaf.finite))
-                offset += itemsize * math.prod(leaf.shape)
-        self.bytes = -(-offset // 8) * 8 + (8 if spec.checked else 0)
-        self.reward = next(leaf for leaf in self.leaves if leaf.root == "reward")
-        digest = hashlib.blake2b(repr((self.leaves, self.bytes)).encode(), digest_size=8).digest()
-        self.hash = int.from_bytes(digest, "little")
-        self.native: list[_native.Leaf] = [
-            (
-                leaf.name, self.roots.index(leaf.root), leaf.path, dtype.kind, dtype.itemsize, leaf.shape, leaf.offset,
-                leaf.root == "observation", leaf.next, leaf.finite,
-            )
-            for leaf in self.leaves
-            for dtype in [np.dtype(leaf.dtype)]
-        ]  # fmt: skip
-
-    def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
-        """The arrays of one root, in the shape of its spec."""
-        mine = iter([a for leaf, a in zip(self.leaves, arrays, strict=True) if leaf.root == root])
-        return _map(lambda _: next(mine), self._nests[root])
-
-
-def _fields(name: str, given: Any) -> Nest:
-    """Fields from fields, Gymnasium spaces, or dicts and tuples of either."""
-    if isinstance(given, Field):
-        return given
-    inner = getattr(given, "spaces", given)
-    if isinstance(inner, Mapping) and inner:
-        return {key: _fields(f"{name}/{key}", value) for key, value in inner.items()}
-    if isinstance(inner, (tuple, list)) and inner:
-        return tuple(_fields(f"{name}/{i}", value) for i, value in enumerate(inner))
-    shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
-    if shape is None or dtype is None:
-        raise SettingError(
-            f"{name}: given {given!r}, expected a Field, a space whose elements are arrays, or a dict or tuple of them"
-        )
-    return Field(tuple(shape), np.dtype(dtype).name)
-
-
-def _flatten(nest: Nest, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Field]]:
-    if isinstance(nest, dict):
-        return [leaf for key, value in nest.items() for leaf in _flatten(value, (*path, key))]
-    if isinstance(nest, tuple):
-        return [leaf for i, value in enumerate(nest) for leaf in _flatten(value, (*path, i))]
-    return [(path, nest)]
-
-
-def _map(function: Any, nest: Nest, *others: Nest) -> Nest:
-    if isinstance(nest, dict):
-        return {key: _map(function, value, *(o[key] for o in others)) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_map(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
-    return function(nest, *others)
+        return map_nest(shift, self.stack, observation)
