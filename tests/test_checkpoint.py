@@ -17,7 +17,7 @@ def make(step=5, scale=1.0):
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {"world": "hunt"})
+    run = RunDirectory.prepare(tmp_path / "run").begin({"world": "hunt"})
     run.save(make())
     found = RunDirectory.open(tmp_path / "run").load()
     assert (found.step, found.notes) == (5, {"worlds": [(1, b"x", 2**100)]})
@@ -27,7 +27,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 
 
 def test_only_the_newest_are_kept_and_none_is_half_written(tmp_path, monkeypatch):
-    run = RunDirectory.create(tmp_path / "run", {})
+    run = RunDirectory.prepare(tmp_path / "run").begin({})
     for step in (1, 2, 3):
         run.save(make(step))
     assert run.steps() == [2, 3]
@@ -45,7 +45,7 @@ def test_only_the_newest_are_kept_and_none_is_half_written(tmp_path, monkeypatch
 
 
 def test_the_best_takes_the_place_of_the_former_best(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {})
+    run = RunDirectory.prepare(tmp_path / "run").begin({})
     run.save_best(make(1))
     run.save_best(make(2, scale=3.0))
     assert json.loads((run.path / "best" / "checkpoint.json").read_text())["step"] == 2
@@ -53,7 +53,7 @@ def test_the_best_takes_the_place_of_the_former_best(tmp_path):
 
 
 def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {})
+    run = RunDirectory.prepare(tmp_path / "run").begin({})
     assert run.best_score() == -math.inf
     run.save_best(Checkpoint(5, make(5).agents, {"score": 12.5}))
     assert RunDirectory(run.path).best_score() == 12.5
@@ -65,9 +65,9 @@ def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
 def test_bad_directories_are_named(tmp_path):
     with pytest.raises(SettingError, match=r"no config\.json"):
         RunDirectory.open(tmp_path)
-    run = RunDirectory.create(tmp_path / "run", {})
+    run = RunDirectory.prepare(tmp_path / "run").begin({})
     with pytest.raises(SettingError, match="holds a run already"):
-        RunDirectory.create(tmp_path / "run", {})
+        RunDirectory.prepare(tmp_path / "run").begin({})
     with pytest.raises(SettingError, match="no checkpoint"):
         run.load()
     run.save(make())
@@ -81,7 +81,7 @@ def test_bad_directories_are_named(tmp_path):
         RunDirectory.open(tmp_path / "run")
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be written"):
-        RunDirectory.create(tmp_path / "file" / "run", {})
+        RunDirectory.prepare(tmp_path / "file" / "run").begin({})
 
 
 plain = st.recursive(

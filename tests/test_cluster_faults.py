@@ -63,7 +63,7 @@ class Scene:
         chosen = {"steps": 1000, "actors": 2, "learner_processes": 1, "updates_per_step": 0.5, **settings}
         self.settings = Settings(**chosen, keep_replay=keep_replay)
         self.roster = make_roster(WORLD, StandIn(), self.settings)
-        self.directory = RunDirectory.create(tmp_path / "run", {})
+        self.directory = RunDirectory.prepare(tmp_path / "run").begin({})
         self.remote = Remote(
             NoRay(), self.roster, Cluster(), Limits(), self.directory, None, keep_replay, policies=False
         )

@@ -395,3 +395,31 @@ def test_what_became_of_the_rows_is_shown(tmp_path):
     assert seen["rows_used"] == result.agents["agent_0"]["counters"][1] > 1800
     train(world, StandIn(capacity=50), Settings(steps=3000, updates_per_step=0.02), watch=look)
     assert seen["rows_overwritten_unread"] > 1000
+
+
+@dataclass(frozen=True)
+class FailingLast(Ledger):
+    """Its last update raises: by then the actor is done, and the learner has been asked to end."""
+
+    fails_at: int = 3
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        made = _Writing(self, agents)
+        update = made.update
+
+        def failing(batch, steps):
+            if made.counters[0, 0] + 1 == self.fails_at:
+                raise ValueError("the last one")
+            return update(batch, steps)
+
+        made.update = failing
+        return made
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 0.5])
+def test_an_update_that_raises_when_the_acting_is_over_is_not_passed_over(tmp_path, slow_s, no_leaks):
+    made = functools.partial(Diary, str(tmp_path))
+    with pytest.raises(ChildError, match=r"learner-0 raised\n\n(?s:.*)ValueError: the last one"):
+        train(made, FailingLast(slow_s=slow_s), Settings(steps=70), run=tmp_path / "run")
+    status = RunDirectory.open(tmp_path / "run")
+    assert '"state": "failed"' in (status.path / "status.json").read_text()

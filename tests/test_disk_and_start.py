@@ -1,5 +1,6 @@
 """What a machine may refuse: room on the disk, the right to write, a process. Said in words, nothing half-written."""
 
+import contextlib
 import errno
 import functools
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from stand_in import StandIn
 
-from motet import _fork_server
+from motet import _fork_server, _runs
 from motet._process import Child
 from motet._runs import hold, is_alive, read_history
 from motet.checkpoint import Checkpoint, RunDirectory
@@ -95,7 +96,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_every_line_is_whole(engine, tmp_p
 
 
 def test_half_a_line_is_removed_before_the_next_one(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", {})
+    directory = RunDirectory.prepare(tmp_path / "run").begin({})
     directory.append_line("metrics.jsonl", {"a": 1})
     path = tmp_path / "run" / "metrics.jsonl"
     for torn in ('{"a": 2, "b', "x" * 5000):
@@ -171,6 +172,53 @@ def test_a_run_that_never_began_leaves_nothing_and_takes_nothing(tmp_path, monke
     assert everything(tmp_path) == ["mine", "mine/logs", "mine/logs/my.log"]
     monkeypatch.undo()
     assert train(HUNT, StandIn(), SERIAL, run=tmp_path / "new").state == "done"
+
+
+def test_who_comes_second_to_a_new_run_leaves_it_alone(tmp_path, monkeypatch):
+    """Both see an empty place; one holds it first. The other one's end takes nothing away."""
+    prepare = RunDirectory.prepare
+
+    with contextlib.ExitStack() as stack:
+
+        def overtaken(path):
+            mine = prepare(path)
+            first = prepare(path)
+            stack.enter_context(hold(first.path))
+            first.begin({"winner": True})
+            return mine
+
+        monkeypatch.setattr(RunDirectory, "prepare", overtaken)
+        with pytest.raises(SettingError, match="being written by another process"):
+            train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
+        assert RunDirectory.open(tmp_path / "run").config()["winner"] and is_alive(tmp_path / "run")
+        assert everything(tmp_path) == ["run", "run/.lock", "run/checkpoints", "run/config.json", "run/logs"]
+    monkeypatch.undo()
+    with pytest.raises(SettingError, match="holds a run already"):
+        train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
+
+
+def test_a_lock_that_was_removed_keeps_nobody_and_is_kept_by_nobody(tmp_path, monkeypatch):
+    lock = _runs._lock
+
+    def late(fd):  # a run that never began is taken back between the opening of its lock and the locking
+        (tmp_path / ".lock").unlink()
+        return lock(fd)
+
+    monkeypatch.setattr(_runs, "_lock", late)
+    with pytest.raises(SettingError, match="being written by another process"), hold(tmp_path):
+        pytest.fail("it holds what nobody sees")
+    monkeypatch.undo()
+    with hold(tmp_path):
+        assert is_alive(tmp_path)
+
+
+def test_what_a_death_left_half_written_is_removed_when_the_run_goes_on(tmp_path):
+    train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
+    for left in ("checkpoints/.000000000100.new.1234abcd", ".best.new.1234abcd"):
+        (tmp_path / "run" / left).mkdir()
+        (tmp_path / "run" / left / "agent_0.safetensors").write_text("half")
+    resume(tmp_path / "run", steps=20, algorithm=StandIn())
+    assert not [path for path in everything(tmp_path) if ".new." in path]
 
 
 # ---- processes that cannot be started
@@ -326,7 +374,7 @@ def test_a_first_start_that_fails_halfway_leaves_no_process(no_leaks, monkeypatc
 
 
 def test_checkpoints_of_another_kind_of_damage(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", {})
+    directory = RunDirectory.prepare(tmp_path / "run").begin({})
     (tmp_path / "run" / "best").write_text("a file where a folder should be")
     directory.save_best(Checkpoint(1, {}))
     assert (tmp_path / "run" / "best" / "checkpoint.json").exists()

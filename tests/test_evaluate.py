@@ -20,7 +20,7 @@ from motet._policies import as_given, entries
 from motet._seats import TeamPolicy, filler, joint_spaces
 from motet._statistics import score, student
 from motet._workers import Workers
-from motet.errors import ChildError, MotetError, SettingError, WaitTimeoutError, WorldError
+from motet.errors import ChildError, MotetError, SettingError, StartError, WaitTimeoutError, WorldError
 from motet.evaluate import Settings, _shared_out
 from motet.isolate import Limits, sandbox_gaps
 from motet.policy import PolicySpec, RandomPolicy
@@ -642,3 +642,10 @@ def test_the_one_who_evaluates_never_imports_a_policy():
     finally:
         script.unlink()
     assert done.stdout.startswith("False False"), done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_successor_that_cannot_be_started_is_told_and_nobody_stays(monkeypatch):
+    with pytest.raises(StartError, match="no room"), Workers(2) as workers:
+        monkeypatch.setattr("motet._workers.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
+        workers._replace(workers._workers[0])

@@ -1,5 +1,6 @@
 """The server that children are forked from: it has no name, and any temporary folder will do."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -84,6 +85,41 @@ def test_children_can_be_started_from_several_threads_when_the_server_is_gone():
         for thread in threads:
             thread.join()
     assert ends == [True] * 15
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_the_environment_is_as_it_was_also_after_several_threads(method, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    if method == "spawn":
+        monkeypatch.setattr(_fork_server, "context", lambda: multiprocessing.get_context("spawn"))
+    inside, go = [], threading.Barrier(4)
+
+    def start():
+        go.wait()
+        with _fork_server.starting():
+            inside.append(os.environ.get("OMP_NUM_THREADS"))
+            time.sleep(0.01)
+
+    for _ in range(5):
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert "OMP_NUM_THREADS" not in os.environ and os.environ["MKL_NUM_THREADS"] == "3"
+    assert method == "forkserver" or inside == ["1"] * 20  # a server was given it, a spawned child is to be
+
+
+def threads_in_child(path):
+    Path(path).write_text(os.environ["OMP_NUM_THREADS"])
+
+
+def test_children_have_one_numeric_thread(tmp_path):
+    child = Child("counter", threads_in_child, (str(tmp_path / "n"),))
+    assert child.join(60)
+    child.close()
+    assert (tmp_path / "n").read_text() == "1"
 
 
 def _kill_the_server():

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from motet import isolate
 from motet._memory import Array, Segment
 from motet._policy_process import _children, descendants
-from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
+from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolate import IsolatedPolicy, Limits
 from motet.policy import Policy, PolicySpec, RandomPolicy
 
@@ -90,8 +90,11 @@ class Meets:
 class Computes:
     """Needs some CPU time of its own, whatever the others do."""
 
-    def __init__(self, cpu_s):
+    def __init__(self, cpu_s, start_cpu_s=0.0):
         self.cpu_s = cpu_s
+        until = time.process_time() + start_cpu_s
+        while time.process_time() < until:
+            pass
 
     def reset(self, seed):
         pass
@@ -268,6 +271,34 @@ def test_a_budget_that_was_overdrawn_before_anybody_looked_counts_too():
         with pytest.raises(PolicyFailure) as failure:
             policy.answer()
         assert failure.value.cause == "cpu"
+
+
+@LINUX
+def test_what_it_takes_to_start_is_no_decisions_cpu_time():
+    spec = PolicySpec(Computes, {"cpu_s": 0.0, "start_cpu_s": 1.0})
+    with IsolatedPolicy(spec, SEEN, ACTIONS, limits=Limits(cpu_s=0.5)) as policy:
+        assert [policy.act(ZERO) for _ in range(3)] == [0] * 3
+
+
+@pytest.mark.skipif(bool(isolate.sandbox_gaps()), reason="needs a sandbox")
+def test_a_process_that_cannot_be_started_leaves_no_folder_and_can_be_replaced_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolate.tempfile, "tempdir", str(tmp_path))
+    policy = IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, ACTIONS, sandbox="strict")
+    policy.reset(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("motet._warden.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
+        for _ in range(2):
+            with pytest.raises(StartError, match="no room"):
+                policy.replace()
+        with pytest.raises(MotetError, match="there is nothing to wait for"):
+            policy.answer()
+        with pytest.raises(MotetError, match=r"its process has ended; replace\(\) starts a new one"):
+            policy.ask(ZERO)
+        assert list(tmp_path.iterdir()) == []
+    policy.replace()
+    policy.reset(1)
+    assert policy.act(ZERO) in range(3)
+    policy.close()
 
 
 def test_one_question_at_a_time():

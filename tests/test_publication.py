@@ -113,6 +113,22 @@ def test_a_wait_ends_with_a_publication_or_at_its_deadline():
     assert not subscriber.wait(0.0)
 
 
+def test_a_subscriber_that_took_what_was_not_announced_yet_does_not_go_back():
+    """It read how many there are, was put aside, and found the slot two publications further on."""
+    publication = Publication(5)
+    publisher, subscriber = publication.publisher(), publication.subscriber()
+    for number in (1, 2, 3):
+        publisher.publish(flat(number))
+    announced = publication._memory.view(np.uint64)[8:9]
+    assert announced[0] == 3
+    seen = []
+    for number in (1, 2, 3):
+        announced[0] = number
+        subscriber.refresh()
+        seen.append((subscriber.version, subscriber.weights[0]))
+    assert seen == [(3, 3.0)] * 3
+
+
 def test_two_publications_share_a_segment():
     layout = {**Publication.layout(5, HEADER, prefix="a"), **Publication.layout(9, slots=1, prefix="b")}
     segment = Segment(layout)

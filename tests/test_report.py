@@ -378,7 +378,9 @@ def test_the_example_reports(tmp_path):
 
 
 def test_the_run_directory_that_is_written_can_be_read(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", {key: CONFIG[key] for key in ("world", "agents", "settings")})
+    directory = RunDirectory.prepare(tmp_path / "run").begin(
+        {key: CONFIG[key] for key in ("world", "agents", "settings")}
+    )
     for one in course():
         directory.append_line("metrics.jsonl", one)
     assert len(read_run(directory.path).looks) == 10

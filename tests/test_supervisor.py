@@ -1,11 +1,14 @@
 """The supervisor and the children it starts, with roles that do nothing but live and die."""
 
+import functools
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from motet import _fork_server
 from motet._process import Child, Portable
 from motet.errors import ChildError, SettingError
 from motet.supervisor import Limits, Role, Supervisor
@@ -107,7 +110,92 @@ def test_stop_waits_and_names_who_had_to_be_ended(no_leaks, said):
     supervisor = Supervisor([quick, role(live, "slow")], Limits(stop_s=0.1), said.append)
     supervisor.start()
     assert quick.child.join(120)
-    assert supervisor.stop() == ["slow"]
+    assert supervisor.stop() == ["slow did not end within 0.1 s of being asked to, and was ended"]
+
+
+def wait_for(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+def fail_late(path):
+    wait_for(path)
+    raise ValueError("at the very end")
+
+
+def die_late(path):
+    wait_for(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_child_raises_while_it_is_ending_comes_home_and_all_have_ended(no_leaks, said, tmp_path):
+    kinds = {"failing": fail_late, "dying": die_late, "fine": wait_for}
+    makers = {name: functools.partial(Child, name, target, (str(tmp_path / "go"),)) for name, target in kinds.items()}
+    roles = [Role(name, lambda n, make=make: make(), time.monotonic) for name, make in makers.items()]
+    supervisor = Supervisor(roles, Limits(stop_s=60), said.append)
+    supervisor.start()
+    (tmp_path / "go").touch()
+    with pytest.raises(ChildError, match=r"failing raised\n\n(?s:.*)ValueError: at the very end"):
+        supervisor.stop()
+    assert all(one.child is None for one in roles)
+    assert supervisor.stop() == []
+
+
+def test_who_is_killed_while_it_is_ending_is_named(no_leaks, said, tmp_path):
+    make = lambda n: Child("dying", die_late, (str(tmp_path / "go"),))  # noqa: E731
+    supervisor = Supervisor([Role("dying", make, time.monotonic)], Limits(stop_s=60), said.append)
+    supervisor.start()
+    (tmp_path / "go").touch()
+    (line,) = supervisor.stop()
+    assert line.startswith("dying was killed by SIGKILL while it was ending")
+
+
+def shout():
+    raise ValueError("x" * 200_000 + " and the end")
+
+
+def test_a_traceback_of_any_length_hangs_nobody_and_its_end_comes_home():
+    child = Child("loud", shout)
+    assert child.join(120)
+    assert child.exit == 1 and child.traceback().endswith(" and the end\n")
+    child.close()
+
+
+def end_oddly():
+    os.kill(os.getpid(), signal.SIGRTMIN + 1)
+
+
+def test_a_signal_without_a_name_has_a_number():
+    child = Child("odd", end_oddly)
+    assert child.join(120)
+    assert child.describe_end() == f"odd was killed by signal {signal.SIGRTMIN + 1}"
+    child.close()
+
+
+def test_the_death_of_the_server_is_the_death_of_its_children_and_all_get_successors(said):
+    """Whom the fork server takes with it was killed, not at fault."""
+    roles = [role(live, name) for name in ("first", "second")]
+    supervisor = Supervisor(roles, Limits(), said.append)
+    supervisor.start()
+    pids = [one.child.pid for one in roles]
+    os.kill(_fork_server.number(), signal.SIGKILL)
+    watch(supervisor, lambda: all(one.child is not None and one.total_restarts for one in roles))
+    assert not {one.child.pid for one in roles} & set(pids)
+    assert sum("was killed by SIGKILL" in line for line in said) == 2
+    supervisor.kill()
+
+
+def test_a_child_whose_server_died_can_be_killed_for_certain():
+    child = Child("left", live)
+    os.kill(_fork_server.number(), signal.SIGKILL)
+    child.kill(60)
+    assert child.exit == -signal.SIGKILL
+    try:
+        state = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        state = "gone"
+    assert state in ("Z", "X", "gone")
+    child.close()
 
 
 def test_lambdas_travel(no_leaks, tmp_path):

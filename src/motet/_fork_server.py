@@ -22,7 +22,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["context", "host_children", "is_up", "let_go", "starting"]
+__all__ = ["context", "host_children", "is_up", "let_go", "number", "starting"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -51,30 +51,30 @@ def is_up() -> bool:
     return getattr(_server, "_forkserver_pid", None) is not None
 
 
+def number() -> int | None:
+    """The process number of the server that runs now, if one does."""
+    return _server._forkserver_pid if is_up() and _runs() else None
+
+
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
     """Start children in here: from a server that runs by then, with one numeric thread each, and no Ctrl-C.
 
-    The libraries read the numbers of threads when the server first loads them. Ctrl-C would end a server that is
-    loading, with its traceback. It is held back here, by a mask that the server inherits, and comes when the child is
-    there; what it means is decided then.
+    Ctrl-C would end a server that is loading, with its traceback. It is held back here, by a mask that the server
+    inherits, and comes when the child is there; what it means is decided then.
     """
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         resource_tracker.ensure_running()  # it would take the mask away when it is started
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
         if isinstance(context(), ForkServerContext):
             _have_one()
-        yield
+            yield
+        else:
+            with _lock, _one_thread():
+                yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         if masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -117,12 +117,33 @@ def let_go() -> None:
 
 def _have_one() -> None:
     with _lock:
-        pid = _server._forkserver_pid
-        if pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return  # it runs
-        with _nameless() as folder, _temporary(folder):
+        if _server._forkserver_pid is not None and _runs():
+            return
+        with _nameless() as folder, _temporary(folder), _one_thread():
             _server.ensure_running()
             _server._forkserver_address = _hold(_server._forkserver_address)
+
+
+def _runs() -> bool:
+    try:
+        return os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:  # another thread has just buried it
+        return False
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """What is executed meanwhile has one numeric thread: libraries read how many when they are loaded."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
+import select
 import signal
 import sys
 import threading
@@ -27,9 +28,10 @@ import cloudpickle
 from motet import _fork_server
 from motet.errors import MotetError, StartError, WaitTimeoutError
 
-__all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread"]
+__all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread", "signal_name"]
 
 _MAX_TRACEBACK = 64 * 1024
+_UNKNOWN = 255  # what multiprocessing says of a child whose server died
 
 
 class Portable:
@@ -74,6 +76,12 @@ class Child:
             raise StartError(f"{name} could not be started: {why}") from error
         finally:
             away.close()
+        self._server = _fork_server.number()
+        self._lost: bool | None = None  # whether its server died
+        self._pidfd: int | None = None  # means this child, also when its number is somebody else's
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(ProcessLookupError):  # it was quick
+                self._pidfd = os.pidfd_open(self.pid)
 
     @property
     def pid(self) -> int:
@@ -90,7 +98,12 @@ class Child:
     def exit(self) -> int | None:
         """None while it lives; then its exit code, negative for a signal."""
         code: int | None = self._process.exitcode
-        return code
+        if code == _UNKNOWN and self._server is not None and self._lost is None:
+            deadline = time.monotonic() + 1.0  # a server that dies is silent a moment before it is dead
+            while (alive := _fork_server.number() == self._server) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            self._lost = not alive
+        return -signal.SIGKILL if self._lost else code  # killed with its server, which alone could have told its code
 
     def join(self, timeout_s: float) -> bool:
         """Wait for its end; True if it has ended."""
@@ -99,11 +112,15 @@ class Child:
 
     def kill(self, timeout_s: float = 5.0) -> None:
         """End it now, and see that it is dead: whoever takes its place may start after this returns."""
-        if self.exit is None:
-            # A stopped process dies of SIGKILL too.
-            with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # a stopped process dies of SIGKILL too
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif self.exit is None:
                 os.kill(self.pid, signal.SIGKILL)
-        if not self.join(timeout_s):
+        gone = self.join(timeout_s)
+        if gone and self._pidfd is not None:  # what the server said may be that it is gone itself
+            gone = bool(select.select([self._pidfd], [], [], timeout_s)[0])
+        if not gone:
             raise WaitTimeoutError(f"{self.name} (pid {self.pid}) did not die within {timeout_s} s of SIGKILL")
 
     def traceback(self) -> str:
@@ -123,13 +140,28 @@ class Child:
         if code is None:
             return f"{self.name} is running"
         if code < 0:
-            return f"{self.name} was killed by {signal.Signals(-code).name}"
+            return f"{self.name} was killed by {signal_name(-code)}"
         return f"{self.name} {'raised' if self.traceback() else f'ended with exit code {code}'}"
 
     def close(self) -> None:
         """Give back what the parent holds for it. It must have ended."""
         self._process.close()
         self._home.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def signal_name(number: int) -> str:
+    """Of a signal, for people.
+
+    >>> signal_name(9), signal_name(35)
+    ('SIGKILL', 'signal 35')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"signal {number}"
 
 
 def check_main_guard() -> None:
@@ -195,8 +227,18 @@ def _enter(
         sys.stderr.flush()
         # A parent that is gone has no use for the text.
         with contextlib.suppress(OSError):
-            home.send_bytes(text.encode()[-_MAX_TRACEBACK:])
+            home.send_bytes(text.encode()[-_room(home) :])
         raise SystemExit(1) from None
+
+
+def _room(home: multiprocessing.connection.Connection) -> int:
+    """How much can be sent home though nobody reads it before this process has ended."""
+    try:
+        import fcntl
+
+        return min(_MAX_TRACEBACK, fcntl.fcntl(home.fileno(), fcntl.F_GETPIPE_SZ) // 2)
+    except (ImportError, AttributeError):  # other systems do not say; they have more than this
+        return 4096
 
 
 def _die_with_parent() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -32,12 +33,13 @@ __all__ = [
 @contextlib.contextmanager
 def hold(run: Path) -> Iterator[None]:
     """Be the one process that writes to a run."""
+    lock = run / ".lock"
     try:
-        opened = (run / ".lock").open("w")
+        opened = lock.open("w")
     except OSError as error:
         raise SettingError(f"run: {str(run)!r} cannot be written: {error.strerror or error}") from error
     with opened as file:
-        if not _lock(file.fileno()):
+        if not _lock(file.fileno()) or not _is_at(file.fileno(), lock):
             raise SettingError(f"run: {str(run)!r} is being written by another process; see motet status {run}")
         yield
 
@@ -61,6 +63,14 @@ def _lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether the file is still there: a lock that went with a run which never began keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def new_directory(world: str, algorithm: str, parent: Path = Path("runs")) -> Path:

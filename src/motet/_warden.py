@@ -17,7 +17,7 @@ from motet import _policy_process, _sandbox
 from motet._fork_server import context
 from motet._memory import Segment, format_bytes
 from motet._policy_process import Birth
-from motet._process import Child
+from motet._process import Child, signal_name
 from motet.errors import WaitTimeoutError
 
 __all__ = ["Warden"]
@@ -118,4 +118,4 @@ class Warden:
 
 
 def _ending(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

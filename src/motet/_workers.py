@@ -12,6 +12,7 @@ calls ``evaluate``.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import multiprocessing.connection
 import os
@@ -142,11 +143,11 @@ class Workers:
 
     def close(self) -> None:
         """End all of them, and whatever they started, now."""
-        for worker in self._workers:
-            worker.child.kill()
-            worker.child.close()
-            worker.pipe.close()
-        self._workers.clear()
+        with contextlib.ExitStack() as each:  # the last is done first, and a failure keeps no other from its end
+            for worker in self._workers:
+                for step in (worker.pipe.close, worker.child.close, worker.child.kill):
+                    each.callback(step)
+            self._workers.clear()
 
     def play(
         self,
@@ -199,10 +200,11 @@ class Workers:
 
     def _replace(self, worker: _Worker) -> None:
         """Put a fresh process in a worker's place."""
-        worker.child.kill()
-        worker.child.close()
-        worker.pipe.close()
+        child, pipe = worker.child, worker.pipe
+        child.kill()
         worker.child, worker.pipe = self._start(worker.number)
+        child.close()
+        pipe.close()
         worker.tasks, worker.ready, worker.busy, worker.late, worker.heard = [], 1, False, False, time.monotonic()
 
     def _hand_out(self, used: Sequence[_Worker], tasks: Sequence[Task], end: int, judge: Judge) -> None:

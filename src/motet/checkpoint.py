@@ -31,6 +31,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from motet._files import replace_folder
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
 
@@ -71,23 +72,38 @@ class RunDirectory:
         self._made: list[Path] = []
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any]) -> RunDirectory:
-        """Begin a new run; what is there already is never written over."""
+    def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """A place for a new run, where none is yet."""
         run = cls(path)
-        if (run.path / "config.json").exists():
-            raise SettingError(
-                f"run: {str(run.path)!r} holds a run already; give another name, or go on with it: "
-                f"motet resume {run.path}"
-            )
+        run._check_free()
         try:
-            for folder in (run.path, run.logs, run.checkpoints):
-                if not folder.exists():
-                    folder.mkdir(parents=True, exist_ok=True)
-                    run._made.append(folder)
-            _write_json(run.path / "config.json", {"format": FORMAT, "motet": __version__, **config})
+            if not run.path.exists():
+                run.path.mkdir(parents=True, exist_ok=True)
+                run._made.append(run.path)
         except OSError as error:
             raise SettingError(f"run: {str(run.path)!r} cannot be written: {error.strerror or error}") from error
         return run
+
+    def begin(self, config: Mapping[str, Any]) -> RunDirectory:
+        """Begin a new run; what is there already is never written over. Only who holds the directory may call it."""
+        self._check_free()
+        try:
+            for folder in (self.logs, self.checkpoints):
+                if not folder.exists():
+                    folder.mkdir()
+                    self._made.append(folder)
+            _write_json(self.path / "config.json", {"format": FORMAT, "motet": __version__, **config})
+        except OSError as error:
+            self.take_back()
+            raise SettingError(f"run: {str(self.path)!r} cannot be written: {error.strerror or error}") from error
+        return self
+
+    def _check_free(self) -> None:
+        if (self.path / "config.json").exists():
+            raise SettingError(
+                f"run: {str(self.path)!r} holds a run already; give another name, or go on with it: "
+                f"motet resume {self.path}"
+            )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
@@ -103,7 +119,7 @@ class RunDirectory:
         return run
 
     def take_back(self) -> None:
-        """Remove what :meth:`create` made, for a run that never began. Whatever else is there stays."""
+        """Remove what was made for a run that never began; whatever else is there stays. Only for who holds it."""
         for name in ("config.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         if self.logs in self._made:
@@ -160,6 +176,12 @@ class RunDirectory:
             raise StorageError(f"the run {str(self.path)!r} could not be written: {error}; {last}") from error
 
     # ---- checkpoints
+
+    def sweep(self) -> None:
+        """Remove what a death left behind half written. Only who holds the directory may call it."""
+        for folder in (self.path, self.checkpoints, self.path / "league"):
+            for left in folder.glob(".*.new.*"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, oldest first."""
@@ -230,7 +252,7 @@ class RunDirectory:
 def _place(checkpoint: Checkpoint, target: Path) -> Path:
     from safetensors.numpy import save_file
 
-    beside, old = (target.with_name(f".{target.name}.{word}.{uuid.uuid4().hex[:8]}") for word in ("new", "old"))
+    beside = target.with_name(f".{target.name}.new.{uuid.uuid4().hex[:8]}")
     beside.mkdir(parents=True)
     try:
         for name, arrays in checkpoint.agents.items():
@@ -242,12 +264,9 @@ def _place(checkpoint: Checkpoint, target: Path) -> Path:
         notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
         (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
         _sync(beside)
-        if target.exists():
-            target.rename(old)
-        beside.rename(target)
+        replace_folder(beside, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
     return target
 
 

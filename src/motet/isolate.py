@@ -23,6 +23,7 @@ without end cannot make it late. (Linux tells how long that was.) No wait is lon
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pickle
@@ -183,7 +184,8 @@ class IsolatedPolicy:
             self._put_mask(mask)
             kind += _mailbox.MASK
         if self._limits.cpu_s is not None and self._warden is not None:
-            self._cpu_before_s = self._warden.cpu_s()
+            # What it takes to start is not a decision's; how much that is shows when it has started.
+            self._cpu_before_s = self._warden.cpu_s() if self._started else math.inf
         self._send(kind, self._limits.decision_s)
 
     def answer(self) -> Any:
@@ -262,6 +264,8 @@ class IsolatedPolicy:
             self._check_state(state, "start")
             self._started = True
             self._begin_waiting()  # for what was asked meanwhile
+            if self._limits.cpu_s is not None and self._warden is not None:
+                self._cpu_before_s = self._warden.cpu_s()
         elif number != self._number:
             self._stray()
         elif state == _mailbox.MORE and len(self._rest):
@@ -357,14 +361,19 @@ class IsolatedPolicy:
         self._box = Mailbox(Segment(self._layout, sealed=True), fresh=True)
         self._box.bind(*self._spaces)
         self._seen, self._number, self._kind, self._strays = 0, _policy_process.START, 0, 0
-        self._open, self._started, self._limit_s = True, False, self._limits.start_s
+        self._started, self._limit_s = False, self._limits.start_s
         self._begin_waiting()
-        cell = None
-        if self._sandbox != "no":
-            folder = tempfile.mkdtemp(prefix="motet-policy-")
-            cell = _sandbox.Cell(_sandbox.reach(*self._own), folder, self._sandbox == "strict")
-        birth = Birth(*self._parts, self._limits.memory_bytes, self._limits.open_files, cell, _GUARDED)
-        self._warden = Warden(self._name, self._box.segment, birth)
+        with contextlib.ExitStack() as on_failure:
+            cell = None
+            if self._sandbox != "no":
+                within = _sandbox.reach(*self._own)
+                folder = tempfile.mkdtemp(prefix="motet-policy-")
+                on_failure.callback(_sandbox.remove, folder)
+                cell = _sandbox.Cell(within, folder, self._sandbox == "strict")
+            birth = Birth(*self._parts, self._limits.memory_bytes, self._limits.open_files, cell, _GUARDED)
+            self._warden = Warden(self._name, self._box.segment, birth)
+            on_failure.pop_all()
+        self._open = True
 
 
 def _checked_sandbox(sandbox: str) -> str:

@@ -137,16 +137,27 @@ class Supervisor:
         return all(role.done for role in self.roles if (role.name in names if names else role.essential))
 
     def stop(self) -> list[str]:
-        """Wait for every process to end by itself, then end the rest. Returns who had to be ended."""
+        """Wait for every process to end by itself, then end the rest. Returns what did not go as it should, in lines.
+
+        Raises:
+            ChildError: a child raised meanwhile. All have ended, all the same.
+        """
         deadline = time.monotonic() + self._limits.stop_s
-        late = []
+        odd, raised = [], []
         for role in self.roles:
-            if role.child is None:
+            child = role.child
+            if child is None:
                 continue
-            if not role.child.join(max(0.0, deadline - time.monotonic())):
-                late.append(role.name)
+            if not child.join(max(0.0, deadline - time.monotonic())):
+                odd.append(f"{role.name} did not end within {self._limits.stop_s:g} s of being asked to, and was ended")
+            elif error := _raised(child):
+                raised.append(str(error))
+            elif child.exit != 0:
+                odd.append(f"{child.describe_end()} while it was ending: what it did since its last version is lost")
             self._retire(role)
-        return late
+        if raised:
+            raise ChildError("\n\n".join(raised))
+        return odd
 
     def kill(self) -> None:
         """End every process now."""
@@ -190,15 +201,14 @@ class Supervisor:
     def _bury(self, role: Role) -> None:
         child = role.child
         assert child is not None
-        end, text = child.describe_end(), child.traceback()
         if child.exit == 0:
             role.done = True
             self._retire(role)
-            return
-        if text or (child.exit or 0) > 0:
+        elif error := _raised(child):
             self._retire(role)
-            raise ChildError(f"{end}\n\n{text}" if text else f"{end}; see its log")
-        self._restart(role, end)
+            raise error
+        else:
+            self._restart(role, child.describe_end())
 
     def _restart(self, role: Role, why: str) -> None:
         self._retire(role)
@@ -214,3 +224,11 @@ class Supervisor:
         role.total_restarts += 1
         role.due = now + pause
         self._say(f"{why}; its successor starts in {pause:g} s")
+
+
+def _raised(child: Process) -> ChildError | None:
+    """What ended a child that was not killed, if anything did."""
+    end, text = child.describe_end(), child.traceback()
+    if text:
+        return ChildError(f"{end}\n\n{text}")
+    return ChildError(f"{end}; see its log") if (child.exit or 0) > 0 else None

@@ -169,7 +169,7 @@ def _begin(
     roster = make_roster(factory, algorithm, settings, room)
     if run is None:
         return _play(roster, settings, None, go_on, watch, say, lambda fell_back: None)
-    directory = RunDirectory.create(run, run_config(factory, roster, settings))
+    directory = RunDirectory.prepare(run)
     has_begun = False
 
     def begun(fell_back: str) -> None:
@@ -178,12 +178,13 @@ def _begin(
         if fell_back:
             directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
 
-    try:
-        with hold(directory.path):
+    with hold(directory.path):
+        directory.begin(run_config(factory, roster, settings))
+        try:
             return _play(roster, settings, directory, go_on, watch, say, begun)
-    finally:
-        if not has_begun:
-            directory.take_back()
+        finally:
+            if not has_begun:
+                directory.take_back()
 
 
 def resume(
@@ -211,6 +212,7 @@ def resume(
     """
     directory = RunDirectory.open(run)
     with hold(directory.path):
+        directory.sweep()
         config, checkpoint = directory.config(), directory.load()
         settings: Settings = rebuild(config["settings"], trust=trust)
         settings = settings if steps is None else replace(settings, steps=checkpoint.step + steps)
@@ -406,12 +408,16 @@ def _supervise(
                 book.tick()
             _say_interrupted(interrupted, directory, say)
             handles.board.stop[0] = 1
-            for late in supervisor.stop():
-                say(f"{late} did not end within {limits.stop_s:g} s of being asked to, and was ended")
+            for line in supervisor.stop():
+                say(line)
             return book.close("stopped" if book.unfinished() else "done", roles, interrupted.is_set())
         except ChildError as error:
             handles.board.stop[0] = 1
-            supervisor.stop()
+            try:
+                for line in supervisor.stop():
+                    say(line)
+            except ChildError as more:
+                say(str(more))
             book.close("failed", roles)
             where = f"; the run's last state is in {directory.path}" if directory else ""
             raise ChildError(f"{error}{where}") from error

@@ -138,6 +138,9 @@ PyObject* reader_refresh(PyObject* o, PyObject*) {
                  ull(publication), ull(label), ull(r.version));
   if (got != Slots::Read::kNew) Py_RETURN_FALSE;
   r.have = publication;
+  // A reader that was put aside may have taken, out of the slot of an older publication, one that was not announced yet;
+  // what is announced first after that is older than what it holds.
+  if (label < r.version) Py_RETURN_FALSE;
   r.version = label;
   r.current = 1 - r.current;
   Py_RETURN_TRUE;

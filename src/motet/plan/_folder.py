@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from motet._files import replace_folder
 from motet.errors import CorruptionError, SettingError
 
 __all__ = ["read_folder", "write_folder"]
@@ -33,17 +34,7 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
         (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted(arrays)}, indent=1))
         for file in fresh.iterdir():
             _flush(file)
-        if target.exists():
-            old = fresh.with_name(f"{fresh.name}.old")
-            os.replace(target, old)
-            try:
-                os.replace(fresh, target)
-            except BaseException:
-                os.replace(old, target)
-                raise
-            shutil.rmtree(old)
-        else:
-            os.replace(fresh, target)
+        replace_folder(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise

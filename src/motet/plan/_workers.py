@@ -325,10 +325,11 @@ class _Crew:
             raise _lost(worker) from error
         if at is not None:
             self.again.append(at)
-        worker.child.close()
-        worker.line.close()
-        worker.child, worker.line = self.team.start(worker.child.name, _serve, (self._function,))
+        child, line = worker.child, worker.line
+        worker.child, worker.line = self.team.start(child.name, _serve, (self._function,))
         worker.busy_with, worker.up = None, False
+        child.close()
+        line.close()
 
     def send(self, first: int, part: list[Any]) -> None:
         """Give a part to an idle worker. It is reading, so this does not wait."""

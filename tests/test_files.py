@@ -1,0 +1,71 @@
+"""What takes the place of something else: one of the two is there, whatever happens."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from motet import _files
+from motet._files import replace_folder
+from motet._process import Child
+
+
+def folder(path, text):
+    path.mkdir()
+    (path / "content").write_text(text)
+    return path
+
+
+@pytest.fixture(params=[True, False], ids=["exchanged", "renamed"])
+def way(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(_files, "_exchange", lambda one, other: False)
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path, way):
+    for text in ("first", "second"):
+        replace_folder(folder(tmp_path / "fresh", text), tmp_path / "target")
+        assert (tmp_path / "target" / "content").read_text() == text
+        assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt()], ids=["disk", "interrupt"])
+def test_what_was_there_stays_if_the_next_cannot_come(tmp_path, monkeypatch, failing, error):
+    monkeypatch.setattr(_files, "_exchange", lambda one, other: False)
+    folder(tmp_path / "target", "first")
+    fresh, rename, calls = folder(tmp_path / "fresh", "second"), Path.rename, []
+
+    def fails(path, new):
+        calls.append(path)
+        if len(calls) == failing:
+            raise error
+        return rename(path, new)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(type(error)):
+        replace_folder(fresh, tmp_path / "target")
+    assert (tmp_path / "target" / "content").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "target"]
+
+
+def _replace_for_ever(path, number):
+    path = Path(path)
+    while True:
+        number += 1
+        replace_folder(folder(path / f"fresh{number}", str(number)), path / "target")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a kill may come between two renames")
+def test_a_killed_process_leaves_one_of_them_whole(tmp_path):
+    folder(tmp_path / "target", "0")
+    last = 0
+    for k in range(40):
+        child = Child("replacer", _replace_for_ever, (str(tmp_path), 10**6 * (k + 1)))
+        while int((tmp_path / "target" / "content").read_text() or 0) < 10**6 * (k + 1) + 3 + k:
+            pass
+        child.kill()
+        child.close()
+        now = int((tmp_path / "target" / "content").read_text())
+        assert now > last
+        last = now
