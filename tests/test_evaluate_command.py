@@ -162,6 +162,37 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     assert "Interrupted after" in Path("page.html").read_text()
 
 
+def test_a_sigterm_for_all_its_processes_ends_an_evaluation_in_order(tmp_path):
+    (tmp_path / "slow_world.py").write_text(
+        "from pathlib import Path\n"
+        "import playing_policies\n"
+        "class Duet(playing_policies.Duet):\n"
+        "    count = 0\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        Duet.count += 1\n"
+        "        if self.count == 20: Path('begun').touch()\n"
+        "        return super().reset(seed)\n"
+    )
+    policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--jobs", "2", "--out", "result.json"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "motet.cli", "eval", "slow_world:Duet", *policy],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(tmp_path)])},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not Path("begun").exists():
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGTERM)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 130 and "partial: " in out and "Traceback" not in err, out + err
+    assert json.loads(Path("result.json").read_text())["result"]["partial"] is True
+
+
 def hosts(path):
     host_children()
     children = [Child(f"grandchild-{i}", time.sleep, (100,)) for i in range(3)]

@@ -234,6 +234,16 @@ def test_one_interrupt_ends_in_order_with_a_checkpoint(started, number):
     assert_gone(pids)
 
 
+def test_a_sigterm_for_all_processes_of_the_run_ends_it_in_order(started):
+    """As timeout, a batch system or a container's end sends it: to the whole group, fork server included."""
+    process, pids, run = started
+    os.killpg(process.pid, signal.SIGTERM)
+    rest = process.stdout.read()
+    assert process.wait() == 0 and "state stopped" in rest, rest
+    assert RunDirectory.open(run).load().step > 0
+    assert_gone(pids)
+
+
 def test_two_interrupts_end_at_once(started):
     process, pids, _ = started
     os.kill(pids[1], signal.SIGSTOP)  # a learner that cannot end in order
@@ -251,7 +261,7 @@ def test_a_missing_main_guard_is_explained(tmp_path):
     script.write_text(text.replace('if __name__ == "__main__":', "if True:"))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
-    assert "if __name__ == '__main__':" in done.stderr
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
 def test_errors_of_children_are_motets_own():

@@ -22,10 +22,13 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["context", "host_children", "is_up", "let_go", "number", "starting"]
+__all__ = ["DEAF_TO", "context", "host_children", "is_up", "let_go", "number", "starting"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _DESCRIPTORS = Path("/proc/self/fd")
+
+DEAF_TO = (signal.SIGINT, signal.SIGTERM)
+"""What children leave to their parent to decide about."""
 
 _lock = threading.Lock()  # of this process alone
 _server: Any = forkserver._forkserver
@@ -58,15 +61,15 @@ def number() -> int | None:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Start children in here: from a server that runs by then, with one numeric thread each, and no Ctrl-C.
+    """Start children in here: from a server that runs by then, one numeric thread each, deaf to Ctrl-C and SIGTERM.
 
-    Ctrl-C would end a server that is loading, with its traceback. It is held back here, by a mask that the server
-    inherits, and comes when the child is there; what it means is decided then.
+    Sent to a whole group of processes they would end the server, and with it all children. They are held back here, by
+    a mask that the server inherits and keeps, and come when the child is there; what they mean is decided then.
     """
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         resource_tracker.ensure_running()  # it would take the mask away when it is started
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
         if isinstance(context(), ForkServerContext):
             _have_one()

@@ -1,4 +1,4 @@
-"""Child processes: quick to start, named, deaf to Ctrl-C, dead when their parent is, and their tracebacks come home.
+"""Child processes: quick to start, named, deaf to Ctrl-C, dead when their parent is; their tracebacks come home.
 
 Children are forked from a server that has torch loaded already (15 ms instead of 1.5 s); where there is none they are
 spawned. What a child needs travels as its arguments: shared segments with their descriptors, users' factories wrapped
@@ -31,6 +31,7 @@ from motet.errors import MotetError, StartError, WaitTimeoutError
 __all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread", "signal_name"]
 
 _MAX_TRACEBACK = 64 * 1024
+GUARD = "the script calls motet without a guard: put the call behind `if __name__ == '__main__':`"
 _UNKNOWN = 255  # what multiprocessing says of a child whose server died
 
 
@@ -141,7 +142,11 @@ class Child:
             return f"{self.name} is running"
         if code < 0:
             return f"{self.name} was killed by {signal_name(-code)}"
-        return f"{self.name} {'raised' if self.traceback() else f'ended with exit code {code}'}"
+        if self.traceback():
+            return f"{self.name} raised"
+        if code == 1:  # whatever it raises later comes home
+            return f"{self.name} could not begin: it failed to import your script, or {GUARD}"
+        return f"{self.name} ended with exit code {code}"
 
     def close(self) -> None:
         """Give back what the parent holds for it. It must have ended."""
@@ -167,11 +172,7 @@ def signal_name(number: int) -> str:
 def check_main_guard() -> None:
     """Raise if this is a child that is importing the user's script, which calls motet without a guard."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise MotetError(
-            "motet was called while a child process was importing your script. Put the call behind\n"
-            "    if __name__ == '__main__':\n"
-            "so that importing the script does not start it again"
-        )
+        raise MotetError(f"motet was called while a child process was importing your script: {GUARD}")
 
 
 def one_thread() -> None:
@@ -210,9 +211,9 @@ def _enter(
 ) -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # and this; programs that a world starts do not ignore it
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # held back while it was started
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _fork_server.DEAF_TO)  # held back while it was started
     if log is not None:
         _redirect(log)
     faulthandler.enable()

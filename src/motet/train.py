@@ -420,7 +420,8 @@ def _supervise(
                 say(str(more))
             book.close("failed", roles)
             where = f"; the run's last state is in {directory.path}" if directory else ""
-            raise ChildError(f"{error}{where}") from error
+            first, gap, text = str(error).partition("\n\n")
+            raise ChildError(f"{first}{where}{gap}{text.rstrip()}") from error
         finally:
             supervisor.kill()
 

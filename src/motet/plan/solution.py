@@ -227,7 +227,8 @@ class PlannedPolicy:
             world: the world it acts in, or what makes one: it says what state an observation shows (``state_of``).
             goal: for a human, the name of what it wants; None: its prior.
         """
-        made = world() if callable(world) and not hasattr(world, "transition_probabilities") else world
+        is_made = hasattr(world, "transition_probabilities") and not isinstance(world, type)
+        made = world() if callable(world) and not is_made else world
         solution = Solution.load(path, made)
         name = solution.graph.agents[solution._agent(agent)]
         return solution.acting(name, goal, lambda observation: made.state_of(observation, name))
