@@ -2,9 +2,11 @@
 
 import functools
 import json
+import re
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from motet._config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
@@ -12,7 +14,7 @@ from motet.algorithm import Exponential, Linear
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError
 from motet.supervisor import Limits
-from motet.train import Settings
+from motet.train import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt
 
 
@@ -105,3 +107,28 @@ def test_a_users_own_config_needs_trust():
 
 def test_fields_that_an_older_run_lacks_take_their_defaults():
     assert rebuild({"class": "motet.supervisor:Limits", "hang_s": 3.0}) == Limits(hang_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Settings(steps="many"), "steps: given 'many', expected a whole number"),
+        (lambda: Settings(steps=150.5), "steps: given 150.5, expected a whole number"),
+        (lambda: Settings(engine="thread"), "engine: given 'thread', expected 'processes' or 'serial' or 'ray'"),
+        (lambda: Settings(limits=5), "limits: given 5, expected a Limits"),
+        (lambda: Settings(seed=-1), "seed: given -1, expected 0 or more"),
+        (lambda: DQNConfig(hidden="64"), "hidden: given '64', expected tuple"),
+        (lambda: DQNConfig(gamma=None), "gamma: given None, expected a number"),
+        (lambda: DQNConfig(learning_rate="fast"), "learning_rate: given 'fast', expected a number or a Linear"),
+        (lambda: train("matrix", "dqn", {"steps": 5}), "settings: given {'steps': 5}, expected motet.train.Settings"),
+        (lambda: train("matrix", "dqn", Settings(engine="serial"), run=""), "run: given an empty path"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_by_its_name(make, words):
+    with pytest.raises(SettingError, match=re.escape(words)):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers_and_a_class_is_its_defaults():
+    assert Settings(steps=np.int64(20), seconds=np.float32(2), engine="serial").steps == 20
+    assert train("matrix", DQNConfig, Settings(steps=20, engine="serial")).state == "done"

@@ -85,8 +85,8 @@ def test_without_anchors_or_snapshots_the_others_take_their_part():
         ({"block": 0}, "block: given 0"),
         ({"anchor_share": 1.5}, "anchor_share: given 1.5, expected 0 to 1"),
         ({"margin": -1.0}, "margin: given -1.0"),
-        ({"choice": "luck"}, "choice: given 'luck', expected one of variance, hard, even"),
-        ({"out": "best"}, "out: given 'best', expected one of oldest, weakest"),
+        ({"choice": "luck"}, "choice: given 'luck', expected 'variance' or 'hard' or 'even'"),
+        ({"out": "best"}, "out: given 'best', expected 'oldest' or 'weakest'"),
     ],
 )
 def test_bad_settings_say_what_was_given_and_expected(bad, says):

@@ -83,9 +83,11 @@ def _import(path: str, what: str, known: Sequence[str]) -> Any:
 
 
 def algorithm_config(given: Any) -> AlgorithmConfig:
-    """A config from its name, or as it is."""
+    """A config from its name or its class, or as it is."""
     if isinstance(given, str):
-        given = _import(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))()
+        given = _import(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))
+    if isinstance(given, type):
+        given = given()
     missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
     if missing:
         raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")

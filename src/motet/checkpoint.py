@@ -74,6 +74,8 @@ class RunDirectory:
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
         """A place for a new run, where none is yet."""
+        if not os.fspath(path):
+            raise SettingError("run: given an empty path, expected where to write the run")
         run = cls(path)
         run._check_free()
         try:

@@ -20,6 +20,7 @@ from typing import Any
 
 import cloudpickle
 
+from motet._checks import check_types
 from motet.errors import SettingError
 
 __all__ = ["Cluster", "Luggage", "connected"]
@@ -47,6 +48,7 @@ class Cluster:
     """How often the state of each learner comes home: a learner whose node dies goes on from there."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("actor_cpus", "learner_cpus", "learner_gpus", "block_age_s", "keep_every_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):

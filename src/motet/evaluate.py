@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from motet._checks import check_types
 from motet._config import describe_world, versions
 from motet._episodes import Failure, Plan, Played, StandIn, Task, Tempo, benches
 from motet._policies import Entry, entries
@@ -84,6 +85,7 @@ class Settings:
     """A job without a turn for so long ends the evaluation; longer where the limits of isolated policies are."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("episodes", "jobs", "max_failures", "max_processes"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")

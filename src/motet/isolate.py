@@ -41,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _mailbox, _policy_process, _sandbox
+from motet._checks import check_types
 from motet._mailbox import Mailbox
 from motet._memory import Segment
 from motet._policy_process import Birth
@@ -86,6 +87,7 @@ class Limits:
     """How much of what it prints is kept: the last of it."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("start_s", "reset_s", "decision_s", "cpu_s"):
             value = getattr(self, name)
             if not (name == "cpu_s" and value is None) and not (0 < value < math.inf):

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from motet._checks import check_types
 from motet._memory import Array, Segment
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import HeaderField, Publication
@@ -68,6 +69,7 @@ class League:
     """How much more; by default the world's ``winning_margin``, or 0. Otherwise it is a draw."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("snapshot_every", "pool", "block", "review_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
@@ -76,16 +78,6 @@ class League:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 0 to 1")
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0):
             raise SettingError(f"margin: given {self.margin}, expected a finite number from 0 on")
-        choices: dict[str, tuple[str | None, ...]] = {
-            "out": ("oldest", "weakest"),
-            "choice": ("variance", "hard", "even"),
-            "won_by": ("end", "total", None),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise SettingError(
-                    f"{name}: given {getattr(self, name)!r}, expected one of {', '.join(map(str, known))}"
-                )
 
     def chances(
         self, anchors: npt.NDArray[np.float64], snapshots: npt.NDArray[np.float64]

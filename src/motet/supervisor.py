@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from motet._checks import check_types
 from motet.errors import ChildError, SettingError, StartError
 
 __all__ = ["Limits", "Role", "Supervisor"]
@@ -38,6 +39,7 @@ class Limits:
     """How long processes have to end when they are asked to."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, value in vars(self).items():
             if not value >= 0:
                 raise SettingError(f"{name}: given {value}, expected 0 or more")

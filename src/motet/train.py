@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from motet._book import Book, Result, fill, unused
+from motet._checks import check_types
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import play_actor, play_learner
 from motet._evaluator import play_evaluator
@@ -101,9 +102,12 @@ class Settings:
     """What a run takes of a Ray cluster."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("steps", "actors", "worlds_per_actor", "publish_every", "sync_interval"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        if self.seed < 0:
+            raise SettingError(f"seed: given {self.seed}, expected 0 or more")
         if self.learner_processes is not None and self.learner_processes < 1:
             raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
         if self.until_return is not None and self.evaluate_every is None:
@@ -151,6 +155,8 @@ def train(
         say: called with one line when something happens that the user should know.
     """
     check_main_guard()
+    if not isinstance(settings, Settings | None):
+        raise SettingError(f"settings: given {settings!r}, expected motet.train.Settings")
     settings, factory = settings or Settings(), world_factory(world)
     with _room(settings) as room:
         return _begin(factory, algorithm, settings, room, run, go_on, watch, say)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from motet._checks import check_types
 from motet.errors import SettingError
 
 __all__ = ["check_finite", "check_hidden", "check_limits", "check_replay"]
 
 
 def check_hidden(config: Any) -> None:
-    """``hidden`` as a tuple of widths."""
+    """The types of all fields; ``hidden`` as a tuple of widths."""
+    check_types(config)
     object.__setattr__(config, "hidden", tuple(int(n) for n in config.hidden))
     if not config.hidden or min(config.hidden) < 1:
         raise SettingError(f"hidden: given {config.hidden}, expected one or more widths from 1 on")

@@ -122,8 +122,6 @@ class PPOConfig(Freezing):
 
     def __post_init__(self) -> None:
         check_hidden(self)
-        if self.activation not in ("tanh", "relu"):
-            raise SettingError(f"activation: given {self.activation!r}, expected 'tanh' or 'relu'")
         for name in ("epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
