@@ -13,12 +13,15 @@ import textwrap
 import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 from stand_in import StandIn
 
 from motet import _fork_server, _runs
 from motet._process import Child
 from motet._runs import hold, is_alive, read_history
+from motet.algorithms import DQNConfig
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cli import main
 from motet.errors import ChildError, MemoryShortError, SettingError, StartError, StorageError
@@ -219,6 +222,35 @@ def test_what_a_death_left_half_written_is_removed_when_the_run_goes_on(tmp_path
         (tmp_path / "run" / left / "agent_0.safetensors").write_text("half")
     resume(tmp_path / "run", steps=20, algorithm=StandIn())
     assert not [path for path in everything(tmp_path) if ".new." in path]
+
+
+def test_a_result_knows_where_it_began_and_steps_on_top_are_some(tmp_path):
+    assert train(HUNT, StandIn(), SERIAL, run=tmp_path / "run").began == 0
+    with pytest.raises(SettingError, match="steps: given -4, expected 1 or more on top of those done"):
+        resume(tmp_path / "run", steps=-4, algorithm=StandIn())
+    again = resume(tmp_path / "run", steps=20, algorithm=StandIn())
+    assert (again.began, again.steps) == (100, 120)
+
+
+class Blind(gymnasium.Env):
+    """Shows what nobody can learn from."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.full(3, np.nan, np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+def test_learning_that_has_become_nonsense_is_said_once():
+    said = []
+    config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
+    train(Blind, config, Settings(steps=200, engine="serial"), say=said.append)
+    (line,) = said
+    assert re.match(r"\w+ has learnt nonsense by update \d+ \(.*loss nan.*check_world", line)
 
 
 # ---- processes that cannot be started

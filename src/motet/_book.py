@@ -6,6 +6,7 @@ Checkpoints are read off the vaults, so no learner is asked; :func:`fill` puts o
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ __all__ = ["Book", "Result", "fill", "unused"]
 _TRIES = 3  # of copying rows that are read once together with the state that they belong to
 
 
+_ODD = "what its world shows may be NaN or huge (motet.testing.check_world looks), or its learning rate too high"
+
+
 @dataclass
 class Result:
     """What a run came to."""
@@ -50,6 +54,8 @@ class Result:
     """Whether it was Ctrl-C or SIGTERM that stopped it."""
     fell_back: str = ""
     """Why the serial engine played it although processes were asked for; empty where it did not."""
+    began: int = 0
+    """The steps that were done when it was begun or resumed."""
 
 
 class Book:
@@ -69,6 +75,8 @@ class Book:
         self._handles, self._settings, self._directory = handles, settings, directory
         self._looks, self._watch, self._serial = looks, watch, serial
         self._fell_back, self._say = fell_back, say
+        self._began = self._steps()
+        self._odd: set[str] = set()  # agents whose measurements are not finite, which has been said
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._steps() // every * every + every
@@ -108,6 +116,11 @@ class Book:
             self._directory.append_line("metrics.jsonl", snapshot.as_dict())
             self._directory.write_json("status.json", snapshot.as_dict())
         self._watch(snapshot)
+        for row in snapshot.agents:
+            odd = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
+            if odd and row.name not in self._odd:
+                self._odd.add(row.name)
+                self._say(f"{row.name} has learnt nonsense by update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
 
     def out_of_time(self) -> bool:
@@ -208,6 +221,7 @@ class Book:
             agents=final.agents,
             interrupted=interrupted and state == "stopped",
             fell_back=self._fell_back,
+            began=self._began,
         )
 
 

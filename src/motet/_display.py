@@ -73,8 +73,7 @@ class History:
     def add(self, snapshot: Snapshot) -> None:
         """Take note of a snapshot."""
         if self._pace and snapshot.seconds < self._pace[-1][0]:
-            self._pace.clear()  # the run was resumed
-            self._waiting.clear()
+            self.resume()
         self._pace.append((snapshot.seconds, snapshot.steps))
         for agent in snapshot.agents:
             if agent.mean_return is not None:
@@ -89,6 +88,11 @@ class History:
             if going_on or row.waits_for != self._waiting.get(row.name, ("", 0.0))[0]:
                 self._waiting[row.name] = row.waits_for, snapshot.seconds
         self._done = done
+
+    def resume(self) -> None:
+        """What comes next is of another process, with a clock of its own."""
+        self._pace.clear()
+        self._waiting.clear()
 
     def returns(self, agents: Iterable[AgentRow]) -> list[float]:
         """The course of the sum of some agents' returns."""

@@ -6,7 +6,6 @@ that cannot be made is said, with the reason; the run itself is safe on disk by 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,7 @@ def _table(result: Result, history: Sequence[Snapshot]) -> Table:
 
 
 def _line(result: Result, history: Sequence[Snapshot]) -> Text:
-    began = 0  # steps of what this run was resumed from, the last time
-    for before, after in itertools.pairwise(history):
-        began = before.steps if after.seconds < before.seconds else began
-    rate = (result.steps - began) / max(result.seconds, 1e-9)
+    rate = (result.steps - result.began) / max(result.seconds, 1e-9)
     restarts = f"{result.restarts} restart{'' if result.restarts == 1 else 's'}"
     return Text(
         ", ".join(

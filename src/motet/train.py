@@ -216,6 +216,8 @@ def resume(
         watch: as in :func:`train`.
         say: as in :func:`train`.
     """
+    if steps is not None and steps < 1:
+        raise SettingError(f"steps: given {steps}, expected 1 or more on top of those done")
     directory = RunDirectory.open(run)
     with hold(directory.path):
         directory.sweep()
@@ -319,7 +321,7 @@ def _play_serial(
             "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
         )
     serial = Serial(handles, kept)
-    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial, fell_back)
+    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial, fell_back, say)
     begun(fell_back)
 
     with interrupts() as interrupted:

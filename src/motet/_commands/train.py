@@ -17,7 +17,6 @@ from motet._runs import new_directory, read_history
 from motet._sinks import Wandb
 from motet._summary import summarise
 from motet.checkpoint import RunDirectory
-from motet.errors import MotetError
 from motet.train import Result
 from motet.train import resume as go_on
 from motet.train import train as begin
@@ -37,7 +36,7 @@ def train(arguments: Sequence[str]) -> int:
         title = f"{asked.world} · {asked.algorithm} · {run}"
         with showing(run, title, wandb=asked.wandb) as show:
             result = begin(asked.factory, asked.configs, asked.settings, run=run, watch=show.watch, say=show.say)
-    except MotetError:
+    except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
                 run.rmdir()  # if nothing was written into it
@@ -69,6 +68,7 @@ def resume(
     history = History()
     for snapshot in read_history(directory):
         history.add(snapshot)
+    history.resume()
     with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
         result = go_on(run, steps=steps, trust=trust, address=address, watch=show.watch, say=show.say)
     return _finish(run, result, trust)
