@@ -223,3 +223,25 @@ def test_duet_keeps_the_contract_of_worlds():
     from motet.testing import check_world
 
     check_world(playing.Duet)
+
+
+class Loud(playing.Counting):
+    def act(self, observation, mask=None):
+        print("listen")  # noqa: T201
+        os.write(1, b"to me\n")
+        return super().act(observation, mask)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_policies_print_is_no_part_of_the_result(jobs):
+    command = [sys.executable, "-m", "motet.cli", "eval", "treasure_hunt", "-p", "test_evaluate_command:Loud"]
+    done = subprocess.run(
+        [*command, "-n", "2", "--world.turns", "5", "--jobs", jobs, "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+    )
+    assert len(json.loads(done.stdout)["result"]["episodes"]) == 2
+    assert "listen" in done.stderr and "to me" in done.stderr

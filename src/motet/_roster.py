@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from motet._handles import Part, Roster
 from motet._process import Portable
 from motet._versus import SelfPlay
 from motet.actor import MaxLag
-from motet.algorithm import AlgorithmConfig
+from motet.algorithm import AlgorithmConfig, Sizes
 from motet.errors import MotetError, SettingError, WorldError
 from motet.league import PLAYER
 from motet.pace import Pace
@@ -112,7 +113,8 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
         spaces = probe.observation_spaces[i], probe.action_spaces[i]
         masked = i in having_masks
         replay = chosen.replay(*spaces, masked=masked)
-        parts.append(Part(name, *spaces, chosen, replay, chosen.sizes(*spaces), masked))
+        sizes = Sizes(*map(operator.index, chosen.sizes(*spaces)))  # numpy's numbers are as good
+        parts.append(Part(name, *spaces, chosen, replay, sizes, masked))
     self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
     probe.close()
     stacks, processes = _share_out(parts, settings, local_room(settings) if room is None else room)

@@ -238,6 +238,13 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     )
     shapes = map_space(lambda leaf: (6, *leaf.shape), action_space)
     _expect(map_nest(np.shape, actions) == shapes, f"actions have one row per observation: {shapes}", "return [B, ...]")
+    for i in range(6):
+        action = map_nest(lambda array, i=i: array[i], actions)
+        _expect(
+            action_space.contains(action),
+            f"actions are elements of the action space: given {action!r} for {action_space}",
+            "return its elements with the dtype of the space",
+        )
     wanted = set(config.replay(*spaces, masked=masked).extra) - {"mask"}
     _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return just those")
     greedy = acted(slice(None), 1, False)[0]

@@ -150,7 +150,29 @@ def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """``watch`` and ``say``, on standard error: a bar on a terminal, now and then a line elsewhere."""
+    """``watch`` and ``say``, on standard error: a bar on a terminal, now and then a line elsewhere.
+
+    What policies and worlds print meanwhile goes there too: standard output is for the result alone.
+    """
+    with _to_stderr(), _progress(what) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _to_stderr() -> Iterator[None]:
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

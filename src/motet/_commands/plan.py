@@ -17,6 +17,7 @@ from motet._memory import format_bytes
 from motet.cluster import Cluster, connected
 from motet.errors import SettingError
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
+from motet.plan._folder import check_place
 
 __all__ = ["plan"]
 
@@ -72,6 +73,8 @@ def _planned(
     out: Path | None,
     where: dict[str, Any],
 ) -> int:
+    if out is not None:
+        check_place(out)  # now, not after all the work
     report = _Reporter()
     began = time.perf_counter()
     goals = hasattr(made, "goals") and hasattr(made, "human_agent_indices")

@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 from motet._files import replace_folder
 from motet.errors import CorruptionError, SettingError
 
-__all__ = ["read_folder", "write_folder"]
+__all__ = ["check_place", "read_folder", "write_folder"]
 
 _HEADER = "header.json"
 
 
 def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a folder beside its place and move it there; what was there before must be such a folder too."""
-    target = Path(path)
-    if target.exists() and not (target / _HEADER).is_file():
-        raise SettingError(f"{str(target)!r} exists and is not something saved by motet.plan: choose another path")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = check_place(path)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name, array in arrays.items():
@@ -38,6 +35,19 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """Raise unless a folder can be written there; the folder that it will be in is made."""
+    target = Path(path)
+    if target.exists() and not (target / _HEADER).is_file():
+        raise SettingError(f"{str(target)!r} exists and is not something saved by motet.plan: choose another path")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rmdir(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise SettingError(f"{str(target)!r} cannot be written: {error.strerror or error}") from error
+    return target
 
 
 def _flush(file: Path) -> None:
