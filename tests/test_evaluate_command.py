@@ -245,3 +245,15 @@ def test_what_policies_print_is_no_part_of_the_result(jobs):
     )
     assert len(json.loads(done.stdout)["result"]["episodes"]) == 2
     assert "listen" in done.stderr and "to me" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [("nomod:X", "there is no module 'nomod'"), ("random,kw.foo=1", "foo"), ("playing_policies:Nope", "Nope")],
+)
+@pytest.mark.parametrize("isolate", [[], ["--isolate"]], ids=["here", "isolated"])
+def test_a_policy_that_cannot_be_made_is_an_error(policy, why, isolate, capsys):
+    assert cli.main([*HUNT, "-p", policy, "-p", "noop", *isolate]) == 1
+    out, err = capsys.readouterr()
+    assert "could not be made, and never played: " in err and why in err
+    assert "4 episodes" in out and "noop could" not in err

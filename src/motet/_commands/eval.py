@@ -68,7 +68,18 @@ def evaluate_(arguments: Sequence[str]) -> int:
             raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
         write_video(chosen.video, drawn.frames, drawn.frames_per_s)
         sys.stderr.write(f"drawn in {chosen.video}\n")
-    return code
+    return _who_never_began(result) or code
+
+
+def _who_never_began(result: Evaluation) -> int:
+    """Say who could not even be made: its scores are the stand-in's. Returns the exit code for that."""
+    firsts = {failure.policy: failure for episode in reversed(result.episodes) for failure in episode.failures}
+    never = [name for name, causes in result.failures().items() if set(causes) == {"start"}]
+    never = [name for name in never if not (took := result.measured.tempo.get(name)) or not took.count]
+    for name in never:
+        why = firsts[name].detail.splitlines()[:1] or ["it did not start"]
+        sys.stderr.write(f"error: {name} could not be made, and never played: {why[0].strip()}\n")
+    return 1 if never else 0
 
 
 def show(result: Evaluation) -> None:
