@@ -257,3 +257,12 @@ def test_a_policy_that_cannot_be_made_is_an_error(policy, why, isolate, capsys):
     out, err = capsys.readouterr()
     assert "could not be made, and never played: " in err and why in err
     assert "4 episodes" in out and "noop could" not in err
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_has_fewer_columns_and_names_are_whole(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert cli.main([*HUNT, "-p", "random", "-p", "forager"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["policy", "random", "forager", "all"]
+    assert max(map(len, lines[:4])) <= width and "…" not in "".join(lines[:4])

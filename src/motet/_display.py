@@ -30,6 +30,7 @@ __all__ = [
     "Live",
     "clock",
     "display",
+    "fitted",
     "frame",
     "line",
     "rows_gone",
@@ -114,6 +115,14 @@ class History:
         """How long the rest will take."""
         rate = self.steps_per_s() or snapshot.steps_per_s
         return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
+
+
+def fitted(table: Table, console: Console) -> Table:
+    """Without its last columns where the terminal is too narrow for all of them: the others are shown whole."""
+    unbounded = console.options.update(width=10_000)
+    while len(table.columns) > 2 and console.measure(table, options=unbounded).maximum > console.width:
+        table.columns.pop()
+    return table
 
 
 # ---- a terminal

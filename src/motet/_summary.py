@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
-from motet._display import rows_gone
+from motet._display import fitted, rows_gone
 from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
 from motet._numbers import clock, short
@@ -43,7 +43,7 @@ def summarise(
     directory = RunDirectory.open(run)
     history = read_history(directory)
     console.print()
-    console.print(_table(result, history))
+    console.print(fitted(_table(result, history), console))
     console.print(_line(result, history), soft_wrap=True)
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from motet._commands._play import Play, finish, parse, progress
+from motet._display import fitted
 from motet._drawing import write_video
 from motet._numbers import clock, short
 from motet._result_page import score_cell, seconds
@@ -88,11 +89,11 @@ def show(result: Evaluation) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False)
-    console.print(_scores(result))
+    console.print(fitted(_scores(result), console))
     seats = result.seat_scores()
     if len(result.agents) > 1 and len(result.names) > 1 and len(result.agents) <= 8:
         console.print()
-        console.print(_seats(result, seats))
+        console.print(fitted(_seats(result, seats), console))
     failed = [failure for episode in result.episodes for failure in episode.failures]
     if failed:
         console.print()

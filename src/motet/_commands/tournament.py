@@ -12,6 +12,7 @@ import tyro
 
 from motet._commands._play import Play, finish, parse, progress
 from motet._commands.eval import plain_table
+from motet._display import fitted
 from motet._numbers import clock
 from motet._result_page import score_cell
 from motet.tournament import Tournament, tournament
@@ -78,14 +79,14 @@ def show(result: Tournament) -> None:
             f"{one.games:,}",
             f"{failures.get(name, 0):,}",
         )
-    console.print(table)
+    console.print(fitted(table, console))
     if 1 < len(found) <= 12:
         cross = result.cross_table()
         table = plain_table("share won against", *found)
         for name in found:
             table.add_row(name, *(f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found))
         console.print()
-        console.print(table)
+        console.print(fitted(table, console))
     console.print()
     for name, game in result.out.items():
         console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
