@@ -105,6 +105,15 @@ def _killed(name):
     return child
 
 
+def test_a_child_that_always_hangs_ends_the_run_however_long_it_takes_each_time(no_leaks, said):
+    limits = Limits(hang_s=0.2, start_s=0.2, restarts=2, window_s=0.1)  # no two hangs fall into the window
+    supervisor = Supervisor([role(live, "stuck", beat=lambda: 0.0)], limits, said.append)
+    supervisor.start()
+    with pytest.raises(ChildError, match=r"stuck showed no beat for 0.2 s; it had 2 restarts within 3.6 s"):
+        watch(supervisor, lambda: False)
+    supervisor.kill()
+
+
 def test_stop_waits_and_names_who_had_to_be_ended(no_leaks, said):
     quick = role(end, "quick")
     supervisor = Supervisor([quick, role(live, "slow")], Limits(stop_s=0.1), said.append)

@@ -30,7 +30,7 @@ class Limits:
     start_s: float = 120.0
     """The same for its first beat."""
     restarts: int = 10
-    """Restarts of one process within the window before the run ends."""
+    """Restarts of one process within the window before the run ends; for one that hangs, in a row."""
     window_s: float = 60.0
     """The window."""
     back_off_s: float = 0.02
@@ -198,7 +198,9 @@ class Supervisor:
         limit = self._limits.hang_s if role.beat() > role.started else self._limits.start_s
         if now - max(role.beat(), role.started) > limit:
             role.child.kill()
-            self._restart(role, f"{role.name} showed no beat for {limit:g} s")
+            # One that hangs again and again takes so long for it that they would never be too many within the window.
+            patience_s = (self._limits.restarts + 1) * (limit + 1.0)
+            self._restart(role, f"{role.name} showed no beat for {limit:g} s", max(self._limits.window_s, patience_s))
 
     def _bury(self, role: Role) -> None:
         child = role.child
@@ -212,16 +214,13 @@ class Supervisor:
         else:
             self._restart(role, child.describe_end())
 
-    def _restart(self, role: Role, why: str) -> None:
+    def _restart(self, role: Role, why: str, window_s: float | None = None) -> None:
         self._retire(role)
-        now = time.monotonic()
-        while role.restarts and role.restarts[0] < now - self._limits.window_s:
-            role.restarts.popleft()
-        if len(role.restarts) >= self._limits.restarts:
-            raise ChildError(
-                f"{why}; it had {len(role.restarts)} restarts within {self._limits.window_s:g} s, which is the limit"
-            )
-        pause = min(self._limits.back_off_s * 2 ** len(role.restarts), 1.0)
+        now, window_s = time.monotonic(), self._limits.window_s if window_s is None else window_s
+        recent = [then for then in role.restarts if then >= now - window_s]
+        if len(recent) >= self._limits.restarts:
+            raise ChildError(f"{why}; it had {len(recent)} restarts within {window_s:g} s, which is the limit")
+        pause = min(self._limits.back_off_s * 2 ** min(len(recent), 30), 1.0)
         role.restarts.append(now)
         role.total_restarts += 1
         role.due = now + pause
