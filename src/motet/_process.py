@@ -13,7 +13,6 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
-import select
 import signal
 import sys
 import threading
@@ -81,7 +80,7 @@ class Child:
         self._lost: bool | None = None  # whether its server died
         self._pidfd: int | None = None  # means this child, also when its number is somebody else's
         if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(ProcessLookupError):  # it was quick
+            with contextlib.suppress(OSError):  # it was quick; or the system has none to give: its number must do
                 self._pidfd = os.pidfd_open(self.pid)
 
     @property
@@ -120,7 +119,7 @@ class Child:
                 os.kill(self.pid, signal.SIGKILL)
         gone = self.join(timeout_s)
         if gone and self._pidfd is not None:  # what the server said may be that it is gone itself
-            gone = bool(select.select([self._pidfd], [], [], timeout_s)[0])
+            gone = bool(multiprocessing.connection.wait([self._pidfd], timeout_s))
         if not gone:
             raise WaitTimeoutError(f"{self.name} (pid {self.pid}) did not die within {timeout_s} s of SIGKILL")
 
