@@ -7,8 +7,8 @@ runs nothing of the policy's.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.connection
 import os
-import select
 import signal
 import sys
 import time
@@ -113,7 +113,7 @@ class Warden:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             os.killpg(self._pid, signal.SIGKILL)
-        if not select.select([self._pidfd], [], [], DEATH_S)[0]:
+        if not multiprocessing.connection.wait([self._pidfd], DEATH_S):
             raise WaitTimeoutError(f"{self.name} (pid {self._pid}) did not die within {DEATH_S:g} s of SIGKILL")
 
 
