@@ -419,7 +419,7 @@ class FailingLast(Ledger):
 @pytest.mark.parametrize("slow_s", [0.0, 0.5])
 def test_an_update_that_raises_when_the_acting_is_over_is_not_passed_over(tmp_path, slow_s, no_leaks):
     made = functools.partial(Diary, str(tmp_path))
-    with pytest.raises(ChildError, match=r"learner-0 raised\n\n(?s:.*)ValueError: the last one"):
+    with pytest.raises(ChildError, match=r"learner-0 raised; .*\n\n(?s:.*)ValueError: the last one"):
         train(made, FailingLast(slow_s=slow_s), Settings(steps=70), run=tmp_path / "run")
     status = RunDirectory.open(tmp_path / "run")
     assert '"state": "failed"' in (status.path / "status.json").read_text()
