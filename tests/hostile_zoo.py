@@ -197,6 +197,7 @@ class Forks(Honest):
     """Leaves processes behind in all the usual ways, and never answers."""
 
     def misbehave(self, fine):
+        heard, said = os.pipe()
         for detach in (False, True, True):
             if os.fork() == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -205,8 +206,11 @@ class Forks(Honest):
                     if os.fork():
                         os._exit(0)
                 sys.stdout.write(f"left behind: {os.getpid()}\n")
+                sys.stdout.flush()
+                os.write(said, b".")
                 time.sleep(1e6)
-        time.sleep(0.05)
+        for _ in range(3):
+            os.read(heard, 1)
         self.after()
 
     def after(self):

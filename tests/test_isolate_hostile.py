@@ -46,7 +46,7 @@ CASES = {
     "AnswersOutOfBounds": ("answer", "the action is 3; expected 0 to 2", {}, "no", ACTIONS),
     "AnswersText": ("answer", "left, please", {}, "no", ACTIONS),
     "AnswersABomb": ("answer", "Bomb", {}, "no", ACTIONS),
-    "Forks": ("timeout", "no decision", {}, "no", ACTIONS),
+    "Forks": ("timeout", "no decision", {"decision_s": 3.0}, "no", ACTIONS),
     "ForksAndLeaves": ("died", "ended with exit code 0", PATIENT, "no", ACTIONS),
     "Multiplies": ("refused", "more than 32 processes", PATIENT, "no", ACTIONS),
     "KillsItsParent": ("died", "killed together with its guard", PATIENT, "no", ACTIONS),
