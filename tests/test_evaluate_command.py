@@ -129,7 +129,8 @@ def test_a_tournament_by_command_goes_on(capsys):
     assert "Who beat whom" in Path("cup.html").read_text()
 
 
-def test_ctrl_c_writes_what_there_is(tmp_path):
+@pytest.mark.parametrize(("send", "jobs"), [(os.kill, 1), (os.killpg, 2)], ids=["Ctrl-C", "SIGTERM for all"])
+def test_an_interrupted_evaluation_writes_what_there_is(tmp_path, send, jobs):
     Path("slow_world.py").write_text(
         "from pathlib import Path\n"
         "import playing_policies\n"
@@ -140,42 +141,10 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
         "        if self.count == 20: Path('begun').touch()\n"
         "        return super().reset(seed)\n"
     )
-    policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--out", "result.json", "--html", "page.html"]
+    policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--jobs", str(jobs)]
+    files = ["--out", "out.json", "--html", "a.html"]
     child = subprocess.Popen(
-        [sys.executable, "-m", "motet.cli", "eval", "slow_world:Duet", *policy],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-    )
-    deadline = time.monotonic() + 120
-    while not Path("begun").exists():
-        assert time.monotonic() < deadline
-        assert child.poll() is None
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 130, err
-    assert "partial: " in out
-    plain = json.loads(Path("result.json").read_text())
-    assert plain["result"]["partial"] is True
-    assert "Interrupted after" in Path("page.html").read_text()
-
-
-def test_a_sigterm_for_all_its_processes_ends_an_evaluation_in_order(tmp_path):
-    (tmp_path / "slow_world.py").write_text(
-        "from pathlib import Path\n"
-        "import playing_policies\n"
-        "class Duet(playing_policies.Duet):\n"
-        "    count = 0\n"
-        "    def reset(self, seed=None, options=None):\n"
-        "        Duet.count += 1\n"
-        "        if self.count == 20: Path('begun').touch()\n"
-        "        return super().reset(seed)\n"
-    )
-    policy = ["-p", "playing_policies:Slow", "-n", "1000000", "--jobs", "2", "--out", "result.json"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "motet.cli", "eval", "slow_world:Duet", *policy],
+        [sys.executable, "-m", "motet.cli", "eval", "slow_world:Duet", *policy, *files],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -187,10 +156,11 @@ def test_a_sigterm_for_all_its_processes_ends_an_evaluation_in_order(tmp_path):
         assert time.monotonic() < deadline
         assert child.poll() is None
         time.sleep(0.05)
-    os.killpg(child.pid, signal.SIGTERM)
+    send(child.pid, signal.SIGINT if send is os.kill else signal.SIGTERM)
     out, err = child.communicate(timeout=120)
     assert child.returncode == 130 and "partial: " in out and "Traceback" not in err, out + err
-    assert json.loads(Path("result.json").read_text())["result"]["partial"] is True
+    assert json.loads(Path("out.json").read_text())["result"]["partial"] is True
+    assert "Interrupted after" in Path("a.html").read_text()
 
 
 def hosts(path):
@@ -266,3 +236,11 @@ def test_a_narrow_terminal_has_fewer_columns_and_names_are_whole(width, monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["policy", "random", "forager", "all"]
     assert max(map(len, lines[:4])) <= width and "…" not in "".join(lines[:4])
+
+
+def test_a_plan_plays_in_the_world_it_was_made_for(capsys):
+    """The world comes as a class that has what a model has; it is made all the same."""
+    assert cli.main(["plan", "rooms", "--out", "plan"]) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", "rooms", "-p", "plan", "-n", "2", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["failures"] == {}

@@ -1,6 +1,7 @@
 """What takes the place of something else: one of the two is there, whatever happens."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,18 @@ def test_a_killed_process_leaves_one_of_them_whole(tmp_path):
     last = 0
     for k in range(40):
         child = Child("replacer", _replace_for_ever, (str(tmp_path), 10**6 * (k + 1)))
-        while int((tmp_path / "target" / "content").read_text() or 0) < 10**6 * (k + 1) + 3 + k:
-            pass
+        deadline = time.monotonic() + 60
+        while _number(tmp_path / "target") < 10**6 * (k + 1) + 3 + k:
+            assert time.monotonic() < deadline and child.exit is None
         child.kill()
         child.close()
-        now = int((tmp_path / "target" / "content").read_text())
+        now = int((tmp_path / "target" / "content").read_text())  # nobody replaces it now: it must be there
         assert now > last
         last = now
+
+
+def _number(path):
+    try:
+        return int((path / "content").read_text())
+    except FileNotFoundError:  # it was replaced between finding the folder and opening the file
+        return 0
