@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from motet._bench import Comparison, Measure, Result, Settings, interleave
+from motet._bench import _weights as weights
 from motet._bench._limits import copy_rows
 from motet._bench._party import Missing, Stage
 from motet._bench._table import _number
@@ -57,7 +58,23 @@ def test_json_has_the_promised_names(name: str) -> None:
         assert all(len(repeats) == 1 and min(repeats) > 0 for repeats in contestants.values())
     if name == "publication":
         assert report["values"]["torn"] == 0
-        assert report["values"]["torn_load_state_dict"] > 0  # the detector detects
+
+
+def test_the_detector_of_torn_reads_detects() -> None:
+    model, publication = weights.shared_model(), weights.publication_of(1)
+    theirs = weights.ModelPublisher(model), weights.ModelSubscriber(model)
+    ours = weights.MotetPublisher(publication), weights.MotetSubscriber(publication)
+    for publisher, subscriber in (theirs, ours):
+        publisher.flat.fill(1)
+        publisher.publish()
+        assert subscriber.refresh()
+        assert not subscriber.mixed()
+    last = list(model.parameters())[-1]
+    last.data[-1] = 2  # a writer that has got no further than this, or as far as this
+    theirs[1].refresh()
+    assert theirs[1].mixed()
+    ours[1]._subscriber.weights[-1] = 2
+    assert ours[1].mixed()
 
 
 def test_an_interrupted_bench_leaves_no_process() -> None:

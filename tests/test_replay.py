@@ -81,6 +81,25 @@ def test_numbers_of_python_and_numpy_are_taken_for_scalars():
     assert set(batch.extra["small"]) == {-3} and set(batch.extra["big"]) == {2**64 - 1}
 
 
+class Degrees(np.ndarray):
+    """An array of another class."""
+
+
+def test_arrays_of_every_origin_are_taken():
+    replay = make()
+    writer = replay.writer()
+    plain, unaligned = np.array([1, 2], np.float32), np.zeros(9, np.uint8)[1:].view(np.float32)
+    unaligned[:] = plain
+    frozen = plain.copy()
+    frozen.flags.writeable = False
+    inner = np.stack([plain, plain + 1])[0]
+    for array in (plain, frozen, unaligned, inner, plain.view(Degrees), memoryview(plain), plain.astype("<f4")):
+        writer.append(array, 1, 0.0)
+    last = writer.append(plain, 1, 0.0)
+    batch = replay.reader().sample(last - 1)
+    assert (batch.observation == plain).all() and (batch.next_observation == plain).all()
+
+
 def test_spaces_of_gymnasium():
     space = spaces.Dict({
         "box": spaces.Box(0, 255, (2, 3), np.uint8),
@@ -748,6 +767,7 @@ def camera(array):
 BIG_ENDIAN = np.zeros((2, 2), ">f4")
 
 
+@pytest.mark.parametrize("rows", [0, 1], ids=["at first", "behind a good row"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -791,12 +811,14 @@ BIG_ENDIAN = np.zeros((2, 2), ">f4")
         ({**LAST, "terminated": True, "final_action": 1}, "final_action: given, but this field has no next"),
     ],
 )
-def test_bad_appends(change, message):
+def test_bad_appends(change, message, rows):
     replay = make(observation=DICT, extra={"mask": Field((2,), next=True, finite=True)})
     writer = replay.writer()
+    for _ in range(rows):
+        writer.append(**STEP)
     with pytest.raises(SpecError, match=re.escape(message)):
         writer.append(**{**STEP, **change})
-    assert writer.head == 0 and replay.words(0).reserve == 0, "what is refused leaves no trace"
+    assert writer.head == rows and replay.words(0).reserve == rows, "what is refused leaves no trace"
     writer.append(**STEP)
 
 

@@ -119,6 +119,7 @@ class Reader(_native.LaneReader):
     _replay: Replay
     _row: Row
     _n_frames: int
+    _once: bool
     _prioritised: bool
     _cache: dict[tuple[int, int], Batch]
     _bound: list[Batch]
@@ -129,10 +130,13 @@ class Reader(_native.LaneReader):
         ``beta`` is the exponent of the importance weights in a prioritised replay. ``into`` takes a batch made by
         :meth:`batch`; otherwise batches of equal size share their arrays.
         """
-        if self._replay.spec.once:
+        if self._once:
             raise SettingError("this replay is read once and in order: use take, not sample")
-        batch = self._cached(batch_size, 0) if into is None else into
-        if batch is into and not (self._mine(batch) and batch.reward.shape == (batch_size,)):
+        if into is None:
+            batch = self._cached(batch_size, 0)
+        elif self._mine(into) and into.reward.shape == (batch_size,):
+            batch = into
+        else:
             raise SettingError(f"into: expected a batch that this reader made by batch({batch_size})")
         self._sample(batch._target, beta)
         return batch
@@ -143,7 +147,7 @@ class Reader(_native.LaneReader):
         Every row is handed out once. Writers may overwrite what was taken only after :meth:`release`. ``into`` takes a
         batch made by :meth:`batch`; otherwise batches of equal size share their arrays.
         """
-        if not self._replay.spec.once:
+        if not self._once:
             raise SettingError("this replay is sampled: use sample, or make it with once=True")
         # Frames before it, the row behind it, and an episode's final row that the writer has to get rid of with it.
         lane_rows = self._replay.spec.lane_capacity
@@ -153,8 +157,11 @@ class Reader(_native.LaneReader):
         most = room // length * self._replay.spec.n_lanes
         if not 1 <= fragments <= most:
             raise SettingError(f"fragments: given {fragments}, expected 1 to {most}: the lanes hold no more at once")
-        batch = self._cached(fragments, length) if into is None else into
-        if batch is into and not (self._mine(batch) and batch.reward.shape == (fragments, length)):
+        if into is None:
+            batch = self._cached(fragments, length)
+        elif self._mine(into) and into.reward.shape == (fragments, length):
+            batch = into
+        else:
             raise SettingError(f"into: expected a batch that this reader made by batch({fragments}, {length})")
         return batch if self._take(batch._target) else None
 
@@ -211,7 +218,9 @@ class Reader(_native.LaneReader):
         more = (batch_size, length + 1) if length else (batch_size,)
         row = self._row
 
-        def array(leaf: Leaf, prefix: str = "") -> npt.NDArray[Any]:
+        def array(leaf: Leaf, prefix: str = "") -> npt.NDArray[Any] | None:
+            if leaf is row.reward:  # summed over n_step into an array of its own
+                return None
             shape = (*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape)
             array: npt.NDArray[Any] = make(prefix + leaf.name, shape, leaf.dtype)
             return array
@@ -251,10 +260,10 @@ class Reader(_native.LaneReader):
         return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
 
     def _cached(self, batch_size: int, length: int) -> Batch:
-        key = (batch_size, length)
-        if key not in self._cache:
-            self._cache[key] = self.batch(batch_size, length)
-        return self._cache[key]
+        batch = self._cache.get((batch_size, length))
+        if batch is None:
+            batch = self._cache[batch_size, length] = self.batch(batch_size, length)
+        return batch
 
 
 class LaneWords(NamedTuple):
@@ -402,7 +411,7 @@ class Replay:
             seed=np.random.SeedSequence(seed).generate_state(4, np.uint64).astype(np.uint64),
         )
         reader._replay, reader._row, reader._cache, reader._bound = self, row, {}, []
-        reader._n_frames, reader._prioritised = n_frames, prioritised
+        reader._n_frames, reader._once, reader._prioritised = n_frames, spec.once, prioritised
         return reader
 
     def words(self, lane: int) -> LaneWords:

@@ -48,6 +48,7 @@ struct alignas(kLine) Lane {
   u64 place(u64 row) const { return row % capacity; }
   u64 after(u64 place) const { return place + 1 == capacity ? 0 : place + 1; }
   u64 before(u64 place) const { return place ? place - 1 : capacity - 1; }
+  u64 distance(u64 from, u64 to) const { return to >= from ? to - from : to + capacity - from; }
   u64 meta(u64 place) { return load_racy<u64>(at(place)); }
 
   void format(u64 rows, u64 bytes_per_row, u64 hash, bool check, bool consume_once) {
@@ -69,11 +70,13 @@ struct alignas(kLine) Lane {
   }
   void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
   // The row after next is on its way into the cache while the caller is busy elsewhere: a ring is too large to be there.
-  void prefetch_for_write(u64 row) {
+  // In two halves, one at the end of an append and one at the beginning of the next: a core has few requests under way
+  // at a time, and stands still when it has to wait for one to be free.
+  void prefetch_for_write(u64 place, bool second_half) {
     constexpr u64 kMostBytes = 4096;
-    const u8* p = at(place(row));
-    u64 bytes = row_bytes < kMostBytes ? row_bytes : kMostBytes;
-    for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b, 1);
+    const u8* p = at(place);
+    const u64 bytes = row_bytes < kMostBytes ? row_bytes : kMostBytes, half = round_up(bytes / 2, kLine);
+    for (u64 b = second_half ? half : 0, end = second_half ? bytes : half; b < end; b += kLine) __builtin_prefetch(p + b, 1);
   }
   bool has_room(u64 n) const {
     return !once || head.load(std::memory_order_relaxed) + n <= released.load(std::memory_order_acquire) + capacity;
@@ -85,9 +88,8 @@ struct alignas(kLine) Lane {
     broken_at.store(h, std::memory_order_relaxed);
     broken.fetch_add(1, std::memory_order_relaxed);
   }
-  void seal(u64 row) {
+  void seal(u64 row, u8* bytes) {
     if (!checked) return;
-    u8* bytes = at(place(row));
     u64 sum = row_sum(bytes, row);
     copy_racy(bytes + row_bytes - 8, &sum, 8);
   }

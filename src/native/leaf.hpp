@@ -3,12 +3,15 @@
 #include <cmath>
 #include <vector>
 
-#include "python.hpp"
+#include "array.hpp"
 #include "reader.hpp"
 
 namespace motet {
 
-struct LeafSpec : Leaf {
+struct LeafSpec {
+  u64 offset, bytes;      // within a row
+  bool stacked;           // gathered as n_frames consecutive rows
+  bool next;              // gathered from the end of the transition too
   std::string name;       // for errors: "observation/camera"
   u32 root;               // which argument it is found in
   PyObject* path;         // tuple of keys into that argument
@@ -16,13 +19,19 @@ struct LeafSpec : Leaf {
   std::vector<Py_ssize_t> shape;
   u64 items;
   bool finite;            // NaN and infinity are refused
+  bool nested;            // there are keys in that path
+  PyObject* numpy_dtype = nullptr;  // of an array that has passed all checks
 
   LeafSpec() = default;
   LeafSpec(const LeafSpec&) = delete;
   LeafSpec(LeafSpec&& o) noexcept
-      : Leaf(o), name(std::move(o.name)), root(o.root), path(std::exchange(o.path, nullptr)), dtype(o.dtype),
-        shape(std::move(o.shape)), items(o.items), finite(o.finite) {}
-  ~LeafSpec() { Py_XDECREF(path); }
+      : offset(o.offset), bytes(o.bytes), stacked(o.stacked), next(o.next), name(std::move(o.name)), root(o.root),
+        path(std::exchange(o.path, nullptr)), dtype(o.dtype), shape(std::move(o.shape)), items(o.items), finite(o.finite),
+        nested(o.nested), numpy_dtype(std::exchange(o.numpy_dtype, nullptr)) {}
+  ~LeafSpec() {
+    Py_XDECREF(path);
+    Py_XDECREF(numpy_dtype);
+  }
 
   std::string expected(bool many) const {
     std::string s = dtype.name() + (many ? " (rows," : " (");
@@ -51,6 +60,7 @@ inline bool parse_leaves(PyObject* list, u64 row_bytes, std::vector<LeafSpec>& o
       leaf.name = name;
       leaf.root = root;
       leaf.path = Py_NewRef(path);
+      leaf.nested = PyTuple_Size(path) > 0;
       leaf.dtype = {kind[0], itemsize};
       leaf.items = 1;
       for (Py_ssize_t d = 0; d < PyTuple_Size(shape); ++d) {

@@ -65,7 +65,6 @@ struct LaneReader {
       r.partitions.push_back(std::move(p));
     }
     if (!parse_leaves(leaves, row_bytes, h->specs)) return nullptr;
-    for (auto& leaf : h->specs) r.leaves.push_back(leaf);
     r.rules = {n_frames, n_step, gamma, reward_offset, bool(reward_double), bool(prioritised), alpha, epsilon};
     View words;
     if (!words.take_array(seed, "seed", {'u', 8}, 4, false)) return nullptr;
@@ -82,6 +81,7 @@ struct LaneReader {
 };
 
 // bind(rows, length, leaf_arrays, next_arrays, reward, discount, weight, version, row, lane, valid) -> number
+// Leaves whose array is None are not gathered.
 PyObject* reader_bind(PyObject* o, PyObject* args) {
   auto& h = unbox<LaneReader>(o);
   ull rows, length;
@@ -105,16 +105,12 @@ PyObject* reader_bind(PyObject* o, PyObject* args) {
     for (PyObject* list : {leaf, next}) {
       PyObject* array = PySequence_GetItem(list, Py_ssize_t(f));
       if (!array) return nullptr;
-      void* at = nullptr;
-      if (!Py_IsNone(array)) {
-        u64 count = length && s.next ? rows * (length + 1) : steps;
-        at = take(array, s.name.c_str(), s.dtype, count * frames * s.items);
-      }
-      bool none = Py_IsNone(array);
+      bool wanted = !Py_IsNone(array);
+      u64 count = length && s.next ? rows * (length + 1) : steps;
+      void* at = wanted ? take(array, s.name.c_str(), s.dtype, count * frames * s.items) : nullptr;
       Py_DECREF(array);
-      if (!at && !none) return nullptr;
-      if (list == leaf && none) return raise("SpecError", "%s: no array to gather into", s.name.c_str());
-      (list == leaf ? t.leaf : t.next).push_back(static_cast<u8*>(at));
+      if (wanted && !at) return nullptr;
+      if (wanted) t.copies.push_back({static_cast<u8*>(at), s.offset, s.bytes, frames, length ? s.next : list == next});
     }
   }
   if (!(t.reward = take(reward, "reward", {'f', rules.reward_double ? 8 : 4}, steps)) ||

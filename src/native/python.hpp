@@ -238,6 +238,7 @@ bool add_bell(PyObject* module);
 bool add_tree(PyObject* module);
 bool add_slots(PyObject* module);
 bool add_lane(PyObject* module);
+bool add_lanes(PyObject* module);
 bool add_reader(PyObject* module);
 bool add_mlp(PyObject* module);
 bool add_limits(PyObject* module);

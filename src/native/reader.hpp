@@ -14,12 +14,6 @@
 
 namespace motet {
 
-struct Leaf {
-  u64 offset, bytes;  // within a row
-  bool stacked;       // gathered as n_frames consecutive rows
-  bool next;          // gathered from the end of the transition too
-};
-
 struct Rules {
   u64 n_frames = 1, n_step = 1;
   double gamma = 0.99;
@@ -29,11 +23,19 @@ struct Rules {
   double alpha = 0.6, epsilon = 1e-6;  // priority p becomes (p + epsilon) ** alpha
 };
 
-// Where a batch goes. `leaf` and `next` hold one pointer per leaf (next: null where the leaf has none).
+// One array of a batch, and the bytes of a row that it is made of.
+struct Copy {
+  u8* to;
+  u64 offset, bytes;  // within a row
+  u64 frames;         // how many consecutive rows are stacked
+  bool next;          // sample: from the end of the transition. take: also the row behind the fragment
+};
+
+// Where a batch goes.
 struct Target {
   u64 rows = 0;    // sample: batch size. take: fragments
   u64 length = 0;  // take: rows per fragment; 0 for sample
-  std::vector<u8*> leaf, next;
+  std::vector<Copy> copies;
   void* reward = nullptr;
   float *discount = nullptr, *weight = nullptr;
   u64 *version = nullptr, *row = nullptr;
@@ -62,6 +64,7 @@ class Reader {
     u64 zeroed = 0;               // rows below have priority zero
     u64 low = 0, high = 0;        // starts are drawn from [low, high)
     u64 low_place = 0;
+    u64 tail = 0;                 // as it was behind the last gather
     std::vector<Read> read;       // by place: has its row reached a batch?
   };
   struct Partition {
@@ -75,7 +78,6 @@ class Reader {
 
   std::vector<LaneState> lanes;
   std::vector<Partition> partitions;
-  std::vector<Leaf> leaves;
   Rules rules;
   Rng rng;
   Counters counters;
@@ -217,15 +219,14 @@ class Reader {
   }
 
  private:
-  struct Path {  // a drawn transition: where it starts and where it ends
-    Lane* lane;
-    const u8 *first, *end;
-    u64 place, end_place, row, end_row;
+  struct Drawn {
+    u64 out;                 // which row of the batch it becomes
+    u64 place, end;          // where the transition starts and where it ends
+    const u8 *first, *last;  // the rows there
+    Drawn() {}               // without zeroes, which would only be overwritten
   };
-  std::vector<u64> index_;    // scratch: leaves of a tree
-  std::vector<u64> pending_;  // rows of the batch that are still to be filled
-  std::vector<u64> place_;    // for each of them, the place that was drawn
-  std::vector<Path> path_;
+  std::vector<u64> index_;      // scratch: leaves of a tree
+  std::vector<Drawn> pending_;  // what is still to be filled of a batch
   std::vector<float> value_;
   std::vector<u8> scratch_;
 
@@ -321,45 +322,26 @@ class Reader {
   Draw fill(Partition& p, const Target& t, u64 first, u64 n, double beta) {
     constexpr int kRounds = 1000;
     pending_.resize(n);
-    for (u64 i = 0; i < n; ++i) pending_[i] = first + i;
+    for (u64 i = 0; i < n; ++i) pending_[i].out = first + i;
     for (int round = 0; !pending_.empty(); ++round) {
       if (round == kRounds) return Draw::kLapped;
       if (round) {
         counters.redrawn += pending_.size();
         refresh(p);
       }
-      place_.resize(pending_.size());
       if (!(p.tree ? draw_by_priority(p, t, beta) : draw_uniform(p, t))) {
         if (round) continue;  // everything was overwritten this very moment
         return Draw::kTooFew;
       }
       if (!walk(p, t)) return Draw::kNoStart;
-      for (u64 f = 0; f < leaves.size(); ++f) {
-        copy_leaves(leaves[f], t.leaf[f], true);
-        if (t.next[f]) copy_leaves(leaves[f], t.next[f], false);
-      }
-      std::atomic_thread_fence(std::memory_order_acquire);
-      u64 again = 0;
-      for (u64 k = 0; k < pending_.size(); ++k) {
-        const Path& path = path_[k];
-        u64 i = pending_[k], oldest = path.row - std::min(path.row, rules.n_frames - 1);
-        u64 bad = path.lane->checked ? first_bad(path.lane, oldest, path.end_row + 1) : kNone;
-        if (oldest < path.lane->tail()) {
-          pending_[again++] = i;
-          continue;
-        }
-        if (bad != kNone) return report_corrupt(t.lane[i], bad);
-        Read* const read = lanes[t.lane[i]].read.data();
-        for (u64 place = path.place; place != path.end_place; place = path.lane->after(place)) read[place] = Read::kYes;
-        read[path.end_place] = Read::kYes;
-      }
-      pending_.resize(again);
+      for (const Copy& c : t.copies) gather(t, c);
+      if (Draw d = verify(p, t); d != Draw::kOk) return d;
     }
     return Draw::kOk;
   }
 
   // Memory is far away: what a few rows ahead will need is asked for while one is worked on.
-  static constexpr u64 kAhead = 8;
+  static constexpr u64 kAhead = 16, kAheadLarge = 8;
   static void prefetch(const u8* p, u64 bytes) {
     bytes = std::min<u64>(bytes, 8 * kLine);
     for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
@@ -370,21 +352,21 @@ class Reader {
     const u64 n = pending_.size(), n_step = rules.n_step, reward_at = rules.reward_offset;
     const double gamma = rules.gamma;
     const bool look = !p.tree;  // priorities were only given to rows that a transition starts from
-    path_.resize(n);
     for (u64 k = 0; k < n; ++k) {
       if (k + kAhead < n) {
-        Lane* ahead = lanes[t.lane[pending_[k + kAhead]]].lane;
-        const u8* row = ahead->at(place_[k + kAhead]);
+        const Drawn& ahead = pending_[k + kAhead];
+        Lane* lane = lanes[t.lane[ahead.out]].lane;
+        const u8* row = lane->at(ahead.place);
         __builtin_prefetch(row);
         __builtin_prefetch(row + reward_at);
-        __builtin_prefetch(row + ahead->row_bytes);
+        __builtin_prefetch(row + lane->row_bytes);
       }
-      const u64 i = pending_[k];
-      if (look && !lanes[t.lane[i]].lane->startable(place_[k]) && !draw_another(p, t, k)) return false;
-      Lane* const lane = lanes[t.lane[i]].lane;
-      const u64 start = place_[k], first = lane->meta(start);
+      Drawn& d = pending_[k];
+      if (look && !lanes[t.lane[d.out]].lane->startable(d.place) && !draw_another(p, t, d)) return false;
+      Lane* const lane = lanes[t.lane[d.out]].lane;
+      const u64 first = lane->meta(d.place);
       double sum = 0, factor = 1;
-      u64 place = start, steps = 0, m = first;
+      u64 place = d.place, steps = 0, m = first;
       for (;;) {
         sum += factor * reward(lane->at(place) + reward_at);
         factor *= gamma;
@@ -393,55 +375,102 @@ class Reader {
         if ((m & (kTerminated | kTruncated)) || steps == n_step || !lane->startable(place)) break;
         m = lane->meta(place);
       }
-      store_reward(t, i, sum);
-      t.discount[i] = m & kTerminated ? 0.0f : float(factor);
-      t.version[i] = first >> kVersionShift;
-      path_[k] = {lane, lane->at(start), lane->at(place), start, place, t.row[i], t.row[i] + steps};
+      store_reward(t, d.out, sum);
+      t.discount[d.out] = m & kTerminated ? 0.0f : float(factor);
+      t.version[d.out] = first >> kVersionShift;
+      d.end = place;
+      d.first = lane->at(d.place);
+      d.last = lane->at(place);
     }
     return true;
   }
 
-  // One leaf of all rows, from the start or from the end of each transition.
-  void copy_leaves(const Leaf& leaf, u8* to, bool start) {
-    const u64 n = pending_.size(), bytes = leaf.bytes, offset = leaf.offset;
-    const Path* path = path_.data();
-    const u64* out = pending_.data();
-    if (leaf.stacked && rules.n_frames > 1) {
-      for (u64 k = 0; k < n; ++k)
-        copy_stack(path[k].lane, leaf, start ? path[k].row : path[k].end_row, start ? path[k].place : path[k].end_place, to, out[k]);
+  // One array of the batch, from the start or from the end of each transition.
+  void gather(const Target& t, const Copy& c) {
+    if (c.frames > 1) {
+      for (const Drawn& d : pending_) {
+        Lane* lane = lanes[t.lane[d.out]].lane;
+        u64 row = t.row[d.out];
+        if (c.next) copy_stack(lane, c, row + lane->distance(d.place, d.end), d.end, d.out);
+        else copy_stack(lane, c, row, d.place, d.out);
+      }
       return;
     }
-    auto from = [=](u64 k) { return (start ? path[k].first : path[k].end) + offset; };
-    switch (bytes) {  // a size that is known here is copied without a call
-      case 1: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k], from(k), 1); return;
-      case 4: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k] * 4, from(k), 4); return;
-      case 8: for (u64 k = 0; k < n; ++k) copy_racy(to + out[k] * 8, from(k), 8); return;
+    switch (c.bytes) {  // a size that is known here is copied without a call
+      case 1: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 1); });
+      case 4: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 4); });
+      case 8: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 8); });
       default: break;
     }
-    for (u64 k = 0; k < std::min(n, kAhead); ++k) prefetch(from(k), bytes);
-    for (u64 k = 0; k < n; ++k) {
-      if (k + kAhead < n) prefetch(from(k + kAhead), bytes);
-      copy_out(to + out[k] * bytes, from(k), bytes);
+    switch (c.bytes < 16 ? 0 : (c.bytes + 15) / 16) {
+      case 1: return copy_all(c, copy_pieces<1>);
+      case 2: return copy_all(c, copy_pieces<2>);
+      case 3: return copy_all(c, copy_pieces<3>);
+      case 4: return copy_all(c, copy_pieces<4>);
+      case 5: return copy_all(c, copy_pieces<5>);
+      case 6: return copy_all(c, copy_pieces<6>);
+      case 7: return copy_all(c, copy_pieces<7>);
+      case 8: return copy_all(c, copy_pieces<8>);
+      default: return copy_all(c, [](u8* to, const u8* from, u64 n) { copy_racy(to, from, n); });
     }
+  }
+  template <class How>
+  void copy_all(const Copy& c, How how) {
+    const u64 n = pending_.size(), bytes = c.bytes, offset = c.offset;
+    const bool next = c.next, large = bytes > 2 * kLine;  // the rest lies where walk() has just been, or next to it
+    const Drawn* const drawn = pending_.data();
+    u8* const to = c.to;
+    auto from = [=](u64 k) { return (next ? drawn[k].last : drawn[k].first) + offset; };
+    for (u64 k = 0; large && k < std::min(n, kAheadLarge); ++k) prefetch(from(k), bytes);
+    for (u64 k = 0; k < n; ++k) {
+      if (large && k + kAheadLarge < n) prefetch(from(k + kAheadLarge), bytes);
+      how(to + drawn[k].out * bytes, from(k), bytes);
+    }
+  }
+
+  // Whatever a writer overtook meanwhile stays pending; what is intact has been read.
+  Draw verify(Partition& p, const Target& t) {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    for (u32 l : p.lanes) lanes[l].tail = lanes[l].lane->tail();
+    u64 again = 0;
+    for (const Drawn& d : pending_) {
+      LaneState& s = lanes[t.lane[d.out]];
+      const u64 row = t.row[d.out], oldest = row - std::min(row, rules.n_frames - 1);
+      u64 bad = kNone;
+      if (s.lane->checked) {
+        bad = first_bad(s.lane, oldest, row + s.lane->distance(d.place, d.end) + 1);
+        s.tail = s.lane->tail();
+      }
+      if (oldest < s.tail) {
+        pending_[again++].out = d.out;
+        continue;
+      }
+      if (bad != kNone) return report_corrupt(t.lane[d.out], bad);
+      Read* const read = s.read.data();
+      for (u64 place = d.place; place != d.end; place = s.lane->after(place)) read[place] = Read::kYes;
+      read[d.end] = Read::kYes;
+    }
+    pending_.resize(again);
+    return Draw::kOk;
   }
 
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
     if (total == 0) return false;
     Rng stream = rng;  // in registers
-    for (u64 k = 0; k < pending_.size(); ++k) locate(p, t, k, stream.below(total));
+    for (Drawn& d : pending_) locate(p, t, d, stream.below(total));
     rng = stream;
     return true;
   }
 
   // Final and broken rows are passed over. Where hardly anything else is stored, walk instead of drawing.
-  bool draw_another(Partition& p, const Target& t, u64 k) {
+  bool draw_another(Partition& p, const Target& t, Drawn& d) {
     constexpr u64 kTries = 64;
     u64 at = 0, total = window(p);
     for (u64 attempt = 0; attempt < kTries + total; ++attempt) {
       at = attempt < kTries ? rng.below(total) : (at + 1) % total;
-      locate(p, t, k, at);
-      if (lanes[t.lane[pending_[k]]].lane->startable(place_[k])) return true;
+      locate(p, t, d, at);
+      if (lanes[t.lane[d.out]].lane->startable(d.place)) return true;
     }
     return false;
   }
@@ -453,15 +482,15 @@ class Reader {
   }
 
   // The at-th row of a partition's windows, put side by side.
-  void locate(Partition& p, const Target& t, u64 k, u64 at) {
+  void locate(Partition& p, const Target& t, Drawn& d, u64 at) {
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
       u64 span = s.high - s.low;
       if (at < span) {
-        u64 place = s.low_place + at, i = pending_[k];
-        t.lane[i] = l;
-        t.row[i] = s.low + at;
-        place_[k] = place < s.lane->capacity ? place : place - s.lane->capacity;
+        u64 place = s.low_place + at;
+        t.lane[d.out] = l;
+        t.row[d.out] = s.low + at;
+        d.place = place < s.lane->capacity ? place : place - s.lane->capacity;
         return;
       }
       at -= span;
@@ -475,7 +504,7 @@ class Reader {
     index_.resize(pending_.size());
     p.tree->sample(rng, pending_.size(), index_.data());
     for (u64 k = 0; k < pending_.size(); ++k) {
-      u64 i = pending_[k], l = 0;
+      u64 i = pending_[k].out, l = 0;
       while (l + 1 < p.lanes.size() && lanes[p.lanes[l + 1]].base <= index_[k]) ++l;
       LaneState& s = lanes[p.lanes[l]];
       u64 cap = s.lane->capacity, place = index_[k] - s.base;
@@ -483,7 +512,7 @@ class Reader {
       u64 row = s.zeroed - s.zeroed % cap + place;
       t.lane[i] = p.lanes[l];
       t.row[i] = row < s.zeroed ? row + cap : row;
-      place_[k] = place;
+      pending_[k].place = place;
       if (t.weight) t.weight[i] = float(std::pow(scale * p.tree->get(index_[k]), -beta));
     }
     return true;
@@ -499,12 +528,11 @@ class Reader {
   }
 
   // Frames run from the oldest to the newest; before an episode's first row that first row is repeated.
-  void copy_stack(Lane* lane, const Leaf& leaf, u64 row, u64 place, u8* to, u64 out) const {
-    u64 frames = leaf.stacked ? rules.n_frames : 1;
-    u8* end = to + (out + 1) * frames * leaf.bytes;
-    for (u64 f = 1; f <= frames; ++f) {
-      copy_racy(end - f * leaf.bytes, lane->at(place) + leaf.offset, leaf.bytes);
-      if (f < frames && row > 0 && !(lane->meta(place) & kBegin)) --row, place = lane->before(place);
+  static void copy_stack(Lane* lane, const Copy& c, u64 row, u64 place, u64 out) {
+    u8* end = c.to + (out + 1) * c.frames * c.bytes;
+    for (u64 f = 1; f <= c.frames; ++f) {
+      copy_racy(end - f * c.bytes, lane->at(place) + c.offset, c.bytes);
+      if (f < c.frames && row > 0 && !(lane->meta(place) & kBegin)) --row, place = lane->before(place);
     }
   }
 
@@ -537,11 +565,8 @@ class Reader {
     }
     for (u64 j = 0; j <= t.length; ++j, ++row, place = lane->after(place)) {
       u64 out = f * t.length + j;
-      for (u64 k = 0; k < leaves.size(); ++k) {
-        // A leaf with a next has one row more: the observation behind the fragment.
-        if (leaves[k].next) copy_stack(lane, leaves[k], row, place, t.leaf[k], out + f);
-        else if (j < t.length) copy_stack(lane, leaves[k], row, place, t.leaf[k], out);
-      }
+      for (const Copy& c : t.copies)
+        if (c.next || j < t.length) copy_stack(lane, c, row, place, c.next ? out + f : out);
       if (j == t.length) break;
       u64 m = lane->meta(place);
       bool start = lane->startable(place);

@@ -65,16 +65,15 @@ inline void copy_racy(void* to, const void* from, u64 n) {
 #endif
 }
 
-// copy_racy out of shared memory into one's own: small rows without a call. The last 16 bytes may be written twice.
-inline void copy_out(u8* to, const u8* from, u64 n) {
-#ifndef MOTET_TSAN
-  if (n >= 16 && n <= 256) {
-    for (u64 i = 0; i + 16 <= n; i += 16) std::memcpy(to + i, from + i, 16);
-    if (n % 16) std::memcpy(to + n - 16, from + n - 16, 16);
-    return;
-  }
-#endif
+// copy_racy of a small row without a call: 16 * Pieces bytes, or up to 15 fewer; some may be copied twice.
+template <u64 Pieces>
+inline void copy_pieces(u8* to, const u8* from, u64 n) {
+#ifdef MOTET_TSAN
   copy_racy(to, from, n);
+#else
+  for (u64 i = 0; i + 1 < Pieces; ++i) std::memcpy(to + 16 * i, from + 16 * i, 16);
+  std::memcpy(to + n - 16, from + n - 16, 16);
+#endif
 }
 
 inline void zero_racy(void* to, u64 n) {

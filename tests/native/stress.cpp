@@ -31,7 +31,7 @@ void write_row(Lane* lane, u64 row, u64 meta) {
   u8* to = lane->at(lane->place(row));
   copy_racy(to, &meta, 8);
   for (u64 w = 0; w < kWords; ++w) copy_racy(to + 8 + 8 * w, &row, 8);
-  lane->seal(row);
+  lane->seal(row, to);
 }
 
 void append(Lane* lane, u64 n, bool begin) {
@@ -54,8 +54,8 @@ struct Sink {  // arrays that a batch is gathered into
     lane.resize(steps), valid.resize(steps);
     target.rows = rows;
     target.length = length;
-    target.leaf = {reinterpret_cast<u8*>(here.data())};
-    target.next = {length ? nullptr : reinterpret_cast<u8*>(there.data())};
+    target.copies = {{reinterpret_cast<u8*>(here.data()), 8, kWords * 8, 1, length > 0}};
+    if (!length) target.copies.push_back({reinterpret_cast<u8*>(there.data()), 8, kWords * 8, 1, true});
     target.reward = reward.data();
     target.discount = discount.data();
     target.weight = weight.data();
@@ -73,7 +73,6 @@ void set_up(Reader& reader, Lane* lane, bool prioritised) {
   reader.lanes.push_back(std::move(state));
   reader.partitions.emplace_back();
   reader.partitions[0].share = 1;
-  reader.leaves = {Leaf{8, kWords * 8, false, true}};
   reader.rules.reward_offset = 8;
   reader.rules.prioritised = prioritised;
   reader.rng = Rng{{1, 2, 3, 4}};

@@ -1,0 +1,51 @@
+// A numpy array as it lies in memory: for calls so short that the buffer protocol would be a fifth of them.
+//
+// The head of an array is part of numpy's binary interface, which every compiled extension has inlined: it stays as it
+// is. It is compared with the buffer protocol once nevertheless, and where anything differs nobody gets to see an Array.
+#pragma once
+#include "python.hpp"
+
+namespace motet {
+
+struct Array {
+  PyObject_HEAD
+  char* data;
+  int ndim;
+  Py_ssize_t *shape, *strides;
+  PyObject *base, *dtype;
+  int flags;
+  bool contiguous() const { return flags & 1; }
+
+  // What `o` is if it is exactly a numpy array, otherwise null.
+  static const Array* of(PyObject* o) { return Py_TYPE(o) == type_ ? reinterpret_cast<const Array*>(o) : nullptr; }
+
+  // Called when the module is made. False with an error set only if numpy itself fails.
+  static bool learn() {
+    PyObject* numpy = PyImport_ImportModule("numpy");
+    PyObject* type = numpy ? PyObject_GetAttrString(numpy, "ndarray") : nullptr;
+    PyObject* size = type ? PyObject_GetAttrString(type, "__basicsize__") : nullptr;
+    PyObject* rows = size ? PyObject_CallMethod(numpy, "ones", "((ii)s)", 2, 3, "float32") : nullptr;
+    PyObject* columns = rows ? PyObject_GetAttrString(rows, "T") : nullptr;
+    bool fine = columns && PyLong_AsSize_t(size) >= sizeof(Array);
+    if (fine && agrees(rows) && agrees(columns)) type_ = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
+    for (PyObject* o : {numpy, type, size, rows, columns}) Py_XDECREF(o);
+    return !PyErr_Occurred();
+  }
+
+ private:
+  static inline PyTypeObject* type_ = nullptr;
+
+  static bool agrees(PyObject* o) {
+    auto a = reinterpret_cast<const Array*>(o);
+    View view;
+    PyObject* dtype = PyObject_GetAttrString(o, "dtype");
+    bool fine = dtype && view.take(o, PyBUF_FULL_RO);
+    const Py_buffer& b = view.raw();
+    fine = fine && a->data == b.buf && a->ndim == 2 && b.ndim == 2 && a->dtype == dtype &&
+           a->contiguous() == bool(PyBuffer_IsContiguous(&b, 'C'));
+    for (int i = 0; fine && i < 2; ++i) fine = a->shape[i] == b.shape[i] && a->strides[i] == b.strides[i];
+    Py_XDECREF(dtype);
+    return fine;
+  }
+};
+}  // namespace motet

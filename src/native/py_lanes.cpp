@@ -1,0 +1,192 @@
+// motet._native.LaneWriters and LaneCounts: several lanes of one replay at once.
+#include "writer.hpp"
+
+namespace motet {
+namespace {
+PyObject* writer_type = nullptr;  // motet._native.LaneWriter
+
+// The writing ends of several lanes of one replay, which take one row each in one call.
+struct LaneWriters {
+  std::vector<PyObject*> held;
+  std::vector<LaneWriter*> writers;
+
+  ~LaneWriters() {
+    for (PyObject* o : held) Py_DECREF(o);
+  }
+
+  static LaneWriters* make(PyObject* args, PyObject* kwargs) {
+    PyObject* given;
+    static const char* keys[] = {"writers", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(keys), &given)) return nullptr;
+    Py_ssize_t n = PySequence_Size(given);
+    if (n < 0) return nullptr;
+    auto all = std::make_unique<LaneWriters>();
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* o = PySequence_GetItem(given, i);
+      if (!o) return nullptr;
+      all->held.push_back(o);
+      if (PyObject_IsInstance(o, writer_type) != 1) {
+        if (!PyErr_Occurred()) raise("SettingError", "writers: given %R, expected writers of lanes", o);
+        return nullptr;
+      }
+      all->writers.push_back(&unbox<LaneWriter>(o));
+      if (all->writers[0]->lane->spec_hash != all->writers.back()->lane->spec_hash) {
+        raise("SettingError", "writers: given lanes with different rows, expected lanes of one replay");
+        return nullptr;
+      }
+    }
+    if (all->writers.empty()) {
+      raise("SettingError", "writers: given none, expected 1 or more");
+      return nullptr;
+    }
+    return all.release();
+  }
+
+  // Flags of rows: an array of bool with one for each, or nothing.
+  static bool take_flags(PyObject* o, const char* name, u64 rows, View& view) {
+    if (!o || o == Py_None) return true;
+    if (view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) && view.raw().ndim == 1 && u64(view.raw().shape[0]) == rows &&
+        dtype_of(view.raw().format) == Dtype{'b', 1})
+      return true;
+    PyErr_Clear();
+    raise("SpecError", "%s: given %R, expected an array of bool with one for each of %llu rows", name, o, ull(rows));
+    return false;
+  }
+
+  PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+    LaneWriter& first = *writers[0];
+    if (nargs < 1) return PyErr_Format(PyExc_TypeError, "append takes the lanes and then a value for every field");
+    View at;
+    if (!at.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) || at.raw().ndim != 1 || !(dtype_of(at.raw().format) == Dtype{'i', 8})) {
+      PyErr_Clear();
+      return raise("SpecError", "lanes: given %R, expected an array of int64 with one for each row", args[0]);
+    }
+    const i64* lanes = at.as<i64>();
+    u64 rows = u64(at.raw().shape[0]);
+    for (u64 i = 0; i < rows; ++i)
+      if (lanes[i] < 0 || u64(lanes[i]) >= writers.size())
+        return raise("SpecError", "lanes: given %lld, expected 0 to %zu", (long long)lanes[i], writers.size() - 1);
+    PyObject* given[2 * kMaxLeaves + 3];
+    if (!first.sort_arguments(args + 1, nargs - 1, kwnames, given)) return nullptr;
+    if (rows == 0) Py_RETURN_NONE;
+    std::size_t roots = first.roots;
+    View terminated, truncated, versions;
+    if (!take_flags(given[roots], "terminated", rows, terminated) || !take_flags(given[roots + 1], "truncated", rows, truncated))
+      return nullptr;
+    auto flag = [](const View& view, u64 i) { return view.data() && view.as<u8>()[i]; };
+    bool end = terminated.data() || truncated.data();
+    for (u64 i = 0; end && i < rows; ++i)
+      if (!flag(terminated, i) && !flag(truncated, i))
+        return raise("SpecError", "row %llu: neither terminated nor truncated, expected rows that end all together or not at all", ull(i));
+    u64 version = 0;
+    bool several = false;
+    if (PyObject* o = given[roots + 2]) {
+      several = !PyLong_Check(o) && versions.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) && versions.raw().ndim == 1;
+      PyErr_Clear();
+      if (several) {
+        if (u64(versions.raw().shape[0]) != rows || !(dtype_of(versions.raw().format) == Dtype{'u', 8}))
+          return raise("SpecError", "version: given %R, expected an array of uint64 with one for each of %llu rows", o, ull(rows));
+        for (u64 i = 0; i < rows; ++i)
+          if (versions.as<u64>()[i] >> (64 - kVersionShift)) return raise("SpecError", "version: given %R, expected less than 2**56", o);
+      } else {
+        if (!as_version(o, version)) return nullptr;
+      }
+    }
+    if (first.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to these lanes: one writer each");
+    for (u64 i = 0; i < rows; ++i)
+      if (writers[u64(lanes[i])]->busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+    LaneWriter::Hold hold(first);
+    if (!first.take_values(given, end, rows, rows, hold)) return nullptr;
+    for (u64 i = 0; i < rows; ++i)
+      if (!writers[u64(lanes[i])]->check_superseded() || !writers[u64(lanes[i])]->wait_for_room(end ? 2 : 1)) return nullptr;
+    auto write = [&] {
+      for (u64 i = 0; i < rows; ++i)
+        writers[u64(lanes[i])]->write(1, first.values, i, first.finals, i, several ? versions.as<u64>()[i] : version,
+                                      flag(terminated, i), flag(truncated, i));
+    };
+    if (rows * first.lane->row_bytes >= kUnlockBytes) {
+      Unlocked unlocked;
+      write();
+    } else {
+      write();
+    }
+    Py_RETURN_NONE;
+  }
+};
+
+// How far the writers of all lanes of a replay are; whoever has the memory may look.
+struct LaneCounts {
+  std::vector<View> memory;
+
+  static LaneCounts* make(PyObject* args, PyObject* kwargs) {
+    PyObject* given;
+    static const char* keys[] = {"lanes", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", const_cast<char**>(keys), &given)) return nullptr;
+    Py_ssize_t n = PySequence_Size(given);
+    if (n < 0) return nullptr;
+    auto counts = std::make_unique<LaneCounts>();
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* buffer = PySequence_GetItem(given, i);
+      if (!buffer) return nullptr;
+      View view;
+      bool ok = view.take_shared(buffer, "memory of a lane", sizeof(Lane));
+      Py_DECREF(buffer);
+      if (!ok) return nullptr;
+      if (view.as<Lane>()->magic != Lane::kMagic) {
+        raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+        return nullptr;
+      }
+      counts->memory.push_back(std::move(view));
+    }
+    return counts.release();
+  }
+  template <class Count>
+  PyObject* sum(Count count) const {
+    u64 all = 0;
+    for (const View& view : memory) all += count(*view.as<Lane>());
+    return PyLong_FromUnsignedLongLong(all);
+  }
+};
+
+// The final rows are counted behind the head: read first, they never make it look as if a step were missing.
+PyObject* counts_steps(PyObject* o, PyObject*) {
+  return unbox<LaneCounts>(o).sum([](const Lane& lane) {
+    u64 finals = lane.finals.load(std::memory_order_acquire);
+    return lane.head.load(std::memory_order_acquire) - finals;
+  });
+}
+PyObject* counts_rows(PyObject* o, PyObject*) {
+  return unbox<LaneCounts>(o).sum([](const Lane& lane) { return lane.head.load(std::memory_order_acquire); });
+}
+
+PyObject* writers_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
+  return unbox<LaneWriters>(o).append(args, n, names);
+}
+PyObject* writers_interrupt(PyObject* o, PyObject* lane) {
+  auto& writers = unbox<LaneWriters>(o).writers;
+  std::size_t i = PyLong_AsSize_t(lane);
+  if (PyErr_Occurred() || i >= writers.size()) {
+    PyErr_Clear();
+    return raise("SpecError", "lane: given %R, expected 0 to %zu", lane, writers.size() - 1);
+  }
+  return writers[i]->interrupt();
+}
+
+PyMethodDef many_methods[] = {
+    {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writers_append)), METH_FASTCALL | METH_KEYWORDS,
+     "Append one step to each of some lanes: their numbers (int64), then arrays with one value per lane."},
+    {"interrupt", writers_interrupt, METH_O, "interrupt(lane)\n--\n\nThe episode in this lane broke off."},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef count_methods[] = {
+    {"steps", counts_steps, METH_NOARGS, "steps()\n--\n\nRows written so far but for the final ones, in all lanes."},
+    {"rows", counts_rows, METH_NOARGS, "rows()\n--\n\nRows written so far, in all lanes."},
+    {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef no_getset[] = {{nullptr, nullptr, nullptr, nullptr, nullptr}};
+}  // namespace
+
+bool add_lanes(PyObject* m) {
+  return (writer_type = PyObject_GetAttrString(m, "LaneWriter")) &&
+         add_type<LaneCounts>(m, "LaneCounts", "How far the writers of some lanes are.", count_methods, no_getset) &&
+         add_type<LaneWriters>(m, "LaneWriters", "The writing ends of several lanes of one replay.", many_methods, no_getset);
+}
+}  // namespace motet
