@@ -190,12 +190,15 @@ def started(tmp_path):
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
     pids = []
     assert process.stdout is not None
+    watchdog = threading.Timer(240, process.kill)  # whoever reads lines then reads the end
+    watchdog.start()
     while len(pids) < 3 or not all(pids):
         line = process.stdout.readline()
         assert line, "the run ended early"
         if line.startswith("pids"):
             pids = [int(pid) for pid in line.split()[1:]]
     yield process, pids, tmp_path / "run"
+    watchdog.cancel()
     process.kill()
     process.wait()
     process.stdout.close()

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from motet import _native
 from motet._memory import Array
+from motet.algorithm import map_nest
 from motet.errors import SettingError
 
-__all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row", "map_nest"]
+__all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 
 Nest = Any
 """A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
@@ -208,12 +209,3 @@ def _flatten(nest: Nest, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ..
     if isinstance(nest, tuple):
         return [leaf for i, value in enumerate(nest) for leaf in _flatten(value, (*path, i))]
     return [(path, nest)]
-
-
-def map_nest(function: Any, nest: Nest, *others: Nest) -> Nest:
-    """A nest of what the function makes of each leaf, and of those in the same places of the others."""
-    if isinstance(nest, dict):
-        return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(map_nest(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
-    return function(nest, *others)

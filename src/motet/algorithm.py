@@ -455,10 +455,10 @@ def map_space(function: Callable[[Space], Any], space: Space) -> Nest:
     return function(space)
 
 
-def map_nest(function: Callable[..., Any], nest: Nest) -> Nest:
-    """The function of every array in a nest."""
+def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """A nest of what the function makes of each leaf, and of those in the same places of the others."""
     if isinstance(nest, Mapping):
-        return {key: map_nest(function, value) for key, value in nest.items()}
+        return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
     if isinstance(nest, (tuple, list)):
-        return tuple(map_nest(function, value) for value in nest)
-    return function(nest)
+        return tuple(map_nest(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
+    return function(nest, *others)
