@@ -86,7 +86,7 @@ class Degrees(np.ndarray):
 
 
 def test_arrays_of_every_origin_are_taken():
-    replay = make()
+    replay = make(observation=Field((2,), finite=True))
     writer = replay.writer()
     plain, unaligned = np.array([1, 2], np.float32), np.zeros(9, np.uint8)[1:].view(np.float32)
     unaligned[:] = plain
@@ -95,6 +95,8 @@ def test_arrays_of_every_origin_are_taken():
     inner = np.stack([plain, plain + 1])[0]
     for array in (plain, frozen, unaligned, inner, plain.view(Degrees), memoryview(plain), plain.astype("<f4")):
         writer.append(array, 1, 0.0)
+        if isinstance(array, np.ndarray):  # one that came through a pipe has a dtype of its own
+            writer.append(pickle.loads(pickle.dumps(array)), 1, 0.0)  # noqa: S301
     last = writer.append(plain, 1, 0.0)
     batch = replay.reader().sample(last - 1)
     assert (batch.observation == plain).all() and (batch.next_observation == plain).all()
@@ -147,6 +149,46 @@ def test_batches_of_equal_size_share_their_arrays_others_do_not():
     mine = reader.batch(4)
     assert reader.sample(4, into=mine) is mine and mine.observation is not first.observation
     assert (mine.observation[:, 0] == mine.action).all()
+
+
+def test_an_allocator_that_gives_nothing_is_told_so():
+    replay = make()
+    fill(replay, 5)
+    reader = replay.reader()
+    with pytest.raises(SettingError, match=re.escape("allocate: gave nothing for action, expected int64 (3,)")):
+        reader.batch(3, allocate=lambda name, shape, dtype: None if name == "action" else np.zeros(shape, dtype))
+
+
+def test_a_reader_belongs_to_one_thread_at_a_time():
+    replay = make(2_000)
+    fill(replay, 1_500)
+    reader = replay.reader(prioritised=True)
+    values, batch, done = np.zeros(2_000, np.float32), reader.batch(1_000), threading.Event()
+    refused = []
+
+    def other():
+        while not done.is_set():
+            for use in (reader.save_priorities, reader.load_priorities):
+                try:
+                    use(values)
+                except RuntimeError as error:
+                    refused.append(str(error))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    drawn = 0
+    try:
+        deadline = time.monotonic() + 60
+        while (drawn < 50 or not refused) and time.monotonic() < deadline:
+            try:
+                reader.sample(1_000, into=batch)
+                drawn += 1
+            except RuntimeError as error:
+                assert "another thread is inside" in str(error)
+    finally:
+        done.set()
+        thread.join()
+    assert refused and all("another thread is inside" in text for text in refused)
 
 
 def test_many_lanes_share_one_segment_with_other_parts():

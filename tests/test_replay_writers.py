@@ -73,6 +73,7 @@ def test_rows_of_several_lanes_are_those_of_one_lane_after_the_other(seed, calls
         ({"lanes": np.array([0, 4])}, "lanes: given 4, expected 0 to 3"),
         ({"lanes": np.array([-1, 0])}, "lanes: given -1, expected 0 to 3"),
         ({"lanes": np.array([0, 1], "int32")}, "expected an array of int64"),
+        ({"lanes": np.array([1, 1])}, "lanes: given 1 more than once, expected one row for each lane"),
         ({"action": np.array([1])}, r"action: given int64 \(1,\), expected int64 \(rows,\)"),
         ({"reward": np.array([1.0, np.nan], "float32")}, "reward: given NaN"),
         ({"reward": np.array([1.0, 2.0])}, "reward: given float64"),

@@ -223,7 +223,9 @@ class Reader(_native.LaneReader):
             if leaf is row.reward:  # summed over n_step into an array of its own
                 return None
             shape = (*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape)
-            array: npt.NDArray[Any] = make(prefix + leaf.name, shape, leaf.dtype)
+            array: npt.NDArray[Any] | None = make(prefix + leaf.name, shape, leaf.dtype)
+            if array is None:
+                raise SettingError(f"allocate: gave nothing for {prefix}{leaf.name}, expected {leaf.dtype} {shape}")
             return array
 
         here = [array(leaf) for leaf in row.leaves]

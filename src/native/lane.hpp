@@ -70,7 +70,7 @@ struct alignas(kLine) Lane {
   }
   void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
   // The row after next is on its way into the cache while the caller is busy elsewhere: a ring is too large to be there.
-  // In two halves, one at the end of an append and one at the beginning of the next: a core has few requests under way
+  // In two halves, one behind the rows of an append and one before those of the next: a core has few requests under way
   // at a time, and stands still when it has to wait for one to be free.
   void prefetch_for_write(u64 place, bool second_half) {
     constexpr u64 kMostBytes = 4096;

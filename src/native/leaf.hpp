@@ -20,7 +20,7 @@ struct LeafSpec {
   u64 items;
   bool finite;            // NaN and infinity are refused
   bool nested;            // there are keys in that path
-  PyObject* numpy_dtype = nullptr;  // of an array that has passed all checks
+  PyObject* numpy_dtype = nullptr;  // of the last array that has passed all checks
 
   LeafSpec() = default;
   LeafSpec(const LeafSpec&) = delete;

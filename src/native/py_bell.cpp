@@ -107,8 +107,10 @@ PyObject* tree_set(PyObject* o, PyObject* const* args, Py_ssize_t n) {
     if (!(std::isfinite(v) && v >= 0))
       return raise("SpecError", "priority[%llu]: expected a finite value from 0 on", (unsigned long long)i);
   }
-  Unlocked unlocked;
-  tree.set(index.as<u64>(), value.as<float>(), count);
+  {
+    Unlocked unlocked;
+    tree.set(index.as<u64>(), value.as<float>(), count);
+  }
   Py_RETURN_NONE;
 }
 
@@ -121,8 +123,10 @@ PyObject* tree_sample(PyObject* o, PyObject* out) {
   u64 count = index.bytes() / 8;
   if (!index.take_array(out, "out", {'u', 8}, count, true)) return nullptr;
   if (!(h.tree.total() > 0)) return raise("NotReadyError", "nothing to sample: all priorities are 0");
-  Unlocked unlocked;
-  h.tree.sample(h.rng, count, index.as<u64>());
+  {
+    Unlocked unlocked;
+    h.tree.sample(h.rng, count, index.as<u64>());
+  }
   Py_RETURN_NONE;
 }
 

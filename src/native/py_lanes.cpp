@@ -9,6 +9,8 @@ PyObject* writer_type = nullptr;  // motet._native.LaneWriter
 struct LaneWriters {
   std::vector<PyObject*> held;
   std::vector<LaneWriter*> writers;
+  std::vector<u64> asked;  // by lane: the call that last named it
+  u64 calls = 0;
 
   ~LaneWriters() {
     for (PyObject* o : held) Py_DECREF(o);
@@ -39,6 +41,7 @@ struct LaneWriters {
       raise("SettingError", "writers: given none, expected 1 or more");
       return nullptr;
     }
+    all->asked.resize(all->writers.size());
     return all.release();
   }
 
@@ -63,9 +66,13 @@ struct LaneWriters {
     }
     const i64* lanes = at.as<i64>();
     u64 rows = u64(at.raw().shape[0]);
-    for (u64 i = 0; i < rows; ++i)
+    ++calls;
+    for (u64 i = 0; i < rows; ++i) {
       if (lanes[i] < 0 || u64(lanes[i]) >= writers.size())
         return raise("SpecError", "lanes: given %lld, expected 0 to %zu", (long long)lanes[i], writers.size() - 1);
+      if (std::exchange(asked[u64(lanes[i])], calls) == calls)
+        return raise("SpecError", "lanes: given %lld more than once, expected one row for each lane", (long long)lanes[i]);
+    }
     PyObject* given[2 * kMaxLeaves + 3];
     if (!first.sort_arguments(args + 1, nargs - 1, kwnames, given)) return nullptr;
     if (rows == 0) Py_RETURN_NONE;

@@ -35,11 +35,13 @@ PyObject* copy_rows(PyObject*, PyObject* args) {
       return raise("SpecError", "index[%llu]: given %llu, which lies outside the source of %llu bytes",
                    static_cast<unsigned long long>(i), static_cast<unsigned long long>(at[i]),
                    static_cast<unsigned long long>(source.bytes()));
-  Unlocked unlocked;
-  for (u64 i = 0; i < kAhead && i < n; ++i) prefetch_row(from + at[i] * pitch, row_bytes);
-  for (u64 i = 0; i < n; ++i) {
-    if (i + kAhead < n) prefetch_row(from + at[i + kAhead] * pitch, row_bytes);
-    std::memcpy(to + i * row_bytes, from + at[i] * pitch, row_bytes);
+  {
+    Unlocked unlocked;
+    for (u64 i = 0; i < kAhead && i < n; ++i) prefetch_row(from + at[i] * pitch, row_bytes);
+    for (u64 i = 0; i < n; ++i) {
+      if (i + kAhead < n) prefetch_row(from + at[i + kAhead] * pitch, row_bytes);
+      std::memcpy(to + i * row_bytes, from + at[i] * pitch, row_bytes);
+    }
   }
   Py_RETURN_NONE;
 }

@@ -210,8 +210,10 @@ PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
     if (lane.as<u32>()[i] >= h.reader.lanes.size())
       return raise("SpecError", "lane[%llu]: given %u, expected less than %zu", ull(i), lane.as<u32>()[i], h.reader.lanes.size());
   }
-  Unlocked unlocked;
-  h.reader.update(lane.as<u32>(), row.as<u64>(), priority.as<float>(), count);
+  {
+    Unlocked unlocked;
+    h.reader.update(lane.as<u32>(), row.as<u64>(), priority.as<float>(), count);
+  }
   Py_RETURN_NONE;
 }
 
@@ -290,6 +292,8 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
 template <bool Save>
 PyObject* reader_priorities(PyObject* o, PyObject* array) {
   Reader& r = unbox<LaneReader>(o).reader;
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
   if (!r.rules.prioritised) return raise("SettingError", "this reader draws uniformly: it has no priorities");
   u64 places = 0;
   for (auto& s : r.lanes) places += s.lane->capacity;

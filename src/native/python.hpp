@@ -131,7 +131,8 @@ class View {
   bool held_ = false;
 };
 
-// Runs a block without the interpreter's lock.
+// Runs a block without the interpreter's lock. A function returns behind that block, not inside it: even None's
+// references are counted.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}

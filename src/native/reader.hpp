@@ -221,6 +221,7 @@ class Reader {
  private:
   struct Drawn {
     u64 out;                 // which row of the batch it becomes
+    LaneState* from;
     u64 place, end;          // where the transition starts and where it ends
     const u8 *first, *last;  // the rows there
     Drawn() {}               // without zeroes, which would only be overwritten
@@ -355,15 +356,15 @@ class Reader {
     for (u64 k = 0; k < n; ++k) {
       if (k + kAhead < n) {
         const Drawn& ahead = pending_[k + kAhead];
-        Lane* lane = lanes[t.lane[ahead.out]].lane;
+        Lane* lane = ahead.from->lane;
         const u8* row = lane->at(ahead.place);
         __builtin_prefetch(row);
         __builtin_prefetch(row + reward_at);
         __builtin_prefetch(row + lane->row_bytes);
       }
       Drawn& d = pending_[k];
-      if (look && !lanes[t.lane[d.out]].lane->startable(d.place) && !draw_another(p, t, d)) return false;
-      Lane* const lane = lanes[t.lane[d.out]].lane;
+      if (look && !d.from->lane->startable(d.place) && !draw_another(p, t, d)) return false;
+      Lane* const lane = d.from->lane;
       const u64 first = lane->meta(d.place);
       double sum = 0, factor = 1;
       u64 place = d.place, steps = 0, m = first;
@@ -389,7 +390,7 @@ class Reader {
   void gather(const Target& t, const Copy& c) {
     if (c.frames > 1) {
       for (const Drawn& d : pending_) {
-        Lane* lane = lanes[t.lane[d.out]].lane;
+        Lane* lane = d.from->lane;
         u64 row = t.row[d.out];
         if (c.next) copy_stack(lane, c, row + lane->distance(d.place, d.end), d.end, d.out);
         else copy_stack(lane, c, row, d.place, d.out);
@@ -434,7 +435,7 @@ class Reader {
     for (u32 l : p.lanes) lanes[l].tail = lanes[l].lane->tail();
     u64 again = 0;
     for (const Drawn& d : pending_) {
-      LaneState& s = lanes[t.lane[d.out]];
+      LaneState& s = *d.from;
       const u64 row = t.row[d.out], oldest = row - std::min(row, rules.n_frames - 1);
       u64 bad = kNone;
       if (s.lane->checked) {
@@ -470,7 +471,7 @@ class Reader {
     for (u64 attempt = 0; attempt < kTries + total; ++attempt) {
       at = attempt < kTries ? rng.below(total) : (at + 1) % total;
       locate(p, t, d, at);
-      if (lanes[t.lane[d.out]].lane->startable(d.place)) return true;
+      if (d.from->lane->startable(d.place)) return true;
     }
     return false;
   }
@@ -490,6 +491,7 @@ class Reader {
         u64 place = s.low_place + at;
         t.lane[d.out] = l;
         t.row[d.out] = s.low + at;
+        d.from = &s;
         d.place = place < s.lane->capacity ? place : place - s.lane->capacity;
         return;
       }
@@ -512,6 +514,7 @@ class Reader {
       u64 row = s.zeroed - s.zeroed % cap + place;
       t.lane[i] = p.lanes[l];
       t.row[i] = row < s.zeroed ? row + cap : row;
+      pending_[k].from = &s;
       pending_[k].place = place;
       if (t.weight) t.weight[i] = float(std::pow(scale * p.tree->get(index_[k]), -beta));
     }

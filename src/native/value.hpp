@@ -12,14 +12,19 @@ struct Value {
 };
 
 template <class T>
-inline bool all_finite(const T* p, u64 n) {
+inline bool all_finite(const u8* bytes, u64 n) {
+  auto at = [=](u64 i) {  // wherever it lies
+    T value;
+    std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
+    return value;
+  };
   // Zero times anything finite is zero; the sum turns into NaN otherwise. Branch-free, so that it vectorises.
   T sum[8] = {};
   u64 i = 0;
   for (; i + 8 <= n; i += 8)
-    for (u64 j = 0; j < 8; ++j) sum[j] += p[i + j] * T(0);
+    for (u64 j = 0; j < 8; ++j) sum[j] += at(i + j) * T(0);
   T rest = 0;
-  for (; i < n; ++i) rest += p[i] * T(0);
+  for (; i < n; ++i) rest += at(i) * T(0);
   for (T s : sum) rest += s;
   return rest == T(0);
 }
@@ -32,8 +37,8 @@ inline bool all_finite_halves(const u8* bytes, u64 n) {  // float16: an exponent
 
 inline bool check_finite(const LeafSpec& leaf, const u8* bytes, u64 items) {
   if (!leaf.finite || leaf.dtype.kind != 'f') return true;
-  bool ok = leaf.dtype.size == 8   ? all_finite(reinterpret_cast<const double*>(bytes), items)
-            : leaf.dtype.size == 4 ? all_finite(reinterpret_cast<const float*>(bytes), items)
+  bool ok = leaf.dtype.size == 8   ? all_finite<double>(bytes, items)
+            : leaf.dtype.size == 4 ? all_finite<float>(bytes, items)
                                    : all_finite_halves(bytes, items);
   if (!ok) raise("SpecError", "%s: given NaN or infinity, expected finite numbers", leaf.name.c_str());
   return ok;
@@ -126,12 +131,12 @@ inline bool fits(const LeafSpec& leaf, u64 rows, const Py_ssize_t* shape, int nd
   return same;
 }
 
-// rows == 0: one value of the leaf's shape. Otherwise an array with one value per row. `brief`: the bytes are read
-// before any other thread can run, so that the array need not be held.
-inline bool take_value(LeafSpec& leaf, PyObject* o, u64 rows, bool brief, Value& v) {
+// rows == 0: one value of the leaf's shape. Otherwise an array with one value per row. Whoever calls holds `o` until the
+// bytes have been read, which for a numpy array is all that holding its buffer would do.
+inline bool take_value(LeafSpec& leaf, PyObject* o, u64 rows, Value& v) {
   if (rows == 0 && leaf.shape.empty()) return take_scalar(leaf, o, v);
   const Array* array = Array::of(o);
-  if (brief && array && array->dtype == leaf.numpy_dtype && array->contiguous() && fits(leaf, rows, array->shape, array->ndim)) {
+  if (array && array->dtype == leaf.numpy_dtype && array->contiguous() && fits(leaf, rows, array->shape, array->ndim)) {
     v.bytes = reinterpret_cast<const u8*>(array->data);
     return check_finite(leaf, v.bytes, leaf.items * (rows ? rows : 1));
   }
@@ -149,7 +154,7 @@ inline bool take_value(LeafSpec& leaf, PyObject* o, u64 rows, bool brief, Value&
           leaf.expected(rows).c_str());
     return false;
   }
-  if (array && !leaf.numpy_dtype) leaf.numpy_dtype = Py_NewRef(array->dtype);
+  if (array) Py_XDECREF(std::exchange(leaf.numpy_dtype, Py_NewRef(array->dtype)));
   v.bytes = v.view.as<u8>();
   return check_finite(leaf, v.bytes, leaf.items * (rows ? rows : 1));
 }

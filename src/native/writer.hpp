@@ -150,6 +150,7 @@ struct LaneWriter {
     bool end = terminated || truncated;
     u64 total = rows + (end ? 1 : 0), first = lane->begin_append(total);
     u64 place = lane->place(first);
+    lane->prefetch_for_write(ahead, true);
     for (u64 i = 0; i < rows; ++i, place = lane->after(place)) {
       u64 flags = i == 0 && begin ? u64(kBegin) : 0;
       if (i + 1 == rows) flags |= (terminated ? u64(kTerminated) : 0) | (truncated ? u64(kTruncated) : 0);
@@ -236,7 +237,6 @@ inline bool LaneWriter::sort_arguments(PyObject* const* args, Py_ssize_t nargs, 
 
 // Checks every field and finds its bytes. Rows: how many values an argument holds, 0 for one without an axis of rows.
 inline bool LaneWriter::take_values(PyObject* const* given, bool end, u64 rows, u64 last_rows, Hold& hold) {
-  const bool brief = !lane->once && std::max<u64>(rows, 1) * lane->row_bytes < kUnlockBytes;
   for (std::size_t f = 0; f < leaves.size(); ++f) {
     LeafSpec& leaf = leaves[f];
     for (bool last : {false, true}) {
@@ -264,7 +264,7 @@ inline bool LaneWriter::take_values(PyObject* const* given, bool end, u64 rows, 
         if (!follow(leaf, argument, inner)) return false;
         hold.objects.push_back(argument = inner);
       }
-      if (!take_value(leaf, argument, last ? last_rows : rows, brief, last ? finals[f] : values[f])) return false;
+      if (!take_value(leaf, argument, last ? last_rows : rows, last ? finals[f] : values[f])) return false;
     }
   }
   return true;
@@ -299,7 +299,6 @@ inline PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyO
   }
 
   bool end = terminated || truncated;
-  lane->prefetch_for_write(ahead, true);
   // Everything is checked before the first byte is written: a refused row leaves no trace.
   if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
   Hold hold(*this);
