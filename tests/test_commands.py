@@ -64,6 +64,7 @@ def test_train_leaves_a_run_and_says_how_to_go_on(trained):
     }
     assert config["settings"]["seed"] == 5 and config["settings"]["updates_per_step"] == 0.1
     assert config["agents"]["agent_2"]["hidden"] == [8]
+    assert (config["agents"]["agent_0"]["gamma"], config["agents"]["agent_0"]["n_frames"]) == (0.8, 4), "suggested"
     assert config["agents"]["agent_0"]["epsilon"]["class"] == "motet.algorithm:Linear"
     assert config["grouping"]["stacks"] and set(config["versions"]) == {"motet", "python", "numpy", "torch"}
     assert not is_alive(run)
@@ -163,7 +164,7 @@ def test_an_experiment_file_gives_agents_their_own_algorithms(tmp_path, monkeypa
     kinds = [config["agents"][f"agent_{i}"]["class"].rpartition(":")[2] for i in range(3)]
     assert kinds == ["DQNConfig", "DQNConfig", "IQNConfig"]
     assert [config["agents"][f"agent_{i}"]["batch_size"] for i in range(3)][:2] == [64, 16]
-    assert [config["agents"][f"agent_{i}"]["gamma"] for i in range(3)] == [0.5, 0.5, 0.99]
+    assert [config["agents"][f"agent_{i}"]["gamma"] for i in range(3)] == [0.5, 0.5, 0.8]
     assert config["agents"]["agent_0"]["epsilon"]["steps"] == 50 and config["agents"]["agent_2"]["hidden"] == [4]
     assert config["settings"]["seed"] == 9 and config["settings"]["limits"]["hang_s"] == 12
     assert main(["train", "experiment.toml", "--steps", "20"]) == 0
@@ -197,6 +198,8 @@ NONSENSE = {
     "treasure_hunt --agents 0": "agents is 0",
     "treasure_hunt --learner-processes 3": "learner_processes: given 3, expected at most one for each of 2 agents",
     "matrix --agents 3": "agents: the world matrix has no such setting",
+    "matrix --algorithm td3": "player_0 with TD3Config: action space: given Discrete(2), expected a Box",
+    "matrix --steps 90 --evaluate-every 91 --until-return 3": "until_return: measured every 91 steps (evaluate_every)",
     "treasure_hunt --run file/below": "run: 'file/below' cannot be written: Not a directory",
     "treasure_hunt --wandb": "wandb: Weights & Biases is not installed",
     "bad.toml": "is not TOML",
@@ -224,6 +227,56 @@ def test_nonsense_gets_one_line_and_leaves_nothing(arguments, tmp_path, monkeypa
     assert code == (1 if arguments == "raising:make" else 2)
     left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "__pycache__" not in path.parts]
     assert left in ([], [tmp_path / "runs"])
+
+
+PLAIN = """
+from gymnasium.spaces import Discrete
+from pettingzoo import ParallelEnv
+
+class Plain(ParallelEnv):
+    metadata = {"name": "plain"}
+    possible_agents = ["a", "b"]
+    observation_space = action_space = lambda self, agent: Discrete(2)
+    def reset(self, seed=None, options=None):
+        self.agents, self.turn = self.possible_agents[:], 0
+        return dict.fromkeys(self.agents, 0), {a: {} for a in self.agents}
+    def step(self, actions):
+        self.turn += 1
+        over = self.turn == 5
+        every = lambda value: dict.fromkeys(actions, value)
+        self.agents = [] if over else self.agents
+        return every(0), every(1.0), every(False), every(over), {a: {} for a in actions}
+
+class Torn(Plain):
+    def render(self):
+        raise ZeroDivisionError("no canvas")
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "words"), [("Plain", "there is nothing to draw"), ("Torn", "ZeroDivisionError: no canvas")]
+)
+def test_a_world_that_cannot_be_drawn_is_trained_all_the_same(world, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("undrawn.py").write_text(PLAIN)
+    assert main(["train", f"undrawn:{world}", *TINY, "--steps", "60", "--run", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert f"none: {words}" in out and "motet resume mine" in out
+
+
+def test_a_run_without_an_update_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "matrix", *TINY[:-1], "5000", "--steps", "60", "--run", "mine"]) == 0
+    assert "no update was due yet for player_0, player_1: a learner waits for min_rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_that_are_not_utf8_get_plain_characters(run, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "motet.cli", "status", str(run)]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"agent_0" in done.stdout and done.stdout.decode(encoding).isascii()
 
 
 def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypatch, capsys):

@@ -258,6 +258,13 @@ def test_two_interrupts_end_at_once(started):
     assert_gone(pids)
 
 
+def test_a_script_may_come_from_standard_input(tmp_path):
+    text = textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), run=str(tmp_path / "run")))
+    text = text.replace("steps=10**9", "steps=300")
+    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0 and "state done" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_missing_main_guard_is_explained(tmp_path):
     script = tmp_path / "script.py"
     text = textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), run=str(tmp_path / "run")))

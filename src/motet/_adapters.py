@@ -140,7 +140,10 @@ class _Adapter(World):
         self._seen, self._masks = [thaw(raw) for raw in seen], [thaw(mask) for mask in masks]
 
     def render(self) -> NDArray[np.uint8] | None:
-        picture = self._env.render()
+        try:
+            picture = self._env.render()
+        except NotImplementedError:  # PettingZoo's own method, where an environment has none
+            return None
         return picture if isinstance(picture, np.ndarray) else None
 
     def close(self) -> None:

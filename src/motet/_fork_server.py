@@ -71,6 +71,7 @@ def starting() -> Iterator[None]:
         resource_tracker.ensure_running()  # it would take the mask away when it is started
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
+        _forget_a_file_that_is_none()
         if isinstance(context(), ForkServerContext):
             _have_one()
             yield
@@ -80,6 +81,15 @@ def starting() -> Iterator[None]:
     finally:
         if masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _forget_a_file_that_is_none() -> None:
+    """Children import the script that is run from its file: not where it came from standard input, or has gone."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is not None and not os.path.exists(file):
+        with contextlib.suppress(AttributeError):  # another thread was quicker
+            del main.__file__
 
 
 def host_children() -> None:

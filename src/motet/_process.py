@@ -61,7 +61,7 @@ class Child:
     def __init__(
         self, name: str, target: Callable[..., None], args: tuple[Any, ...] = (), log: Path | None = None
     ) -> None:
-        self.name = name
+        self.name, self._log = name, log
         ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
@@ -144,8 +144,9 @@ class Child:
         if self.traceback():
             return f"{self.name} raised"
         if code == 1:  # whatever it raises later comes home
-            return f"{self.name} could not begin: it failed to import your script, or {GUARD}"
-        return f"{self.name} ended with exit code {code}"
+            return f"{self.name} could not begin (its error is above): it failed to import your script, or {GUARD}"
+        wrote = f"see {self._log}" if self._log else "what it wrote is above"
+        return f"{self.name} ended with exit code {code}; {wrote}"
 
     def close(self) -> None:
         """Give back what the parent holds for it. It must have ended."""

@@ -112,8 +112,11 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
         chosen = algorithm_config(given[name])
         spaces = probe.observation_spaces[i], probe.action_spaces[i]
         masked = i in having_masks
-        replay = chosen.replay(*spaces, masked=masked)
-        sizes = Sizes(*map(operator.index, chosen.sizes(*spaces)))  # numpy's numbers are as good
+        try:
+            replay = chosen.replay(*spaces, masked=masked)
+            sizes = Sizes(*map(operator.index, chosen.sizes(*spaces)))  # numpy's numbers are as good
+        except SettingError as error:
+            raise SettingError(f"{name} with {type(chosen).__name__}: {error}") from error
         parts.append(Part(name, *spaces, chosen, replay, sizes, masked))
     self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
     probe.close()

@@ -48,6 +48,8 @@ def summarise(
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(words, style="bold yellow"), soft_wrap=True)
+    if words := _learnt_nothing(history):
+        console.print(Text(words, style="bold yellow"), soft_wrap=True)
     console.print()
     if pictures:
         for what, make in (
@@ -94,11 +96,23 @@ def _line(result: Result, history: Sequence[Snapshot]) -> Text:
     )
 
 
+def _learnt_nothing(history: Sequence[Snapshot]) -> str:
+    """Whose settings kept them from any update, if there are such agents."""
+    if not (names := [row.name for row in history[-1].agents if not row.updates] if history else []):
+        return ""
+    return (
+        f"no update was due yet for {', '.join(names)}: a learner waits for min_rows rows (with PPO: for a batch), and "
+        "updates_per_step sets its pace"
+    )
+
+
 def _picture(what: str, make: Callable[[], Path | None]) -> Text:
     try:
         path = make()
     except (MotetError, OSError, ImportError) as error:
         return Text(f"{what + ':':<16}none: {error}", style="yellow")
+    except Exception as error:  # noqa: BLE001  # of the user's world: shown, but the run is done
+        return Text(f"{what + ':':<16}none: {type(error).__name__}: {error}", style="yellow")
     if path is None:
         return Text.assemble((f"{what:<16}", "dim"), "none: there is nothing to draw")
     return Text.assemble((f"{what:<16}", "dim"), str(path))

@@ -6,7 +6,9 @@ one, add a line to ``COMMANDS``.
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ OWN_FLAGS = {"train", "eval", "tournament"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _print_anywhere()
     if not given or given[0] in ("-h", "--help"):
         sys.stdout.write(_usage())
         return 0
@@ -71,6 +74,24 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return 0 if code is None else int(code)
 
 
+_PLAIN = dict(zip("▁▂▃▄▅▆▇█±…·●─━╸╺\u2011\u2013\u00d7", "_.-=+*#@+.-*------x", strict=True))
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(one, "?") for one in error.object[error.start : error.end]), error.end
+
+
+def _print_anywhere() -> None:
+    """Terminals that are not UTF-8 get plain characters instead of an error."""
+    codecs.register_error("motet.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="motet.plain")
+
+
 def _usage() -> str:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()]
@@ -82,7 +103,8 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "motet COMMAND --help tells more. MOTET_DEBUG=1 shows the traceback of an error.",
+            "motet COMMAND --help tells more, motet --version which motet this is.",
+            "MOTET_DEBUG=1 shows the traceback of an error.",
             "",
         ]
     )

@@ -232,4 +232,4 @@ def _raised(child: Process) -> ChildError | None:
     end, text = child.describe_end(), child.traceback()
     if text:
         return ChildError(f"{end}\n\n{text}")
-    return ChildError(f"{end}; see its log") if (child.exit or 0) > 0 else None
+    return ChildError(end) if (child.exit or 0) > 0 else None

@@ -112,6 +112,11 @@ class Settings:
             raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
         if self.until_return is not None and self.evaluate_every is None:
             raise SettingError("until_return: given without evaluate_every, which measures it")
+        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
+            raise SettingError(
+                f"until_return: measured every {self.evaluate_every} steps (evaluate_every), expected at most the "
+                f"{self.steps} of the run"
+            )
         if self.evaluate_every is not None and (self.evaluate_every < 1 or self.evaluate_episodes < 1):
             raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
         if self.evaluate_every is not None and self.engine == "serial":

@@ -29,11 +29,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from motet._roster import ALGORITHMS, algorithm_config
+from motet._roster import ALGORITHMS, algorithm_config, world_factory
 from motet.algorithm import AlgorithmConfig, Exponential, Linear, Staged
 from motet.errors import SettingError
 from motet.train import Settings
@@ -56,7 +56,7 @@ class Experiment:
 
     def config(self, algorithm: str) -> AlgorithmConfig:
         """An algorithm with the settings that the file has for it."""
-        given = algorithm_config(algorithm)
+        given = suggested(algorithm_config(algorithm), self.world)
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
@@ -69,6 +69,17 @@ class Experiment:
         base = default if algorithm == self.algorithm else self.config(algorithm)
         config: AlgorithmConfig = changed(base, own, f"agents.{name}")
         return config
+
+
+def suggested(config: Any, world: str) -> Any:
+    """A config with what the world suggests, where it has such a setting.
+
+    >>> suggested(algorithm_config("dqn"), "treasure_hunt").gamma, suggested(algorithm_config("dqn"), "matrix").gamma
+    (0.8, 0.99)
+    """
+    suggests = getattr(world_factory(world), "suggests", {}) if world else {}
+    known = {item.name for item in fields(config)} if is_dataclass(config) else set()
+    return replace(config, **{name: value for name, value in suggests.items() if name in known})
 
 
 def short_name(algorithm: str) -> str:

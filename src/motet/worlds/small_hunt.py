@@ -7,8 +7,9 @@ knows, namely what the agents before it have just done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -42,6 +43,8 @@ class SmallHunt(TreasureHunt):
     >>> float(best_response(graph, "agent_0").value[0])
     10.0
     """
+
+    suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # all is seen, and few turns are all there is
 
     def __init__(
         self, map: str = _FIRST, turns: int = 4, radius: int | None = None, render_mode: str | None = None

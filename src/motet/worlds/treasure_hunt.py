@@ -11,8 +11,9 @@ world. :class:`TreasureHunts` has the rules, for K worlds at once; :class:`Treas
 of one of them, and gives as many at once by ``vector``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import index as whole_number
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium
@@ -45,6 +46,11 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         "render_fps": 10,
         "is_parallelizable": False,
     }
+    suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({"gamma": 0.8, "n_frames": 4})
+    """What ``motet train`` begins with here instead of an algorithm's own defaults.
+
+    What an agent sees is at most two steps away, and without a memory it walks to and fro.
+    """
 
     def __init__(
         self,
