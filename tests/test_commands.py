@@ -205,7 +205,9 @@ NONSENSE = {
     "bad.toml": "is not TOML",
     "strange.toml": "strange.toml: given colour, expected none but",
     "stranger.toml": "agents: given nobody, expected some of player_0, player_1",
-    "kind.toml": "kind.toml.steps: given 'many', expected the like of 100000",
+    "typo.toml": "typo.toml: given stepps (steps?), expected none but world",
+    "nameless.toml": "nameless.toml: world: given nmae (name?), expected the world's name too: name = …",
+    "kind.toml": "kind.toml.steps: given 'many', expected something like 100000",
     "raising:make": "the world could not be made: KeyError",
 }
 
@@ -218,6 +220,8 @@ def test_nonsense_gets_one_line_and_leaves_nothing(arguments, tmp_path, monkeypa
     Path("bad.toml").write_text("= 3")
     Path("strange.toml").write_text("colour = 3\n[world]\nname = 'matrix'")
     Path("stranger.toml").write_text("[world]\nname = 'matrix'\n[agents.nobody]\nbatch_size = 3")
+    Path("typo.toml").write_text("stepps = 3\n[world]\nname = 'matrix'")
+    Path("nameless.toml").write_text("[world]\nnmae = 'matrix'")
     Path("kind.toml").write_text("steps = 'many'\n[world]\nname = 'matrix'")
     Path("raising.py").write_text("def make():\n    raise KeyError('walls')\n")
     before = sorted(tmp_path.rglob("*"))

@@ -186,7 +186,7 @@ def _agents(
         cells: dict[str, str | Text] = {
             "return": Text(short(row.mean_return), style="bold"),
             "trend": Text(sparkline(history.returns([row]), max(trend, 1), bars), style="green"),
-            "loss": short(row.metrics.get("loss")),
+            "loss": short(row.metrics.get("loss", row.metrics.get("policy_loss"))),
             "steps/s": short(row.steps_per_s),
             "upd/s": short(row.updates_per_s),
             "replay": f"{row.replay_fill:.0%}",

@@ -177,7 +177,11 @@ def _check_room(size: int, directory: str | os.PathLike[str] | None) -> None:
 def _short(size: int, available: int | None, directory: str | os.PathLike[str] | None) -> MemoryShortError:
     where = "of memory" if directory is None else f"on the file system of {os.fspath(directory)!r}"
     free = "an unknown amount" if available is None else format_bytes(available)
-    hint = "a smaller capacity, or directory=… to put it on a disk" if directory is None else "a smaller capacity"
+    hint = (
+        "a smaller capacity, or, in Python, directory=… to put it on a disk"
+        if directory is None
+        else "a smaller capacity"
+    )
     return MemoryShortError(f"{format_bytes(size)} {where} asked for, {free} available: choose {hint}")
 
 

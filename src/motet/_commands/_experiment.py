@@ -27,8 +27,9 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,10 @@ def read(path: Path) -> Experiment:
         raise SettingError(f"experiment: {str(path)!r} is not TOML: {error}") from error
     where = str(path)
     world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
-    if not isinstance(name := world.pop("name", None), str):
+    if "name" not in world:
+        given_there = _guessed(sorted(world), {"name"}) or "nothing"
+        raise SettingError(f"{where}: world: given {given_there}, expected the world's name too: name = …")
+    if not isinstance(name := world.pop("name"), str):
         raise SettingError(f"{where}: world.name: given {name!r}, expected the name of a world, or 'module:attribute'")
     algorithm = given.pop("algorithm", "dqn")
     if not isinstance(algorithm, str):
@@ -117,7 +121,8 @@ def read(path: Path) -> Experiment:
     own = {item.name for item in fields(Settings)}
     if strangers := sorted(set(given) - own):
         raise SettingError(
-            f"{where}: given {', '.join(strangers)}, expected none but world, algorithm, agents, "
+            f"{where}: given {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}, expected none but "
+            "world, algorithm, agents, "
             f"{', '.join(sorted(known))} and the fields of Settings: {', '.join(sorted(own))}"
         )
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
@@ -127,7 +132,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
     known = {item.name for item in fields(config)}
     if strangers := sorted(set(values) - known):
-        raise SettingError(f"{where}: given {', '.join(strangers)}, expected none but {', '.join(sorted(known))}")
+        raise SettingError(f"{where}: given {_guessed(strangers, known)}, expected none but {', '.join(sorted(known))}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -135,11 +140,23 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
         else:
             found[name] = tuple(value) if isinstance(value, list) else value
             if not _fits(found[name], getattr(config, name)):
-                raise SettingError(f"{where}.{name}: given {value!r}, expected the like of {getattr(config, name)!r}")
+                raise SettingError(
+                    f"{where}.{name}: given {value!r}, expected something like {getattr(config, name)!r}"
+                )
     try:
         return replace(config, **found)
     except (TypeError, SettingError) as error:
         raise SettingError(f"{where}: {error}") from error
+
+
+def _guessed(strangers: Sequence[str], known: Iterable[str]) -> str:
+    """Names that nobody knows, each with the one that may have been meant.
+
+    >>> _guessed(["colour", "stepps"], {"steps", "seed"})
+    'colour, stepps (steps?)'
+    """
+    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.75) for name in strangers}
+    return ", ".join(name + (f" ({near[name][0]}?)" if near[name] else "") for name in strangers)
 
 
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
