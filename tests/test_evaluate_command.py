@@ -45,6 +45,25 @@ def test_the_table_the_page_the_file_and_the_picture(tmp_path, capsys):
     assert Path("episode.gif").read_bytes().startswith(b"GIF8")
 
 
+def test_one_policy_is_shown_by_seat_too(capsys):
+    """In a game of two all that is won is lost: only the seats tell anything."""
+    given = ["eval", "matrix", "--world.game", "matching_pennies", "--world.turns", "3", "-n", "2"]
+    assert cli.main([*given, "-p", "constant,kw.action=0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("by seat"))
+    assert [line.split()[:2] for line in lines[at + 1 : at + 3]] == [["player_0", "3"], ["player_1", "-3"]]
+
+
+@pytest.mark.parametrize("policies", [["random"], ["random", "noop"]], ids=["one", "two"])
+def test_of_many_seats_the_first_are_shown(policies, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    given = ["eval", "treasure_hunt", "--agents", "15", "--world.turns", "2", "-n", "2"]
+    assert cli.main([*given, *(token for name in policies for token in ("-p", name))]) == 0
+    shown = capsys.readouterr().out
+    assert "agent_11" in shown and "agent_12" not in shown
+    assert "and 3 more seats" in shown
+
+
 def test_json_and_yaml_hold_the_same_and_jobs_do_not_matter(capsys):
     loader = pytest.importorskip("yaml")
     texts = {}

@@ -36,6 +36,8 @@ for any number of jobs, with or without isolation.
   motet eval runs/mine --episodes 200 --jobs 4
   motet eval treasure_hunt -p runs/mine,proportion=2 -p my.module:Policy,isolate=yes --html report.html"""
 
+_SEATS_SHOWN = 12
+
 
 @dataclass(frozen=True)
 class Eval(Play):
@@ -90,10 +92,8 @@ def show(result: Evaluation) -> None:
 
     console = Console(file=sys.stdout, highlight=False)
     console.print(fitted(_scores(result), console))
-    seats = result.seat_scores()
-    if len(result.agents) > 1 and len(result.names) > 1 and len(result.agents) <= 8:
-        console.print()
-        console.print(fitted(_seats(result, seats), console))
+    if len(result.agents) > 1:
+        _print_seats(result, console)
     failed = [failure for episode in result.episodes for failure in episode.failures]
     if failed:
         console.print()
@@ -141,12 +141,29 @@ def _scores(result: Evaluation) -> Any:
     return table
 
 
-def _seats(result: Evaluation, seats: Any) -> Any:
-    table = plain_table("by seat", *result.agents)
-    for name in result.names:
-        cells = [seats.get((name, agent)) for agent in result.agents]
-        table.add_row(name, *("-" if one is None else str(score_cell(one).text) for one in cells))
-    return table
+def _print_seats(result: Evaluation, console: Any) -> None:
+    """One policy gets a line for each seat, several a line each; of many seats the first ones."""
+    from rich.text import Text
+
+    seats, agents = result.seat_scores(), result.agents[:_SEATS_SHOWN]
+    shown = len(agents)
+    if len(result.names) == 1:
+        table = plain_table("by seat", "return", "least", "most")
+        for agent in agents:
+            one = seats.get((result.names[0], agent))
+            numbers = ("-",) * 3 if one is None else (str(score_cell(one).text), short(one.least), short(one.most))
+            table.add_row(agent, *numbers)
+        fitted(table, console)
+    else:
+        table = plain_table("by seat", *agents)
+        for name in result.names:
+            cells = [seats.get((name, agent)) for agent in agents]
+            table.add_row(name, *("-" if one is None else str(score_cell(one).text) for one in cells))
+        shown = len(fitted(table, console).columns) - 1
+    console.print()
+    console.print(table)
+    if hidden := len(result.agents) - shown:
+        console.print(Text(f"and {hidden} more seat{'' if hidden == 1 else 's'}", style="dim"))
 
 
 def _failures(result: Evaluation) -> Any:
