@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,9 +113,10 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     )
     Path("weights").write_text("")
     given = ["eval", "matrix", "-p", "mine_alone:Policy,data=weights,kw.depth=0", "-p", "random", "-n", "12"]
-    assert cli.main([*given, "--isolate", "--max-failures", "3"]) == 0
-    shown = capsys.readouterr().out
+    assert cli.main([*given, "--isolate", "--max-failures", "3"]) == 1
+    shown, err = capsys.readouterr()
     assert "ZeroDivisionError" in shown
+    assert "failed in every episode: ZeroDivisionError" in err
     assert "failed too often and is out after episode" in shown
     assert "mine_alone" not in sys.modules
 
@@ -246,6 +248,50 @@ def test_a_policy_that_cannot_be_made_is_an_error(policy, why, isolate, capsys):
     out, err = capsys.readouterr()
     assert "could not be made, and never played: " in err and why in err
     assert "4 episodes" in out and "noop could" not in err
+
+
+@pytest.mark.parametrize("isolate", [[], ["--isolate"]], ids=["here", "isolated"])
+def test_a_policy_that_cannot_be_made_is_an_error_of_a_tournament_too(isolate, capsys):
+    given = ["tournament", "hockey", "--world.turns", "5", "--rounds", "1", "--dir", "cup"]
+    given += ["-p", "hockey_weak", "-p", "tit_for_tat", *isolate]
+    assert cli.main(given) == 1
+    out, err = capsys.readouterr()
+    assert "error: tit_for_tat could not be made, and never played: AttributeError" in err
+    assert "hockey_weak could" not in err
+    assert re.search(r"tit_for_tat +start +2 +0 +0 +AttributeError", out)
+    assert cli.main(given) == 1  # it goes on, and nothing has become better
+    assert "error: tit_for_tat could not be made, and never played: start" in capsys.readouterr().err
+
+
+class Falters:
+    """Raises in some episodes or in all, on every seat or on one."""
+
+    def __init__(self, agent, seeds=2, seat=""):
+        self.seeds, self.fails = seeds, seat in ("", agent)
+
+    def reset(self, seed):
+        self.bad = self.fails and seed % self.seeds == 0
+
+    def act(self, observation, mask=None):
+        return 1 / 0 if self.bad else 0
+
+
+@pytest.mark.parametrize("stand_in", ["noop", "forfeit"])
+@pytest.mark.parametrize(("options", "code"), [("", 0), (",kw.seat=player_0,kw.seeds=1", 0), (",kw.seeds=1", 1)])
+def test_who_fails_wherever_it_sits_is_an_error(options, code, stand_in, capsys):
+    if stand_in == "forfeit" and "seat" in options:
+        code = 1  # no episode of it counts
+    given = ["eval", "matrix", "--world.turns", "3", "-n", "8", "-p", f"test_evaluate_command:Falters{options}"]
+    assert cli.main([*given, "--stand-in", stand_in, "--max-failures", "100"]) == code
+    out, err = capsys.readouterr()
+    assert "ZeroDivisionError" in out
+    assert ("Falters failed in every episode: ZeroDivisionError" in err) == (code == 1)
+
+
+def test_a_plan_of_another_map_is_an_error(capsys):
+    assert cli.main(["plan", "rooms", "--map", "freeing", "--horizon", "3", "--out", "freeing"]) == 0
+    assert cli.main(["eval", "rooms", "--world.map", "closet", "-p", "freeing", "-n", "2"]) == 1
+    assert "error: freeing failed in every episode: SettingError: state" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

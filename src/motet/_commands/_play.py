@@ -23,9 +23,18 @@ from motet._roster import WORLDS, world_factory
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import SettingError
-from motet.evaluate import Settings
+from motet.evaluate import Episode, Failure, Settings
 
-__all__ = ["Play", "finish", "parse", "progress", "yaml"]
+__all__ = [
+    "Play",
+    "finish",
+    "parse",
+    "plain_table",
+    "print_failures",
+    "progress",
+    "tell_who_always_failed",
+    "yaml",
+]
 
 arg = tyro.conf.arg
 
@@ -262,3 +271,60 @@ def _write(path: Path, text: str) -> None:
         raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def plain_table(*columns: str) -> Any:
+    """A table without lines; the first column is a name, the others are numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else None, no_wrap=i > 0)
+    return table
+
+
+# ---- who failed
+
+
+def print_failures(episodes: Sequence[Episode], what: str, console: Any) -> None:
+    """By policy and cause, how often, and where first; nothing if nobody failed. ``what``: an episode or a game."""
+    failures = [failure for episode in episodes for failure in episode.failures]
+    if not failures:
+        return
+    table = plain_table("failures of", "cause", "times", f"first in {what}", "turn")
+    table.add_column("detail")
+    found: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        found.setdefault((failure.policy, failure.cause), []).append(failure)
+    for (name, cause), own in found.items():
+        first = own[0]
+        table.add_row(name, cause, f"{len(own):,}", f"{first.episode:,}", f"{first.turn:,}", _first_line(first.detail))
+    console.print()
+    console.print(table)
+
+
+def tell_who_always_failed(names: Sequence[str], episodes: Sequence[Episode], what: str) -> int:
+    """Say who failed wherever it sat: its scores are the stand-in's. Returns the exit code for that."""
+    code = 0
+    for name in names:
+        own = [episode for episode in episodes if name in episode.policies]
+        failures = [failure for episode in own for failure in episode.failures if failure.policy == name]
+        if not failures or not all(_failed_on_all_seats(name, episode) for episode in own):
+            continue
+        why = _first_line(failures[0].detail) or failures[0].cause
+        never = all(failure.cause == "start" for failure in failures)
+        how = "could not be made, and never played" if never else f"failed in every {what}"
+        sys.stderr.write(f"error: {name} {how}: {why}\n")
+        code = 1
+    return code
+
+
+def _failed_on_all_seats(name: str, episode: Episode) -> bool:
+    if name in episode.out or name in episode.forfeited:
+        return True
+    failed = sum(len(failure.agents) for failure in episode.failures if failure.policy == name)
+    return failed == episode.policies.count(name)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""

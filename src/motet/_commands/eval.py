@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 import tyro
 
-from motet._commands._play import Play, finish, parse, progress
+from motet._commands._play import (
+    Play,
+    finish,
+    parse,
+    plain_table,
+    print_failures,
+    progress,
+    tell_who_always_failed,
+)
 from motet._display import fitted
 from motet._drawing import write_video
 from motet._numbers import clock, short
@@ -18,7 +26,7 @@ from motet._result_page import score_cell, seconds
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate
 
-__all__ = ["evaluate_", "plain_table", "show"]
+__all__ = ["evaluate_", "show"]
 
 ABOUT = """Let policies play episodes of a world, and tell how well each did.
 
@@ -71,18 +79,7 @@ def evaluate_(arguments: Sequence[str]) -> int:
             raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
         write_video(chosen.video, drawn.frames, drawn.frames_per_s)
         sys.stderr.write(f"drawn in {chosen.video}\n")
-    return _who_never_began(result) or code
-
-
-def _who_never_began(result: Evaluation) -> int:
-    """Say who could not even be made: its scores are the stand-in's. Returns the exit code for that."""
-    firsts = {failure.policy: failure for episode in reversed(result.episodes) for failure in episode.failures}
-    never = [name for name, causes in result.failures().items() if set(causes) == {"start"}]
-    never = [name for name in never if not (took := result.measured.tempo.get(name)) or not took.count]
-    for name in never:
-        why = firsts[name].detail.splitlines()[:1] or ["it did not start"]
-        sys.stderr.write(f"error: {name} could not be made, and never played: {why[0].strip()}\n")
-    return 1 if never else 0
+    return tell_who_always_failed(result.names, result.episodes, "episode") or code
 
 
 def show(result: Evaluation) -> None:
@@ -94,10 +91,7 @@ def show(result: Evaluation) -> None:
     console.print(fitted(_scores(result), console))
     if len(result.agents) > 1:
         _print_seats(result, console)
-    failed = [failure for episode in result.episodes for failure in episode.failures]
-    if failed:
-        console.print()
-        console.print(_failures(result))
+    print_failures(result.episodes, "episode", console)
     console.print()
     measured = result.measured
     for name, episode in result.out.items():
@@ -110,16 +104,6 @@ def show(result: Evaluation) -> None:
             Text(f"partial: {len(result.episodes):,} of {result.settings['episodes']:,} episodes", style="yellow")
         )
     console.print(Text(line, style="dim"), soft_wrap=True)
-
-
-def plain_table(*columns: str) -> Any:
-    """A table without lines; the first column is a name, the others are numbers."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else None, no_wrap=i > 0)
-    return table
 
 
 def _scores(result: Evaluation) -> Any:
@@ -164,18 +148,3 @@ def _print_seats(result: Evaluation, console: Any) -> None:
     console.print(table)
     if hidden := len(result.agents) - shown:
         console.print(Text(f"and {hidden} more seat{'' if hidden == 1 else 's'}", style="dim"))
-
-
-def _failures(result: Evaluation) -> Any:
-    table = plain_table("failures of", "cause", "times", "first in episode", "turn")
-    table.add_column("detail")
-    firsts: dict[tuple[str, str], Any] = {}
-    for episode in result.episodes:
-        for failure in episode.failures:
-            firsts.setdefault((failure.policy, failure.cause), failure)
-    counts = result.failures()
-    for (name, cause), first in firsts.items():
-        detail = first.detail.splitlines()[0] if first.detail else ""
-        times = f"{counts[name][cause]:,}"
-        table.add_row(name, cause, times, f"{first.episode:,}", f"{first.turn:,}", detail)
-    return table

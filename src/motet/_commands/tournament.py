@@ -10,8 +10,15 @@ from typing import Annotated
 
 import tyro
 
-from motet._commands._play import Play, finish, parse, progress
-from motet._commands.eval import plain_table
+from motet._commands._play import (
+    Play,
+    finish,
+    parse,
+    plain_table,
+    print_failures,
+    progress,
+    tell_who_always_failed,
+)
 from motet._display import fitted
 from motet._numbers import clock
 from motet._result_page import score_cell
@@ -58,7 +65,8 @@ def tournament_(arguments: Sequence[str]) -> int:
             watch=watch,
             say=say,
         )
-    return finish(result, chosen, show)
+    code = finish(result, chosen, show)
+    return tell_who_always_failed(result.names, result.games, "game") or code
 
 
 def show(result: Tournament) -> None:
@@ -87,6 +95,7 @@ def show(result: Tournament) -> None:
             table.add_row(name, *(f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found))
         console.print()
         console.print(fitted(table, console))
+    print_failures(result.games, "game", console)
     console.print()
     for name, game in result.out.items():
         console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
