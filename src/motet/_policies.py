@@ -264,7 +264,7 @@ def _recognised(first: str) -> tuple[str, str]:
             return "run", first
         if _is_plan(folder):
             return "plan", first
-        raise SettingError(f"policy: given the directory {first!r}, which holds neither a run, a checkpoint nor a plan")
+        raise SettingError(f"policy: given the directory {first!r}, which holds {_no_policy(folder)}")
     if ":" in first:
         return "class", first
     raise SettingError(
@@ -281,6 +281,17 @@ def _is_plan(folder: Path) -> bool:
     except SettingError:
         return False
     return True
+
+
+def _no_policy(folder: Path) -> str:
+    """What a folder holds that is no policy."""
+    from motet.plan._folder import read_folder
+
+    try:
+        read_folder(folder, "graph")
+    except SettingError:
+        return "neither a run, a checkpoint nor a plan"
+    return "the graph of a world with rewards alone, for motet.plan.best_response; only plans with humans can play"
 
 
 def _class_path(text: str) -> str:
@@ -467,7 +478,9 @@ class _Framed:
 
 def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
     if not _is_plan(path):
-        raise SettingError(f"plan: given {str(path)!r}, expected a folder that motet plan --out wrote")
+        raise SettingError(
+            f"plan: given {str(path)!r}, which holds {_no_policy(path)}; expected a folder that motet plan --out wrote"
+        )
     if world is None or world.get("path") is None:
         raise SettingError(
             f"plan: {str(path)!r} needs the world, to know which state an observation shows; give one by name, or in "

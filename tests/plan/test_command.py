@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from motet.cli import main
-from motet.plan import Solution
+from motet.plan import Graph, Solution, best_response
 
 
 def test_rooms_are_planned_saved_and_drawn(tmp_path, capsys):
@@ -38,6 +38,17 @@ def test_a_map_may_be_a_file(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("#####\n#H.R#\n#..##\n#####\n")
     assert main(["plan", "rooms", "--map", str(tmp_path / "mine.txt"), "--horizon", "3"]) == 0
     assert "robot_0 at the start" in capsys.readouterr().out
+
+
+def test_of_rewards_alone_the_graph_is_saved_and_said_to_be_no_policy(tmp_path, capsys):
+    out = tmp_path / "hunt"
+    assert main(["plan", "small_hunt", "--horizon", "2", "--out", str(out)]) == 0
+    assert f"graph saved in {out}: " in capsys.readouterr().out
+    graph = Graph.load(out)
+    assert best_response(graph, "agent_0").value[0] == 10.0
+    for given in (str(out), f"plan={out}"):
+        assert main(["eval", "small_hunt", "-p", given]) == 2
+        assert "holds the graph of a world with rewards alone" in capsys.readouterr().err
 
 
 def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):

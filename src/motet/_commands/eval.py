@@ -30,7 +30,7 @@ __all__ = ["evaluate_", "show"]
 
 ABOUT = """Let policies play episodes of a world, and tell how well each did.
 
-A POLICY is a run or checkpoint directory, a folder of motet plan, package.module:Class,
+A POLICY is a run or checkpoint directory, a solution of motet plan, package.module:Class,
 or one of random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_strong; then options after commas:
   data=PATH kw.NAME=VALUE       arguments of the class
   proportion=2                  its share of the seats, which are shuffled by the seed

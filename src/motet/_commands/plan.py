@@ -48,7 +48,7 @@ def plan(
         workers: Processes and threads at most; by default one a core. The result is the same for any number.
         max_states: Stop with an error beyond this.
         dtype: What values are kept as.
-        out: A folder for the solution and its picture.
+        out: A folder for the solution and its picture; where there are rewards alone, for the graph of states.
         engine: Where processes are: on this machine, or on a Ray cluster. The result is the same.
         address: Of a running Ray cluster; by default Ray starts on this machine.
     """
@@ -90,6 +90,10 @@ def _planned(
             sys.stdout.write(f"best response of {name} to uniform others, at the start: {value:.6g}\n")
         if out is not None:
             graph.save(out)
+            sys.stdout.write(
+                f"graph saved in {out}: states, transitions and rewards, for Graph.load, best_response and regret of "
+                "motet.plan; it is no policy\n"
+            )
         return 0
     wanted = {human: made.goals(human) for human in graph.humans}
     solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, **where)
