@@ -121,6 +121,14 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     assert "mine_alone" not in sys.modules
 
 
+@pytest.mark.parametrize(("name", "why"), [("e.txt", "expected the ending .gif; or"), ("e.mp4", "neither of which is")])
+def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch, capsys):
+    monkeypatch.setattr("motet._commands.eval.evaluate", None)  # would be called
+    monkeypatch.setattr("motet._drawing.importlib.util.find_spec", lambda name: None)
+    assert cli.main(["eval", "matrix", "-p", "random", "--video", name]) == 2
+    assert why in capsys.readouterr().err
+
+
 def test_mistakes_are_told_in_words(capsys):
     for given, why in (
         (["eval"], "world: none given"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import io
 from collections.abc import Callable, Sequence
@@ -14,12 +15,14 @@ import numpy.typing as npt
 
 from motet.errors import SettingError
 
-__all__ = ["Film", "drawing", "frames_per_s", "write_video"]
+__all__ = ["Film", "check_video", "drawing", "frames_per_s", "write_video"]
 
 FRAMES = 200
 """Pictures of an episode at most; beyond it every other one is let go, again and again."""
 PIXELS = 480
 """Height and width of a picture at most."""
+
+_VIDEOS = (".avi", ".mkv", ".mov", ".mp4", ".webm")
 
 Picture = npt.NDArray[np.uint8]
 
@@ -88,6 +91,23 @@ def _png(picture: Picture) -> bytes:
     return target.getvalue()
 
 
+def check_video(path: Path) -> None:
+    """Raise unless a video can be written there, as far as its ending and the installed plugins tell."""
+    ending = path.suffix.lower()
+    if ending == ".gif":
+        return
+    if ending not in _VIDEOS:
+        raise SettingError(
+            f"video: given {str(path)!r}, expected the ending .gif; or, with imageio[pyav] or imageio[ffmpeg], "
+            f"one of {', '.join(_VIDEOS)}"
+        )
+    if not any(importlib.util.find_spec(name) for name in ("av", "imageio_ffmpeg")):
+        raise SettingError(
+            f"video: given {str(path)!r}, but {ending} needs imageio[pyav] or imageio[ffmpeg], neither of which is "
+            "installed; a .gif needs nothing"
+        )
+
+
 def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
     """Write PNG frames as a GIF, or as whatever video the ending of the path and the installed plugins allow."""
     import imageio.v3
@@ -96,7 +116,7 @@ def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
     if not pictures:
         raise SettingError(f"video: the world draws nothing, so that {str(path)!r} was not written")
     try:
-        if path.suffix == ".gif":
+        if path.suffix.lower() == ".gif":
             imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
         else:
             imageio.v3.imwrite(path, np.stack(pictures), fps=rate)

@@ -20,7 +20,7 @@ from motet._commands._play import (
     tell_who_always_failed,
 )
 from motet._display import fitted
-from motet._drawing import write_video
+from motet._drawing import check_video, write_video
 from motet._numbers import clock, short
 from motet._result_page import score_cell, seconds
 from motet.errors import SettingError
@@ -54,7 +54,7 @@ class Eval(Play):
     episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """Episodes to play."""
     video: Path | None = None
-    """A file (.gif, .mp4) for the first of the episodes to draw."""
+    """A file (.gif; .mp4 with imageio[pyav]) for the first of the episodes to draw."""
     film: tuple[int, ...] = ()
     """Which episodes to draw, for the page and the video; 0 by default."""
 
@@ -69,6 +69,8 @@ def evaluate_(arguments: Sequence[str]) -> int:
     film = chosen.film or ((0,) if chosen.html or chosen.video else ())
     if strangers := [number for number in film if not 0 <= number < chosen.episodes]:
         raise SettingError(f"film: given {strangers[0]}, expected episodes from 0 to {chosen.episodes - 1}")
+    if chosen.video is not None:
+        check_video(chosen.video)  # now, not after all the work
     settings = chosen.settings(episodes=chosen.episodes, film=film)
     with progress("episodes") as (watch, say):
         result = evaluate(factory, policies, settings, watch=watch, say=say)
