@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -48,11 +49,12 @@ def test_the_table_the_page_the_file_and_the_picture(tmp_path, capsys):
 
 def test_one_policy_is_shown_by_seat_too(capsys):
     """In a game of two all that is won is lost: only the seats tell anything."""
-    given = ["eval", "matrix", "--world.game", "matching_pennies", "--world.turns", "3", "-n", "2"]
+    given = ["eval", "matrix", "--world.game", "matching_pennies", "--world.turns", "3", "-n", "1"]
     assert cli.main([*given, "-p", "constant,kw.action=0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("by seat"))
     assert [line.split()[:2] for line in lines[at + 1 : at + 3]] == [["player_0", "3"], ["player_1", "-3"]]
+    assert lines[-1].startswith("1 episode, seed 0")
 
 
 @pytest.mark.parametrize("policies", [["random"], ["random", "noop"]], ids=["one", "two"])
@@ -133,15 +135,47 @@ def test_mistakes_are_told_in_words(capsys):
     for given, why in (
         (["eval"], "world: none given"),
         (["eval", "matrix"], "policy: none given"),
-        (["eval", "nowhere", "-p", "random"], "nowhere"),
+        (
+            ["eval", "nowhere", "-p", "random"],
+            "'nowhere', and no run directory has that name; expected a run directory",
+        ),
+        (["eval", "runs/nowhere"], "'runs/nowhere', and no run directory has that name"),
+        (["eval", "."], "'.', which is a directory without a run"),
+        (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "given 1, expected 0, the only episode"),
         (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "expected episodes from 0 to 99"),
         (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits: given without isolate"),
-        (["tournament", "matrix", "-p", "random"], "1 policies for 2 seats"),
+        (["tournament", "matrix", "-p", "random"], "policies: given random alone, expected 2 or more"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):
         assert cli.main(given) == 2, given
         assert why in capsys.readouterr().err, given
+
+
+def test_a_run_of_other_agents_says_what_can_be_typed(capsys):
+    from motet.algorithms import DQNConfig
+
+    config = DQNConfig(hidden=(8,), batch_size=8, min_rows=32, capacity=500)
+    motet.train(partial(MatrixGame, turns=7), config, motet.Settings(steps=40, engine="serial"), run="runs/mine")
+    assert cli.main(["eval", "treasure_hunt", "-p", "runs/mine"]) == 2
+    assert "only for player_0, player_1; say whose to take, for example runs/mine,agent=player_0" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupted_tournament_says_how_to_go_on(kept, monkeypatch, capsys):
+    from motet._commands import tournament
+
+    def interrupted(*given, **more):
+        return replace(motet.tournament("matrix", ["random", "noop"], rounds=1), partial=True)
+
+    monkeypatch.setattr(tournament, "tournament", interrupted)
+    given = ["tournament", "matrix", "-p", "random", "-p", "noop"]
+    assert cli.main([*given, "--dir", "cup"] if kept else given) == 130
+    shown = capsys.readouterr().out
+    assert ("the same command goes on from there" in shown) == kept
+    assert ("with --dir it would go on" in shown) == (not kept)
 
 
 def test_a_tournament_by_command_goes_on(capsys):

@@ -156,8 +156,8 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
 
 def test_what_cannot_be_played_is_refused(tmp_path):
     for policies, more, why in (
-        (["random"], {}, "1 policies for 2 seats"),
-        (["random", "noop"], {"group": 3}, "group: given 3, expected from 2 to 2"),
+        (["random"], {}, "policies: given random alone, expected 2 or more"),
+        (["random", "noop"], {"group": 3}, "group: given 3, expected 2: there are 2 policies, and 2 seats"),
         (["random", "noop"], {"rounds": 0}, "rounds: given 0"),
         (["random", "noop,seat=player_0"], {}, "seats are rotated"),
         (["random", "noop"], {"pairings": [("random", "me")]}, "given me, expected some of random, noop"),
@@ -166,6 +166,8 @@ def test_what_cannot_be_played_is_refused(tmp_path):
     ):
         with pytest.raises(SettingError, match=why):
             motet.tournament("matrix", policies, **more)
+    with pytest.raises(SettingError, match="world: it has 1 seat, expected 2 or more"):
+        motet.tournament("gym:CartPole-v1", ["random", "noop"])
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be written"):
         motet.tournament("matrix", ["random", "noop"], path=tmp_path / "file")

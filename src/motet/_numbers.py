@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["clock", "short"]
+__all__ = ["clock", "counted", "short"]
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -30,6 +30,15 @@ def short(value: float | None, digits: int = 3) -> str:
             whole = not unit and value == int(value)
             return (text.rstrip("0").rstrip(".") if whole and "." in text else text) + unit
     return f"{value:.1e}"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "episode"), counted(2000, "episode")
+    ('1 episode', '2,000 episodes')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def clock(seconds: float | None) -> str:

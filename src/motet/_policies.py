@@ -89,7 +89,8 @@ class Entry:
             return self.by_agent.get(agent, self.spec)
         known = ", ".join(self.by_agent)
         raise SettingError(
-            f"policy {self.title}: it has none for {agent}, expected one of {known}; say which to take: agent={known}"
+            f"policy {self.title}: it has none for {agent}, only for {known}; say whose to take, for example "
+            f"{self.source},agent={next(iter(self.by_agent))}"
         )
 
 

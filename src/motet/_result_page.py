@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from motet._charts import Bar, bars, strips
-from motet._numbers import clock, short
+from motet._numbers import clock, counted, short
 from motet._page import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
 from motet._statistics import Score
 
@@ -69,7 +69,9 @@ def _scores(result: Evaluation) -> Section:
     parts: list[Html] = []
     if result.partial:
         asked = result.settings["episodes"]
-        parts.append(note(f"Interrupted after {len(result.episodes):,} of {asked:,} episodes.", level="warning"))
+        parts.append(
+            note(f"Interrupted after {len(result.episodes):,} of {counted(asked, 'episode')}.", level="warning")
+        )
     for name, episode in result.out.items():
         parts.append(note(f"{name} failed too often and is out after episode {episode}.", level="error"))
     parts.append(
@@ -183,7 +185,7 @@ def _latency(result: Evaluation) -> Section:
         ]
         for name, one in measured.tempo.items()
     ]
-    jobs = f"{measured.jobs} job{'' if measured.jobs == 1 else 's'}"
+    jobs = counted(measured.jobs, "job")
     sandbox = "" if measured.sandbox == "no" else f", sandbox {measured.sandbox}"
     lead = f"From the question to the answer, with {jobs}{sandbox}."
     said = [paragraph(line, quiet=True) for line in measured.notes]
@@ -250,7 +252,7 @@ def _episodes(result: Evaluation) -> Section:
     more = len(result.episodes) - len(rows)
     shown = table(columns, rows, caption="Returns by episode and seat")
     lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
-    return Section("Episodes", [details(f"All {len(rows):,} episodes", shown)], lead=lead)
+    return Section("Episodes", [details(f"All {counted(len(rows), 'episode')}", shown)], lead=lead)
 
 
 # ---- tournaments
@@ -262,14 +264,14 @@ def tournament_page(result: Tournament) -> str:
     return page(
         f"{_world(result)[0]}: tournament",
         [part for part in sections if part is not None],
-        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {result.settings['rounds']} rounds.",
+        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {counted(result.settings['rounds'], 'round')}.",
     )
 
 
 def _ratings(result: Tournament) -> Section:
     parts: list[Html] = []
     if result.partial:
-        parts.append(note(f"Interrupted after {len(result.games):,} games.", level="warning"))
+        parts.append(note(f"Interrupted after {counted(len(result.games), 'game')}.", level="warning"))
     for name, game in result.out.items():
         parts.append(note(f"{name} failed too often and is out after game {game}.", level="error"))
     failures, returns = result.failures(), result.returns()
@@ -306,7 +308,7 @@ def _cross_table(result: Tournament) -> Section:
                 cells.append(None)
                 continue
             share, count = cross[name][other]
-            cells.append(Shown(share, f"{share:.0%}", f"{count:,} games"))
+            cells.append(Shown(share, f"{share:.0%}", counted(count, "game")))
         rows.append([name, *cells])
     lead = "How much of its games against the one above each policy won; a draw is half a win."
     return Section("Who beat whom", [table(columns, rows, caption="Share won")], lead=lead)
@@ -326,4 +328,6 @@ def _games(result: Tournament) -> Section:
         rows.append([game.number, *seats, len(game.failures)])
     more = len(result.games) - len(rows)
     lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
-    return Section("Games", [details(f"All {len(rows):,} games", table(columns, rows, caption="Returns"))], lead=lead)
+    return Section(
+        "Games", [details(f"All {counted(len(rows), 'game')}", table(columns, rows, caption="Returns"))], lead=lead
+    )

@@ -28,6 +28,7 @@ import numpy as np
 from motet._checks import check_types
 from motet._config import describe_world, versions
 from motet._episodes import Failure, Plan, Played, StandIn, Task, Tempo, benches
+from motet._numbers import counted
 from motet._policies import Entry, entries
 from motet._process import interrupts
 from motet._roster import world_factory
@@ -343,7 +344,8 @@ def evaluate(
         if workers is None:
             own.close()
     for name, episode in judge.out.items():
-        note(f"{name} failed {chosen.max_failures} times and is out after episode {episode}: the stand-in acts for it")
+        often = counted(chosen.max_failures, "time")
+        note(f"{name} failed {often} and is out after episode {episode}: the stand-in acts for it")
     for one in played:
         if one.undrawn:
             note(f"episode {one.number} was not drawn: {one.undrawn}")

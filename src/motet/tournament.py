@@ -24,6 +24,7 @@ import numpy as np
 
 from motet._config import versions
 from motet._episodes import Failure, Plan, Played, Task, benches
+from motet._numbers import counted
 from motet._policies import Entry
 from motet._process import interrupts
 from motet._ratings import Rating, ratings, wins
@@ -257,7 +258,8 @@ def _play(
             if workers is None:
                 own.close()
     for name, number in judge.out.items():
-        say(f"{name} failed {settings.max_failures} times and is out after game {number}: the stand-in acts for it")
+        often = counted(settings.max_failures, "time")
+        say(f"{name} failed {often} and is out after game {number}: the stand-in acts for it")
     if len(done) < len(tasks):
         say(f"interrupted: {len(done)} of {len(tasks)} games were played")
     return done, time.perf_counter() - began, dict(judge.out)
@@ -268,20 +270,27 @@ def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) 
     names, seats = [entry.title for entry in game.entries], len(game.agents)
     if len(set(names)) < len(names):
         raise SettingError(f"policies: given {', '.join(names)}, expected a different name for each: name=…")
-    if len(names) < 2 or seats < 2:
-        raise SettingError(f"given {len(names)} policies for {seats} seats, expected 2 or more of both")
+    if len(names) < 2:
+        raise SettingError(f"policies: given {', '.join(names)} alone, expected 2 or more")
+    if seats < 2:
+        raise SettingError(f"world: it has {counted(seats, 'seat')}, expected 2 or more: policies play each other")
     if fixed := [entry.title for entry in game.entries if entry.seat is not None]:
         raise SettingError(f"seat: given for {', '.join(fixed)}, but seats are rotated in a tournament")
     if pairings is None:
         if not 2 <= group <= min(seats, len(names)):
-            raise SettingError(f"group: given {group}, expected from 2 to {min(seats, len(names))}: {seats} seats")
+            most = min(seats, len(names))
+            raise SettingError(
+                f"group: given {group}, expected {'2' if most == 2 else f'2 to {most}'}: there are {len(names)} "
+                f"policies, and {seats} seats"
+            )
         return list(itertools.combinations(range(len(names)), group))
     found = []
     for pairing in pairings:
         if strangers := sorted(set(pairing) - set(names)):
             raise SettingError(f"pairings: given {', '.join(strangers)}, expected some of {', '.join(names)}")
         if not 2 <= len(pairing) <= seats or len(set(pairing)) < len(pairing):
-            raise SettingError(f"pairings: given {list(pairing)}, expected 2 to {seats} different policies")
+            many = "2" if seats == 2 else f"2 to {seats}"
+            raise SettingError(f"pairings: given {list(pairing)}, expected {many} different policies")
         found.append(tuple(sorted(names.index(name) for name in pairing)))
     if len(set(found)) < len(found):
         raise SettingError("pairings: one is given twice, expected each once: rounds says how often they play")

@@ -44,7 +44,7 @@ class Play:
     """The flags."""
 
     name_: Annotated[str, tyro.conf.Positional, arg(metavar="WORLD|RUN")]
-    """A shipped world, package.module:make_env, or a run directory, for its world."""
+    """A shipped world, gym:ID, package.module:make_env, or a run directory, for its world."""
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(aliases=["-p"], metavar="POLICY")] = ()
     """Once for each policy."""
     seed: int = 0
@@ -110,7 +110,7 @@ def parse(arguments: Sequence[str], kind: type[Play], prog: str, about: str) -> 
     place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
-            f"world: none given, expected one of {', '.join(WORLDS)}, 'module:attribute' or a run directory"
+            f"world: none given, expected a run directory, one of {', '.join(WORLDS)}, gym:ID or 'module:attribute'"
         )
     name = given.pop(place) if place is not None else ""
     maker = _maker(name, "--trust" in given) if name else None
@@ -140,6 +140,12 @@ def _bare_sandbox(given: list[str]) -> list[str]:
 def _maker(name: str, trust: bool) -> Callable[..., Any]:
     if (Path(name) / "config.json").is_file():
         return rebuild_world(RunDirectory.open(name).config().get("world", {}), trust=trust)
+    if name not in WORLDS and ":" not in name:
+        nothing = "which is a directory without a run" if Path(name).is_dir() else "and no run directory has that name"
+        raise SettingError(
+            f"world: given {name!r}, {nothing}; expected a run directory, one of {', '.join(WORLDS)}, gym:ID for a "
+            "Gymnasium environment, or 'module:attribute'"
+        )
     return world_factory(name)
 
 

@@ -21,7 +21,7 @@ from motet._commands._play import (
 )
 from motet._display import fitted
 from motet._drawing import check_video, write_video
-from motet._numbers import clock, short
+from motet._numbers import clock, counted, short
 from motet._result_page import score_cell, seconds
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate
@@ -68,7 +68,8 @@ def evaluate_(arguments: Sequence[str]) -> int:
         raise SettingError("policy: none given, expected one or more: -p random -p runs/mine")
     film = chosen.film or ((0,) if chosen.html or chosen.video else ())
     if strangers := [number for number in film if not 0 <= number < chosen.episodes]:
-        raise SettingError(f"film: given {strangers[0]}, expected episodes from 0 to {chosen.episodes - 1}")
+        known = f"episodes from 0 to {chosen.episodes - 1}" if chosen.episodes > 1 else "0, the only episode"
+        raise SettingError(f"film: given {strangers[0]}, expected {known}")
     if chosen.video is not None:
         check_video(chosen.video)  # now, not after all the work
     settings = chosen.settings(episodes=chosen.episodes, film=film)
@@ -98,12 +99,14 @@ def show(result: Evaluation) -> None:
     measured = result.measured
     for name, episode in result.out.items():
         console.print(Text(f"{name} failed too often and is out after episode {episode}", style="red"), soft_wrap=True)
-    done = f"{len(result.episodes):,} episodes, seed {result.settings['seed']}"
-    jobs = f"{measured.jobs} job{'' if measured.jobs == 1 else 's'}"
-    line = f"{done}, {clock(measured.seconds)} with {jobs}"
+    done = f"{counted(len(result.episodes), 'episode')}, seed {result.settings['seed']}"
+    line = f"{done}, {clock(measured.seconds)} with {counted(measured.jobs, 'job')}"
     if result.partial:
         console.print(
-            Text(f"partial: {len(result.episodes):,} of {result.settings['episodes']:,} episodes", style="yellow")
+            Text(
+                f"partial: {len(result.episodes):,} of {counted(result.settings['episodes'], 'episode')}",
+                style="yellow",
+            )
         )
     console.print(Text(line, style="dim"), soft_wrap=True)
 
@@ -149,4 +152,4 @@ def _print_seats(result: Evaluation, console: Any) -> None:
     console.print()
     console.print(table)
     if hidden := len(result.agents) - shown:
-        console.print(Text(f"and {hidden} more seat{'' if hidden == 1 else 's'}", style="dim"))
+        console.print(Text(f"and {counted(hidden, 'more seat')}", style="dim"))

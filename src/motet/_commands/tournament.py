@@ -20,7 +20,7 @@ from motet._commands._play import (
     tell_who_always_failed,
 )
 from motet._display import fitted
-from motet._numbers import clock
+from motet._numbers import clock, counted
 from motet._result_page import score_cell
 from motet.tournament import Tournament, tournament
 
@@ -65,12 +65,12 @@ def tournament_(arguments: Sequence[str]) -> int:
             watch=watch,
             say=say,
         )
-    code = finish(result, chosen, show)
+    code = finish(result, chosen, lambda result: show(result, chosen.dir))
     return tell_who_always_failed(result.names, result.games, "game") or code
 
 
-def show(result: Tournament) -> None:
-    """The tables of a tournament."""
+def show(result: Tournament, path: Path | None) -> None:
+    """The tables of a tournament; ``path``: where its games are written down, if anywhere."""
     from rich.console import Console
     from rich.text import Text
 
@@ -100,6 +100,7 @@ def show(result: Tournament) -> None:
     for name, game in result.out.items():
         console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
     if result.partial:
-        console.print(Text("partial: it was interrupted; with --dir it goes on from there", style="yellow"))
-    line = f"{len(result.games):,} games, seed {result.settings['seed']}, {clock(result.seconds)}"
+        on = "nothing was kept; with --dir it would go on" if path is None else "the same command goes on from there"
+        console.print(Text(f"partial: it was interrupted; {on}", style="yellow"))
+    line = f"{counted(len(result.games), 'game')}, seed {result.settings['seed']}, {clock(result.seconds)}"
     console.print(Text(line, style="dim"), soft_wrap=True)
