@@ -37,7 +37,31 @@ def test_settings_are_those_of_the_api(tmp_path):
 def test_a_map_may_be_a_file(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("#####\n#H.R#\n#..##\n#####\n")
     assert main(["plan", "rooms", "--map", str(tmp_path / "mine.txt"), "--horizon", "3"]) == 0
-    assert "robot_0 at the start" in capsys.readouterr().out
+    assert re.search(
+        r"robot_0 at the start: up \d+\.\d%, down \d+\.\d%, left \d+\.\d%, right \d+\.\d%\n",
+        capsys.readouterr().out,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"world = 'rooms'\n" * 50, "the map has"),
+        (b"x" * 5000, "map is 'xxx"),
+        (b"\xff\n" * 5, "which cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_map_is_not_printed(content, says, tmp_path, capsys):
+    (tmp_path / "mixed.toml").write_bytes(content)
+    assert main(["plan", "rooms", "--map", str(tmp_path / "mixed.toml")]) == 2
+    err = capsys.readouterr().err
+    assert says in err and "mixed.toml" in err and len(err) < 500
+
+
+def test_actions_without_names_have_numbers(monkeypatch, capsys):
+    monkeypatch.delattr("motet.worlds.rooms.Rooms.action_names")
+    assert main(["plan", "rooms", "--map", "closet", "--horizon", "3"]) == 0
+    assert re.search(r"robot_0 at the start: action 0 \d+\.\d%, action 1 ", capsys.readouterr().out)
 
 
 def test_of_rewards_alone_the_graph_is_saved_and_said_to_be_no_policy(tmp_path, capsys):

@@ -104,7 +104,7 @@ def _planned(
     for human in graph.humans:
         sys.stdout.write(f"power of {graph.agents[human]} at the start: {solution.power(start, human):.4g}\n")
     for agent in graph.robots:
-        shares = ", ".join(f"{share:.3f}" for share in solution.policy(start, agent))
+        shares = _shares(made, solution.policy(start, agent))
         sys.stdout.write(f"{graph.agents[agent]} at the start: {shares}\n")
     if out is not None:
         solution.save(out)
@@ -130,15 +130,35 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
         raise SettingError(f"model: given {model!r}, which cannot be imported: {error}") from error
     settings: dict[str, Any] = {}
     if map is not None:
-        settings["map"] = Path(map).read_text() if Path(map).is_file() else map
+        settings["map"] = _text_of(map)
     if horizon is not None:
         settings["turns" if model == "small_hunt" else "horizon"] = horizon
     try:
         return factory(**settings)
+    except SettingError as error:
+        if map is None or settings["map"] == map:
+            raise
+        why = str(error).partition("\n")[0].rstrip(":")  # not the whole file, which may be anything
+        raise SettingError(f"{why} (the map is what the file {map!r} holds)") from error
     except TypeError as error:
         if not settings:
             raise
         raise SettingError(f"model: {model!r} does not take {', '.join(settings)}: {error}") from error
+
+
+def _text_of(map: str) -> str:
+    """What a file of that name holds; else the name itself."""
+    try:
+        return Path(map).read_text() if Path(map).is_file() else map
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"map: given the file {map!r}, which cannot be read: {error}") from error
+
+
+def _shares(made: Any, shares: Any) -> str:
+    """How likely each action is, with its name if the model has names for actions, else with its number."""
+    names = getattr(made, "action_names", ())
+    titles = names if len(names) == len(shares) else [f"action {i}" for i in range(len(shares))]
+    return ", ".join(f"{title} {share:.1%}" for title, share in zip(titles, shares, strict=True))
 
 
 def _summary(graph: Graph, seconds: dict[str, float], nbytes: int) -> None:

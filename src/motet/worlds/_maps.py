@@ -93,7 +93,8 @@ def parsed(given: str) -> Plan:
     text, horizon = MAPS.get(given, (given, 20))
     rows = [line.strip() for line in text.strip().splitlines()]
     if given not in MAPS and len(rows) < 3:
-        raise SettingError(f"map is {given!r}; expected one of {', '.join(MAPS)}, or a map as text of several lines")
+        shown = given if len(given) <= 60 else f"{given[:60]}…"
+        raise SettingError(f"map is {shown!r}; expected one of {', '.join(MAPS)}, or a map as text of several lines")
     width = max(len(row) for row in rows)
     signs = "".join(row.ljust(width, "#") for row in rows)
     if unknown := sorted(set(signs) - set(_SIGNS)):

@@ -82,6 +82,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "rooms_v0", "render_modes": ["rgb_array"], "render_fps": 4}
+    action_names: ClassVar[tuple[str, ...]] = ("up", "down", "left", "right")
 
     def __init__(self, map: str = "freeing", horizon: int | None = None, render_mode: str | None = None) -> None:
         self.plan: Plan = parsed(map)
