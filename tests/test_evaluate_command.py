@@ -123,7 +123,9 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     assert "mine_alone" not in sys.modules
 
 
-@pytest.mark.parametrize(("name", "why"), [("e.txt", "expected the ending .gif; or"), ("e.mp4", "neither of which is")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("e.txt", "expected the ending .gif or"), ("e.mp4", "which is not installed")]
+)
 def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch, capsys):
     monkeypatch.setattr("motet._commands.eval.evaluate", None)  # would be called
     monkeypatch.setattr("motet._drawing.importlib.util.find_spec", lambda name: None)

@@ -22,7 +22,7 @@ FRAMES = 200
 PIXELS = 480
 """Height and width of a picture at most."""
 
-_VIDEOS = (".avi", ".mkv", ".mov", ".mp4", ".webm")
+_VIDEOS = (".avi", ".mkv", ".mov", ".mp4")
 
 Picture = npt.NDArray[np.uint8]
 
@@ -92,24 +92,24 @@ def _png(picture: Picture) -> bytes:
 
 
 def check_video(path: Path) -> None:
-    """Raise unless a video can be written there, as far as its ending and the installed plugins tell."""
+    """Raise unless such a video can be written, by its ending and by what is installed."""
     ending = path.suffix.lower()
     if ending == ".gif":
         return
     if ending not in _VIDEOS:
         raise SettingError(
-            f"video: given {str(path)!r}, expected the ending .gif; or, with imageio[pyav] or imageio[ffmpeg], "
-            f"one of {', '.join(_VIDEOS)}"
+            f"video: given {str(path)!r}, expected the ending .gif or, with imageio[ffmpeg], one of "
+            f"{', '.join(_VIDEOS)}"
         )
-    if not any(importlib.util.find_spec(name) for name in ("av", "imageio_ffmpeg")):
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise SettingError(
-            f"video: given {str(path)!r}, but {ending} needs imageio[pyav] or imageio[ffmpeg], neither of which is "
-            "installed; a .gif needs nothing"
+            f"video: given {str(path)!r}, but {ending} needs imageio[ffmpeg], which is not installed; a .gif needs "
+            "nothing"
         )
 
 
 def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
-    """Write PNG frames as a GIF, or as whatever video the ending of the path and the installed plugins allow."""
+    """Write PNG frames as a GIF, or as another video that :func:`check_video` allows."""
     import imageio.v3
 
     pictures = [imageio.v3.imread(frame, extension=".png") for frame in frames]
@@ -119,9 +119,8 @@ def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
         if path.suffix.lower() == ".gif":
             imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
         else:
-            imageio.v3.imwrite(path, np.stack(pictures), fps=rate)
+            imageio.v3.imwrite(path, np.stack(pictures), fps=rate, plugin="FFMPEG")
     except (ImportError, ValueError, OSError) as error:
         raise SettingError(
-            f"video: {str(path)!r} cannot be written ({error}); a .gif always can, an .mp4 needs imageio[pyav] or "
-            "imageio[ffmpeg]"
+            f"video: {str(path)!r} cannot be written ({error}); a .gif needs nothing, the others imageio[ffmpeg]"
         ) from error

@@ -54,7 +54,7 @@ class Eval(Play):
     episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """Episodes to play."""
     video: Path | None = None
-    """A file (.gif; .mp4 with imageio[pyav]) for the first of the episodes to draw."""
+    """A file (.gif; .mp4 with imageio[ffmpeg]) for the first of the episodes to draw."""
     film: tuple[int, ...] = ()
     """Which episodes to draw, for the page and the video; 0 by default."""
 
