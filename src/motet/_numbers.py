@@ -1,10 +1,12 @@
-"""Numbers and spans of time for people, in few characters."""
+"""Numbers, spans of time and paths for people, in few characters."""
 
 from __future__ import annotations
 
 import math
+import shlex
+from pathlib import Path
 
-__all__ = ["clock", "counted", "short"]
+__all__ = ["clock", "counted", "short", "typed"]
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -39,6 +41,15 @@ def counted(number: int, what: str) -> str:
     ('1 episode', '2,000 episodes')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def typed(path: Path) -> str:
+    """A path as it is typed in a shell.
+
+    >>> typed(Path("runs/mine")), typed(Path("my runs/first"))
+    ('runs/mine', "'my runs/first'")
+    """
+    return shlex.quote(str(path))
 
 
 def clock(seconds: float | None) -> str:

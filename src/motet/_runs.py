@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from motet._numbers import typed
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.metrics import AgentRow, ProcessRow, Snapshot
@@ -40,7 +41,7 @@ def hold(run: Path) -> Iterator[None]:
         raise SettingError(f"run: {str(run)!r} cannot be written: {error.strerror or error}") from error
     with opened as file:
         if not _lock(file.fileno()) or not _is_at(file.fileno(), lock):
-            raise SettingError(f"run: {str(run)!r} is being written by another process; see motet status {run}")
+            raise SettingError(f"run: {str(run)!r} is being written by another process; see motet status {typed(run)}")
         yield
 
 

@@ -19,7 +19,7 @@ from motet._config import rebuild_world
 from motet._display import fitted, rows_gone
 from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
-from motet._numbers import clock, short
+from motet._numbers import clock, short, typed
 from motet._policies import load_policies
 from motet._runs import read_history, read_lines
 from motet.checkpoint import RunDirectory
@@ -124,12 +124,13 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     foreign = any(path is None or not path.startswith("motet.") for path in paths)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
-    best = [("the best so far", f"motet eval {run} -p {run / 'best'}{trusted}")] if (run / "best").exists() else []
+    here, kept = typed(run), typed(run / "best")
+    best = [("the best so far", f"motet eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
     return [
         *best,
-        ("go on", f"motet resume {run}{more}{trusted}"),
-        ("look again", f"motet status {run}"),
-        ("all curves", f"tensorboard --logdir {run}"),
+        ("go on", f"motet resume {here}{more}{trusted}"),
+        ("look again", f"motet status {here}"),
+        ("all curves", f"tensorboard --logdir {here}"),
     ]
 
 
