@@ -1,14 +1,22 @@
+import functools
 import json
 import math
 import os
+import shutil
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stand_in import StandIn
 
 from motet.checkpoint import Checkpoint, RunDirectory, decode, encode
+from motet.cli import main
 from motet.errors import CorruptionError, SettingError
+from motet.train import Settings, resume, train
+from motet.worlds import TreasureHunt
+
+HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=10)
 
 
 def make(step=5, scale=1.0):
@@ -103,3 +111,88 @@ def test_arrays_survive_and_objects_are_refused():
         np.testing.assert_array_equal(back, array)
     with pytest.raises(SettingError, match="without pickle"):
         encode(object())
+
+
+# ---- checkpoints by the clock
+
+
+class Killed(BaseException):
+    """The end of a process that says nothing more."""
+
+
+def clock(monkeypatch, first_s, every_s):
+    monkeypatch.setattr("motet._book._FIRST_S", first_s)
+    monkeypatch.setattr("motet._book._EVERY_S", every_s)
+    monkeypatch.setattr("motet._book._REST", 0)
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_a_long_run_that_is_killed_early_has_something_to_go_on_from(engine, tmp_path, monkeypatch, no_leaks):
+    clock(monkeypatch, 0.2, 0.2)
+
+    def die(snapshot):
+        if (tmp_path / "run" / "checkpoints").exists() and RunDirectory(tmp_path / "run").steps():
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(HUNT, StandIn(), Settings(steps=10**9, engine=engine, seconds=60), run=tmp_path / "run", watch=die)
+    there = RunDirectory(tmp_path / "run").steps()[-1]
+    assert 0 < there < 10**8
+    again = resume(tmp_path / "run", steps=50, algorithm=StandIn())
+    assert again.state == "done" and 0 < again.began <= there < again.steps
+
+
+def test_who_asks_for_steps_between_checkpoints_gets_these_alone(tmp_path, monkeypatch):
+    clock(monkeypatch, 0.0, 0.0)
+    train(HUNT, StandIn(), Settings(steps=1000, engine="serial", checkpoint_every=400), run=tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").steps() == [800, 1000]
+
+
+@pytest.mark.parametrize("keep_replay", [False, True])
+def test_the_clock_changes_nothing_of_what_is_exact(keep_replay, tmp_path, monkeypatch):
+    settings = Settings(steps=1000, engine="serial", publish_every=7, keep_replay=keep_replay)
+    clock(monkeypatch, math.inf, math.inf)
+    calm = train(HUNT, StandIn(), settings, run=tmp_path / "calm")
+    assert RunDirectory(tmp_path / "calm").steps() == [900, 1000]
+    clock(monkeypatch, 0.0, 0.0)
+    hurried = train(HUNT, StandIn(), settings, run=tmp_path / "hurried")
+    # Going on exactly is for checkpoints with everything in them; the clock's have less, and would take their place.
+    assert (RunDirectory(tmp_path / "hurried").steps() == [900, 1000]) is keep_replay
+    for name, held in calm.agents.items():
+        for part, values in held.items():
+            np.testing.assert_array_equal(values, hurried.agents[name][part], err_msg=f"{name} {part}")
+
+
+def test_a_checkpoint_that_takes_long_is_written_more_rarely(tmp_path, monkeypatch):
+    clock(monkeypatch, 0.0, 0.0)
+    monkeypatch.setattr("motet._book._REST", 10**9)
+    train(HUNT, StandIn(), Settings(steps=1000, engine="serial"), run=tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").steps() == [900, 1000]
+
+
+# ---- what can be done with a run that ended badly
+
+
+def test_hints_know_that_there_is_no_checkpoint(tmp_path, capsys):
+    run = tmp_path / "run"
+    train(HUNT, "dqn", Settings(steps=60, engine="serial"), run=run)
+    (newest,) = (run / "checkpoints").glob("*60")
+    newest.rename(run / "best")
+    shutil.rmtree(run / "checkpoints")
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps({**status, "state": "running"}))
+    ways = f"it has no checkpoint to go on from: play its best policies (motet eval {run} -p {run}/best), or begin anew"
+    for command in ("status", "watch"):
+        assert main([command, str(run)]) == 0
+        out = capsys.readouterr().out
+        assert ways in out and "motet resume" not in out
+    assert main(["resume", str(run)]) == 2
+    assert f"{ways} under another name, or remove {run} first" in capsys.readouterr().err
+    assert main(["train", "treasure_hunt", "--run", str(run)]) == 2
+    err = capsys.readouterr().err
+    assert "which has no checkpoint to go on from; give another name, or remove the directory" in err
+    assert "motet resume" not in err and f"motet status {run}" in err
+    assert main(["eval", str(run), "-p", str(run / "best"), "--episodes", "1"]) == 0
+    shutil.rmtree(run / "best")
+    assert main(["resume", str(run)]) == 2
+    assert "to go on from: begin anew under another name" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics once a second, checkpoints every so many steps, the result at the end.
+"""What a run leaves behind: metrics once a second, checkpoints by steps and by the clock, the result at the end.
 
 Checkpoints are read off the vaults, so no learner is asked; :func:`fill` puts one back, where the learners find it.
 """
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Book", "Result", "fill", "unused"]
 
 _TRIES = 3  # of copying rows that are read once together with the state that they belong to
-
+_FIRST_S, _EVERY_S = 60.0, 300.0  # until the first checkpoint, and the next one, at the latest
+_REST = 50  # times what a checkpoint took, before the clock asks for another one
 
 _ODD = "what its world shows may be NaN or huge (motet.testing.check_world looks), or its learning rate too high"
 
@@ -59,7 +60,7 @@ class Result:
 
 
 class Book:
-    """Metrics once a second, checkpoints every so many steps, and the result at the end."""
+    """Metrics once a second, checkpoints by steps and by the clock, and the result at the end."""
 
     def __init__(
         self,
@@ -79,21 +80,34 @@ class Book:
         self._odd: set[str] = set()  # agents whose measurements are not finite, which has been said
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
-        self._every, self._next = every, self._steps() // every * every + every
+        self._every, self._next = every, self._began // every * every + every
+        # What the serial engine keeps with its replay goes on bit for bit: there a moment may not depend on the clock.
+        by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
+        self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in handles.vaults]
         self._standings = None if handles.league is None else Standings(handles.league)
 
     def tick(self) -> None:
-        if self._directory is not None and (steps := self._steps()) >= self._next:
-            # The last one is written at the end; a learner elsewhere that died just now is asked again later.
+        if self._directory is not None:
+            # A learner elsewhere that died just now is asked again later.
             with contextlib.suppress(NotReadyError):
-                if not self._handles.roster.steps <= steps:
-                    self._directory.save(self.checkpoint(steps))
-                self._next = steps // self._every * self._every + self._every
+                self._save_if_due(self._directory)
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
             self._tell("running")
             self._write_league()
+
+    def _save_if_due(self, directory: RunDirectory) -> None:
+        steps, now = self._steps(), time.monotonic()
+        by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
+        if (by_steps or by_clock) and steps < self._handles.roster.steps:  # the last one is written at the end
+            directory.save(self.checkpoint(steps, aside=not by_steps))
+            self._saved = steps
+            if self._due < math.inf:
+                took_s = time.monotonic() - now
+                self._due = now + took_s + max(_EVERY_S, _REST * took_s)
+        if by_steps:
+            self._next = steps // self._every * self._every + self._every
 
     def _steps(self) -> int:
         return max(map(self._handles.steps, range(len(self._handles.replays))))
@@ -135,16 +149,17 @@ class Book:
     def unfinished(self) -> bool:
         return self._steps() < self._handles.roster.steps
 
-    def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
+    def checkpoint(self, step: int, rows: bool = True, aside: bool = False) -> Checkpoint:
         """From the vaults: no learner is asked, and what is read is one version of each stack.
 
-        ``rows``: with the replays, if they are to be kept.
+        ``rows``: with the replays, if they are to be kept. ``aside``: of what the vaults hold already; the serial
+        engine publishes nothing for it, so its run is the same without it.
 
         Raises:
             NotReadyError: a replay lives elsewhere, with a learner that does not answer.
         """
         roster, handles = self._handles.roster, self._handles
-        if self._serial is not None:
+        if self._serial is not None and not aside:
             self._serial.keep()
         agents: dict[str, dict[str, Any]] = {}
         replay: dict[str, dict[str, Any]] = {}
@@ -157,7 +172,7 @@ class Book:
             agents |= held
             replay |= kept or {}
         notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
-        if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
+        if self._settings.keep_replay and self._serial is not None and not aside and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, handles.league.dump() if handles.league else {})
 

@@ -102,9 +102,12 @@ class RunDirectory:
 
     def _check_free(self) -> None:
         if (self.path / "config.json").exists():
+            there = f"run: {str(self.path)!r} holds a run already"
+            if self.steps():
+                raise SettingError(f"{there}; give another name, or {self.way_on()}")
             raise SettingError(
-                f"run: {str(self.path)!r} holds a run already; give another name, or go on with it: "
-                f"motet resume {self.path}"
+                f"{there}, which has no checkpoint to go on from; give another name, or remove the directory if the "
+                f"run is dead (motet status {self.path})"
             )
 
     @classmethod
@@ -191,6 +194,15 @@ class RunDirectory:
             return []
         return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
 
+    def way_on(self) -> str:
+        """What can be done with a run that nobody plays any more, in words."""
+        if self.steps():
+            return f"go on: motet resume {self.path}"
+        best = self.path / "best"
+        saved = (best / "checkpoint.json").is_file()
+        play = f"play its best policies (motet eval {self.path} -p {best}), or " if saved else ""
+        return f"it has no checkpoint to go on from: {play}begin anew under another name, or remove {self.path} first"
+
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
         """Write a checkpoint and forget all but the newest ``keep``."""
         target = self._place(checkpoint, self.checkpoints / f"{checkpoint.step:012d}")
@@ -232,7 +244,7 @@ class RunDirectory:
 
         steps = self.steps()
         if not steps:
-            raise SettingError(f"run: {str(self.path)!r} has no checkpoint to go on from")
+            raise SettingError(f"run: {str(self.path)!r} cannot go on; {self.way_on()}")
         chosen = steps[-1] if step is None else step
         if chosen not in steps:
             raise SettingError(f"step: given {chosen}, expected one of the checkpoints {steps}")

@@ -83,7 +83,8 @@ class Settings:
     until_return: float | None = None
     """End when the team's mean return in an evaluation reaches this."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; by default a tenth of all steps."""
+    """Steps between checkpoints, and nothing else; by default a tenth of all steps, but a minute after the start and
+    then five minutes at most (with engine serial and keep_replay by steps alone, which is exact)."""
     keep_replay: bool = False
     """Write the replay into checkpoints too."""
     remake_worlds: bool = False

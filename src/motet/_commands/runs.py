@@ -33,7 +33,7 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     for past in read_history(directory):
         history.add(past)
     console = Console(highlight=False)
-    console.print(_verdict(run, snapshot, alive, age), soft_wrap=True)
+    console.print(_verdict(directory, snapshot, alive, age), soft_wrap=True)
     if snapshot.fell_back:
         words = f"played by the serial engine instead: {snapshot.fell_back}"
         console.print(Text(words, style="bold yellow"), soft_wrap=True)
@@ -46,14 +46,15 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     return 0
 
 
-def _verdict(run: Path, snapshot: Snapshot, alive: bool, age: float) -> Text:
+def _verdict(directory: RunDirectory, snapshot: Snapshot, alive: bool, age: float) -> Text:
+    run = directory.path
     if alive:
         text = Text(f"{run}: alive, last look {age:.0f} s ago", style="green")
         if age > 10:
             text = Text(f"{run}: alive, but its last look was {age:.0f} s ago: its supervisor is stuck", style="yellow")
         return text
     if snapshot.state == "running":
-        return Text(f"{run}: dead since {clock(age)}, without an end; go on: motet resume {run}", style="red")
+        return Text(f"{run}: dead since {clock(age)}, without an end; {directory.way_on()}", style="red")
     return Text(f"{run}: {snapshot.state}, {clock(age)} ago")
 
 
@@ -131,7 +132,7 @@ def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
     finally:
         screen.close()
     if before is None or before.state == "running":
-        Console(highlight=False).print(f"no process plays this run any more; go on: motet resume {run}", soft_wrap=True)
+        Console(highlight=False).print(f"no process plays this run any more; {directory.way_on()}", soft_wrap=True)
     return 0
 
 
