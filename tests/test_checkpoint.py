@@ -2,6 +2,7 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_in import StandIn
 
+from motet._policies import load_policies
 from motet.checkpoint import Checkpoint, RunDirectory, decode, encode
 from motet.cli import main
 from motet.errors import CorruptionError, SettingError
@@ -79,7 +81,7 @@ def test_bad_directories_are_named(tmp_path):
     with pytest.raises(SettingError, match="no checkpoint"):
         run.load()
     run.save(make())
-    with pytest.raises(SettingError, match=r"step: given 7, expected one of the checkpoints \[5\]"):
+    with pytest.raises(SettingError, match=r"checkpoint: given step 7, expected one of \[5\]"):
         run.load(7)
     (run.checkpoints / f"{5:012d}" / "a.safetensors").write_bytes(b"rubbish")
     with pytest.raises(CorruptionError, match="cannot be read"):
@@ -171,6 +173,34 @@ def test_a_checkpoint_that_takes_long_is_written_more_rarely(tmp_path, monkeypat
 
 
 # ---- what can be done with a run that ended badly
+
+
+@pytest.mark.parametrize("file", ["agent_0.safetensors", "agent_1.replay.safetensors", "checkpoint.json"])
+def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_asked(file, tmp_path, capsys):
+    run, hunt = tmp_path / "run", ["--agents", "2", "--world.size", "7", "--world.turns", "10"]
+    tiny = ["--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16", "--dqn.capacity", "500"]
+    main(["train", "treasure_hunt", *hunt, *tiny, "--engine=serial", "--steps=100", "--keep-replay", f"--run={run}"])
+    directory = RunDirectory.open(run)
+    damaged = run / "checkpoints" / f"{100:012d}" / file
+    os.truncate(damaged, damaged.stat().st_size // 2)
+    capsys.readouterr()
+    assert main(["resume", str(run), "--steps", "20"]) == 1
+    err = capsys.readouterr().err
+    assert f"{damaged} cannot be read: " in err
+    assert f"the checkpoint of step 90 is whole: motet resume {run} --checkpoint 90" in err
+    assert directory.steps() == [90, 100]
+    if "replay" not in file:
+        with pytest.raises(CorruptionError, match=re.escape(f"{damaged} cannot be read")):
+            load_policies(run)
+    assert main(["resume", str(run), "--checkpoint", "95"]) == 2
+    assert "checkpoint: given step 95, expected one of [90, 100]" in capsys.readouterr().err
+    assert main(["resume", str(run), "--checkpoint", "90", "--steps", "5"]) == 0
+    assert "goes on from step 90, and its later checkpoints are removed: 100" in capsys.readouterr().out
+    assert directory.steps() == [90, 95] and directory.load().step == 95
+    for folder in (run / "checkpoints").iterdir():
+        (folder / file).write_bytes(b"")
+    with pytest.raises(CorruptionError, match="the run has no other whole checkpoint"):
+        directory.load()
 
 
 def test_hints_know_that_there_is_no_checkpoint(tmp_path, capsys):

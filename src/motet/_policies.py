@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from motet._seats import Kind, kind_of
 from motet.algorithm import Space
-from motet.checkpoint import RunDirectory
+from motet.checkpoint import RunDirectory, read_arrays, read_notes
 from motet.errors import CorruptionError, SettingError
 from motet.league import PLAYER
 from motet.policy import BehaviourPolicy, Policy, PolicySpec
@@ -373,15 +373,14 @@ def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
     """By agent, what a checkpoint holds of its weights: a flat vector that begins with them. Nothing is unpickled."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        names = json.loads((folder / "checkpoint.json").read_text())["agents"]
-        loaded = {str(name): load_file(folder / f"{Path(str(name)).name}.safetensors") for name in names}
-        found = {name: arrays["weights" if "weights" in arrays else "state"] for name, arrays in loaded.items()}
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CorruptionError(f"the checkpoint {folder} cannot be read: {error}") from error
+    found = {}
+    for name in map(str, read_notes(folder)["agents"]):
+        path = folder / f"{Path(name).name}.safetensors"
+        arrays = read_arrays(path)
+        held = next((key for key in ("weights", "state") if key in arrays), None)
+        if held is None:
+            raise CorruptionError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected weights or a state")
+        found[name] = arrays[held]
     for name, array in found.items():
         if array.ndim != 1 or array.dtype != np.float32 or not np.isfinite(array).all():
             raise CorruptionError(

@@ -35,7 +35,7 @@ from motet._files import replace_folder
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
 
-__all__ = ["Checkpoint", "RunDirectory", "decode", "encode"]
+__all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "read_notes"]
 
 FORMAT = 1
 """Of run directories; raised when an older motet could not read a newer one's."""
@@ -238,29 +238,69 @@ class RunDirectory:
             return _place(checkpoint, target)
 
     def load(self, step: int | None = None) -> Checkpoint:
-        """The checkpoint of a step; the newest by default."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
+        """The checkpoint of a step; the newest by default. A damaged one is an error that names another one."""
         steps = self.steps()
         if not steps:
             raise SettingError(f"run: {str(self.path)!r} cannot go on; {self.way_on()}")
         chosen = steps[-1] if step is None else step
         if chosen not in steps:
-            raise SettingError(f"step: given {chosen}, expected one of the checkpoints {steps}")
-        folder = self.checkpoints / f"{chosen:012d}"
+            raise SettingError(f"checkpoint: given step {chosen}, expected one of {steps}")
         try:
-            notes = json.loads((folder / "checkpoint.json").read_text())
-            agents = {name: load_file(folder / f"{name}.safetensors") for name in notes["agents"]}
-            replay = {
-                name: load_file(path)
-                for name in notes["agents"]
-                if (path := folder / f"{name}.replay.safetensors").exists()
-            }
-            league = load_file(folder / _LEAGUE) if (folder / _LEAGUE).exists() else {}
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise CorruptionError(f"the checkpoint {folder} cannot be read: {error}") from error
-        return Checkpoint(notes["step"], agents, decode(notes["notes"]), replay, league)
+            return _read(self.checkpoints / f"{chosen:012d}")
+        except CorruptionError as error:
+            raise CorruptionError(f"{error}; {self._way_past(chosen)}") from error
+
+    def _way_past(self, damaged: int) -> str:
+        """Which checkpoint can be read instead, in words."""
+        for step in reversed(self.steps()):
+            if step != damaged:
+                with contextlib.suppress(CorruptionError):
+                    _read(self.checkpoints / f"{step:012d}")
+                    return f"the checkpoint of step {step:,} is whole: motet resume {self.path} --checkpoint {step}"
+        return "the run has no other whole checkpoint"
+
+    def give_up_after(self, step: int) -> list[int]:
+        """Remove the checkpoints after a step that the run goes on from: they are of a future that is given up."""
+        gone = [later for later in self.steps() if later > step]
+        for later in gone:
+            shutil.rmtree(self.checkpoints / f"{later:012d}", ignore_errors=True)
+        return gone
+
+
+def read_arrays(path: Path) -> Arrays:
+    """What a file of a checkpoint holds; nothing is unpickled."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}") from error
+
+
+def read_notes(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself: its ``step``, its ``agents`` and, encoded, its ``notes``."""
+    path = folder / "checkpoint.json"
+    try:
+        found = json.loads(path.read_text())
+        if not isinstance(found, dict) or not isinstance(found["agents"], list):
+            raise ValueError("expected an object with a list of agents")
+    except (OSError, ValueError, KeyError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}") from error
+    return found
+
+
+def _read(folder: Path) -> Checkpoint:
+    found = read_notes(folder)
+    try:
+        step, notes = int(found["step"]), decode(found["notes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{folder / 'checkpoint.json'} cannot be read: {error!r}") from error
+    agents = {name: read_arrays(folder / f"{name}.safetensors") for name in found["agents"]}
+    rows = {name: folder / f"{name}.replay.safetensors" for name in agents}
+    replay = {name: read_arrays(path) for name, path in rows.items() if path.exists()}
+    league = read_arrays(folder / _LEAGUE) if (folder / _LEAGUE).exists() else {}
+    return Checkpoint(step, agents, notes, replay, league)
 
 
 def _place(checkpoint: Checkpoint, target: Path) -> Path:

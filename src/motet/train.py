@@ -203,6 +203,7 @@ def resume(
     run: str | os.PathLike[str],
     *,
     steps: int | None = None,
+    checkpoint: int | None = None,
     world: Any = None,
     algorithm: Any = None,
     trust: bool = False,
@@ -215,6 +216,7 @@ def resume(
     Args:
         run: the run directory.
         steps: steps to do on top of those done; by default the rest of what the run was asked for.
+        checkpoint: the step of an older checkpoint to go on from; those after it are given up.
         world: makes the world, where the run does not say how (a lambda, a class of a script).
         algorithm: as in :func:`train`, where the run does not say.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
@@ -227,12 +229,12 @@ def resume(
     directory = RunDirectory.open(run)
     with hold(directory.path):
         directory.sweep()
-        config, checkpoint = directory.config(), directory.load()
+        config, kept = directory.config(), directory.load(checkpoint)
         settings: Settings = rebuild(config["settings"], trust=trust)
-        settings = settings if steps is None else replace(settings, steps=checkpoint.step + steps)
+        settings = settings if steps is None else replace(settings, steps=kept.step + steps)
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
-        if checkpoint.step >= settings.steps:
+        if kept.step >= settings.steps:
             raise SettingError(
                 f"run: {str(directory.path)!r} has done all its {settings.steps} steps; ask for more steps"
             )
@@ -243,13 +245,16 @@ def resume(
                 say(f"the run was begun with {name} {before}, and goes on with {now}: not bit for bit the same")
 
         def begun(fell_back: str) -> None:
-            kept = {key: value for key, value in config.items() if key != "fell_back"}
+            same = {key: value for key, value in config.items() if key != "fell_back"}
             why = {"fell_back": fell_back} if fell_back else {}
-            directory.write_json("config.json", {**kept, "settings": describe(settings), **why})
+            directory.write_json("config.json", {**same, "settings": describe(settings), **why})
+            if gone := directory.give_up_after(kept.step):
+                steps_gone = ", ".join(f"{step:,}" for step in gone)
+                say(f"the run goes on from step {kept.step:,}, and its later checkpoints are removed: {steps_gone}")
 
         with _room(settings) as room:
             roster = make_roster(factory, chosen, settings, room)
-            return _play(roster, settings, directory, checkpoint, watch, say, begun)
+            return _play(roster, settings, directory, kept, watch, say, begun)
 
 
 def _play(

@@ -47,6 +47,7 @@ def train(arguments: Sequence[str]) -> int:
 def resume(
     run: tyro.conf.Positional[Path],
     steps: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
+    checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
     wandb: bool = False,
     address: str | None = None,
@@ -56,6 +57,7 @@ def resume(
     Args:
         run: The run directory.
         steps: Steps to do on top of those done; by default the rest of what the run was asked for.
+        checkpoint: An older checkpoint to go on from, by its step; those after it are given up.
         trust: Import worlds and algorithms outside of motet that the run names, which runs their code.
         wandb: Send metrics to Weights & Biases too.
         address: Of the Ray cluster, if it is another one now.
@@ -70,7 +72,9 @@ def resume(
         history.add(snapshot)
     history.resume()
     with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
-        result = go_on(run, steps=steps, trust=trust, address=address, watch=show.watch, say=show.say)
+        result = go_on(
+            run, steps=steps, checkpoint=checkpoint, trust=trust, address=address, watch=show.watch, say=show.say
+        )
     return _finish(run, result, trust)
 
 
