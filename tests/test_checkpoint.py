@@ -1,9 +1,12 @@
+import contextlib
 import functools
 import json
 import math
 import os
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_in import StandIn
 
-from motet._policies import load_policies
+from motet._policies import load_policies, read_weights
 from motet.checkpoint import Checkpoint, RunDirectory, decode, encode
 from motet.cli import main
-from motet.errors import CorruptionError, SettingError
+from motet.errors import CorruptionError, SettingError, StorageError
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 
@@ -113,6 +116,57 @@ def test_arrays_survive_and_objects_are_refused():
         np.testing.assert_array_equal(back, array)
     with pytest.raises(SettingError, match="without pickle"):
         encode(object())
+
+
+@pytest.fixture
+def umask():
+    """Sets it, and what was before in the end."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def test_files_of_a_checkpoint_are_for_those_whom_the_umask_allows(tmp_path, umask):
+    run = RunDirectory.prepare(tmp_path / "run").begin({})
+    for step, mask, mode in ((1, 0o022, 0o644), (2, 0o007, 0o660)):
+        umask(mask)
+        made = make(step)
+        made.league = {"pool": np.zeros(3)}
+        files = list(run.save(made).iterdir())
+        assert len(files) == 4 and {path.stat().st_mode & 0o777 for path in files} == {mode}
+
+
+@contextlib.contextmanager
+def nobody():
+    """Without the rights of root, who may read everything."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_what_may_not_be_read_is_not_said_to_be_missing():
+    with tempfile.TemporaryDirectory() as home:  # where nobody can look
+        Path(home).chmod(0o755)
+        run = RunDirectory.prepare(Path(home) / "run").begin({})
+        weights, notes = (run.save(make()) / name for name in ("a.safetensors", "checkpoint.json"))
+        run.load()
+        for path in (weights, notes, run.checkpoints):
+            mode = path.stat().st_mode
+            path.chmod(0)
+            with nobody(), pytest.raises(StorageError, match=re.escape(f"{path} cannot be read: Permission denied")):
+                run.load()
+            path.chmod(mode)
+        weights.chmod(0)
+        with nobody(), pytest.raises(StorageError, match=re.escape(f"{weights} cannot be read: Permission denied")):
+            read_weights(weights.parent)
+        weights.unlink()
+        with pytest.raises(CorruptionError, match=re.escape(f"{weights} is missing")):
+            run.load()
 
 
 # ---- checkpoints by the clock

@@ -22,6 +22,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -192,7 +193,8 @@ class RunDirectory:
         """The steps of all checkpoints, oldest first."""
         if not self.checkpoints.is_dir():
             return []
-        return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
+        with _reading(self.checkpoints):
+            return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
 
     def way_on(self) -> str:
         """What can be done with a run that nobody plays any more, in words."""
@@ -254,7 +256,7 @@ class RunDirectory:
         """Which checkpoint can be read instead, in words."""
         for step in reversed(self.steps()):
             if step != damaged:
-                with contextlib.suppress(CorruptionError):
+                with contextlib.suppress(CorruptionError, StorageError):
                     _read(self.checkpoints / f"{step:012d}")
                     return f"the checkpoint of step {step:,} is whole: motet resume {self.path} --checkpoint {step}"
         return "the run has no other whole checkpoint"
@@ -273,8 +275,9 @@ def read_arrays(path: Path) -> Arrays:
     from safetensors.numpy import load_file
 
     try:
-        return load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
+        with _reading(path), path.open("rb"):  # of any file that it may not open safetensors says that it is not there
+            return load_file(path)
+    except (ValueError, SafetensorError) as error:
         raise CorruptionError(f"{path} cannot be read: {error}") from error
 
 
@@ -282,12 +285,24 @@ def read_notes(folder: Path) -> dict[str, Any]:
     """What a checkpoint says of itself: its ``step``, its ``agents`` and, encoded, its ``notes``."""
     path = folder / "checkpoint.json"
     try:
-        found = json.loads(path.read_text())
+        with _reading(path):
+            found = json.loads(path.read_text())
         if not isinstance(found, dict) or not isinstance(found["agents"], list):
             raise ValueError("expected an object with a list of agents")
-    except (OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise CorruptionError(f"{path} cannot be read: {error}") from error
     return found
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What is missing is damage; what may not be read, or not now, may be whole."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{path} is missing") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _read(folder: Path) -> Checkpoint:
@@ -317,6 +332,9 @@ def _place(checkpoint: Checkpoint, target: Path) -> Path:
             save_file(_contiguous(checkpoint.league), beside / _LEAGUE)
         notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
         (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
+        mode = stat.S_IMODE((beside / "checkpoint.json").stat().st_mode)
+        for path in beside.iterdir():
+            path.chmod(mode)  # as the umask has it; safetensors makes files for their owner alone
         _sync(beside)
         replace_folder(beside, target)
     finally:

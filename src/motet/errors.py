@@ -12,7 +12,7 @@
     ├── WorkerLostError   (RuntimeError)  a worker process died; names which one, how, and what it was working on
     ├── SupersededError   (RuntimeError)  a successor has taken over this writer's place
     ├── CorruptionError   (RuntimeError)  a checksum or a layout does not match: memory was damaged
-    ├── StorageError      (OSError)       a run directory cannot be written; says what is whole in it
+    ├── StorageError      (OSError)       a run directory cannot be written, or a file of it not read
     ├── StartError        (OSError)       a child process could not be started; names which one, and why
     ├── ChildError        (RuntimeError)  a child process raised, or died too often; shows its traceback
     ├── PolicyFailure     (RuntimeError)  a policy in its own process failed to answer; has the cause and the detail
@@ -83,7 +83,10 @@ class WorldError(MotetError, RuntimeError):
 
 
 class StorageError(MotetError, OSError):
-    """A run directory cannot be written: the disk is full, or it is not allowed. The message says what is whole."""
+    """A run directory cannot be written or read: the disk is full, or it is not allowed.
+
+    The message says what is whole, or which file cannot be read.
+    """
 
 
 class StartError(MotetError, OSError):
