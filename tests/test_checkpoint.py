@@ -97,6 +97,16 @@ def test_bad_directories_are_named(tmp_path):
         RunDirectory.prepare(tmp_path / "file" / "run").begin({})
 
 
+def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for empty in (["--run", ""], ["--run="]):
+        assert main(["train", "treasure_hunt", "--steps", "10", "--engine", "serial", *empty]) == 2
+        assert "run: given an empty path, expected where to write the run" in capsys.readouterr().err
+    with pytest.raises(SettingError, match="run: given an empty path"):
+        train(HUNT, StandIn(), Settings(steps=10, engine="serial"), run="")
+    assert list(tmp_path.iterdir()) == []
+
+
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),

@@ -109,10 +109,12 @@ def _options(experiment: Experiment, world: Any) -> type:
     shipped = ", ".join(WORLDS)
     about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment.toml."
     known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
+    where = "The run directory. By default runs/<world>-<algorithm>-…"
     rows: list[tuple[Any, ...]] = [
         ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
         ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
-        ("run", Annotated[Path | None, arg(help="The run directory. By default runs/<world>-<algorithm>-…")], None),
+        # As text: an empty path would be the current directory.
+        ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
         ("settings", Annotated[Settings, arg(name="")], experiment.settings),
         ("config_", Annotated[type(config), arg(name=short_name(experiment.algorithm))], config),
@@ -135,6 +137,8 @@ def _values(config: Any) -> dict[str, Any]:
 
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
+    if chosen.run == "":
+        raise SettingError("run: given an empty path, expected where to write the run")
     settings = dict(experiment.world_settings)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
@@ -161,7 +165,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
         factory=factory,
         configs=configs,
         settings=chosen.settings,
-        run=chosen.run,
+        run=None if chosen.run is None else Path(chosen.run),
         wandb=chosen.wandb,
     )
 
