@@ -74,7 +74,9 @@ def test_resume_goes_on_in_the_same_directory(run, capsys):
     assert main(["resume", str(run)]) == 2
     assert "has done all its 400 steps" in capsys.readouterr().err
     assert main(["resume", str(run), "--steps", "100"]) == 0
-    assert "done after 500 steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "done after 500 steps, the last 100 in 0:0" in out
+    assert out.startswith(f"treasure_hunt · dqn · {run} · resumed\n")
     assert RunDirectory.open(run).steps()[-1] == 500
     assert RunDirectory.open(run).config()["settings"]["steps"] == 500
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

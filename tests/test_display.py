@@ -150,6 +150,17 @@ def test_time_left_is_of_the_last_looks_and_survives_a_resumption():
     assert history.left_s(snapshot(2.0, steps=10_000)) == pytest.approx(90.0)
 
 
+@pytest.mark.parametrize("state", ["done", "stopped"])
+def test_the_time_of_a_resumed_run_is_said_to_be_since_then(state):
+    history = History()
+    history.add(snapshot(50.0, steps=8000))
+    word = "in" if state == "done" else "after"
+    assert f"{state} {word} 0:50" in text_of(frame(snapshot(50.0, state=state), history))
+    history.resume()
+    history.add(snapshot(3.0, steps=9000))
+    assert f"{state} 0:03 after it was resumed" in text_of(frame(snapshot(3.0, state=state), history))
+
+
 def test_lines_are_written_more_rarely_in_long_runs_and_always_at_the_end():
     console = Console(file=io.StringIO(), width=80)
     lines = Lines(console, "title")

@@ -278,6 +278,12 @@ def test_a_resumed_run_is_one_run(tmp_path):
     assert run.evaluations.team["steps"].tolist() == [100, 200]
 
 
+def test_a_session_that_plays_more_than_the_one_before_is_counted_whole(tmp_path):
+    looks = [look(100, 1.0, (1.0, 1.0), state="done"), look(400, 4.0, (1.0, 1.0), state="done")]
+    run = read_run(write(tmp_path / "run", looks))
+    assert run.sessions == 2 and run.counters["left"]["episodes"] == 10 + 40
+
+
 def test_restarts_counters_and_what_was_said(tmp_path):
     path = write(tmp_path / "run", [look(100, 1), look(1000, 10, restarts=4, broken=2, state="failed")])
     (path / "logs" / "run.log").write_text("2026-01-01 actor-0 was killed by SIGKILL; <b>its</b> successor starts\n")

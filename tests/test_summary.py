@@ -2,6 +2,7 @@
 
 import functools
 import io
+import re
 import shutil
 
 import imageio.v3
@@ -11,10 +12,12 @@ from PIL import Image, ImageSequence
 from rich.console import Console
 
 from motet._policies import load_policies
+from motet._runs import read_history
 from motet._summary import episode_gif, learning_curve, summarise
 from motet.algorithms import DQNConfig
+from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
-from motet.train import Settings, train
+from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 
 DQN = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
@@ -36,6 +39,22 @@ def test_the_summary_says_what_and_how_to_go_on(finished):
         assert word in text
     assert f"motet resume {run} --steps 200" in text and "learning_curve.png" in text and "episode.gif" in text
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
+
+
+def test_the_table_of_a_resumed_run_is_of_all_its_sessions(finished, tmp_path):
+    run, sessions = tmp_path / "run", [finished[1]]
+    shutil.copytree(finished[0], run)
+    sessions += [resume(run, steps=steps) for steps in (50, 600)]
+    console = Console(file=io.StringIO(), width=120)
+    summarise(run, sessions[-1], pictures=False, console=console)
+    text = console.file.getvalue()
+    assert "done after 850 steps, the last 600 in 0:0" in text
+    header, row = (re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()[:2])
+    cells = dict(zip(header, row, strict=True))
+    lasts = [look.agents[0] for look in read_history(RunDirectory.open(run)) if look.state == "done"]
+    assert cells["episodes"] == str(sum(last.episodes for last in lasts)) == "85"
+    assert len(lasts) == 3 and cells["versions"] == str(sum(last.version for last in lasts))
+    assert cells["updates"] == str(sessions[-1].updates["agent_0"])
 
 
 def test_the_summary_says_how_to_see_the_best(finished, tmp_path):

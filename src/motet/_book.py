@@ -42,12 +42,14 @@ class Result:
 
     steps: int
     seconds: float
+    """Since it was begun or resumed."""
     state: str
     """done, stopped (by the user or the clock), or failed."""
     returns: dict[str, float | None]
     """Mean return of each agent over its last episodes."""
     updates: dict[str, int]
     restarts: int
+    """Of its processes, since it was begun or resumed."""
     run: Path | None
     agents: dict[str, dict[str, Any]]
     """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""

@@ -22,7 +22,7 @@ from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import AgentRow, Snapshot
 
-__all__ = ["COUNTERS", "Course", "Run", "Table", "extent", "interval", "read_run", "thinned"]
+__all__ = ["COUNTERS", "Course", "Run", "Table", "Tally", "extent", "interval", "read_run", "thinned"]
 
 Array = npt.NDArray[np.float64]
 Table = dict[str, Array]
@@ -32,7 +32,8 @@ _SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s",
 _LAGS = ("lag_versions", "lag_steps")
 _PLACES = {"steps", "updates", "version", "restarts", *_LAGS}  # restarts are told of processes
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _PLACES)
-"""What is counted for an agent, from 0 in each session."""
+"""What is counted for an agent; from 0 in each session, but for what a kept replay counts on."""
+_ANEW = ("episodes", "version")  # from 0 in each session, always
 
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged line ends in
 _MAX_SAID = 500  # lines of a run's own log that are shown
@@ -97,7 +98,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     config, problems = directory.config(), list[str]()
     if not all(isinstance(config.get(key), dict) for key in ("world", "agents", "settings")):
         raise MotetError(f"run: {str(directory.path)!r} has a config.json without world, agents or settings")
-    tally = _Tally()
+    tally = Tally()
     damaged: dict[int, str] = {}
     for number, line in read_lines(directory.path / "metrics.jsonl", damaged):
         try:
@@ -168,8 +169,8 @@ class _Counts:
         return {name: self._before.get(name, 0) + value for name, value in self._now.items()}
 
 
-class _Tally:
-    """Takes looks, oldest first."""
+class Tally:
+    """Takes looks, oldest first, and counts on through all sessions."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
@@ -193,7 +194,8 @@ class _Tally:
         self.restarts.add({row.name: row.restarts for row in now.processes}, anew)
         for agent in now.agents:
             counts = self.counters.setdefault(agent.name, _Counts())
-            counts.add({name: getattr(agent, name) for name in COUNTERS})
+            counts.add({name: getattr(agent, name) for name in _ANEW}, anew)
+            counts.add({name: getattr(agent, name) for name in COUNTERS if name not in _ANEW})
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
         self.newest = now
 

@@ -70,6 +70,7 @@ class History:
         self._pace: deque[tuple[float, int]] = deque(maxlen=15)
         self._waiting: dict[str, tuple[str, float]] = {}
         self._done = (-1, -1)
+        self.resumed = False
 
     def add(self, snapshot: Snapshot) -> None:
         """Take note of a snapshot."""
@@ -92,6 +93,7 @@ class History:
 
     def resume(self) -> None:
         """What comes next is of another process, with a clock of its own."""
+        self.resumed = True
         self._pace.clear()
         self._waiting.clear()
 
@@ -217,10 +219,12 @@ def _agents(
 
 def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableType:
     share = snapshot.steps / max(snapshot.limit, 1)
-    state = {
-        "running": f"{clock(history.left_s(snapshot))} left",
-        "done": f"done in {clock(snapshot.seconds)}",
-    }.get(snapshot.state, f"{snapshot.state} after {clock(snapshot.seconds)}")
+    if snapshot.state == "running":
+        state = f"{clock(history.left_s(snapshot))} left"
+    elif history.resumed:
+        state = f"{snapshot.state} {clock(snapshot.seconds)} after it was resumed"
+    else:
+        state = f"{snapshot.state} {'in' if snapshot.state == 'done' else 'after'} {clock(snapshot.seconds)}"
     text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {state}"
     room = min(width, 120) - len(text) - 3
     if room < 8:

@@ -1,5 +1,7 @@
 """The end of a run, for people: a table, a picture of the learning curves, an episode to look at, and how to go on.
 
+The table is of the whole run, in all its sessions; time and rate are of the last one, and of its steps.
+
 Pictures are made from the run directory alone (``metrics.jsonl``, ``evaluation.jsonl``, the newest checkpoint). One
 that cannot be made is said, with the reason; the run itself is safe on disk by then.
 """
@@ -7,6 +9,7 @@ that cannot be made is said, with the reason; the run itself is safe on disk by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
+from motet._courses import Tally
 from motet._display import fitted, rows_gone
 from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
@@ -42,9 +46,12 @@ def summarise(
     console = console or Console(highlight=False)
     directory = RunDirectory.open(run)
     history = read_history(directory)
+    tally = Tally()
+    for look in history:
+        tally.add(look)
     console.print()
-    console.print(fitted(_table(result, history), console))
-    console.print(_line(result, history), soft_wrap=True)
+    console.print(fitted(_table(result, history, tally), console))
+    console.print(_line(result, tally), soft_wrap=True)
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(words, style="bold yellow"), soft_wrap=True)
@@ -61,13 +68,21 @@ def summarise(
         console.print(Text.assemble((f"{what:<16}", "dim"), command), soft_wrap=True)
 
 
-def _table(result: Result, history: Sequence[Snapshot]) -> Table:
+def _whole(tally: Tally) -> Snapshot | None:
+    """The newest look, with what was counted in all sessions of the run."""
+    if tally.newest is None:
+        return None
+    counted: dict[str, dict[str, Any]] = {name: dict(counts.total()) for name, counts in tally.counters.items()}
+    return replace(tally.newest, agents=[replace(row, **counted[row.name]) for row in tally.newest.agents])
+
+
+def _table(result: Result, history: Sequence[Snapshot], tally: Tally) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("agent", style="cyan", no_wrap=True)
-    for name in ("first return", "last return", "best", "episodes", "updates", "version", "broken"):
+    for name in ("first return", "last return", "best", "episodes", "updates", "versions", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
-    newest = history[-1].agents if history else []
-    for row in newest:
+    newest = _whole(tally)
+    for row in newest.agents if newest else []:
         course = [
             agent.mean_return
             for look in history
@@ -81,15 +96,17 @@ def _table(result: Result, history: Sequence[Snapshot]) -> Table:
     return table
 
 
-def _line(result: Result, history: Sequence[Snapshot]) -> Text:
-    rate = (result.steps - result.began) / max(result.seconds, 1e-9)
-    restarts = f"{result.restarts} restart{'' if result.restarts == 1 else 's'}"
+def _line(result: Result, tally: Tally) -> Text:
+    done, newest = result.steps - result.began, _whole(tally)
+    last = f", the last {done:,}" if result.began else ""
+    rate = short(done / max(result.seconds, 1e-9))
+    restarts = sum(tally.restarts.total().values())
     return Text(
         ", ".join(
             [
-                f"{result.state} after {result.steps:,} steps in {clock(result.seconds)} ({short(rate)} steps/s)",
-                restarts,
-                *(rows_gone(history[-1]) if history else []),
+                f"{result.state} after {result.steps:,} steps{last} in {clock(result.seconds)} ({rate} steps/s)",
+                f"{restarts} restart{'' if restarts == 1 else 's'}",
+                *(rows_gone(newest) if newest else []),
             ]
         ),
         style="bold",

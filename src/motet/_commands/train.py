@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from motet._commands._experiment import short_name
 from motet._commands._show import showing
 from motet._display import History
+from motet._roster import WORLDS
 from motet._runs import new_directory, read_history
 from motet._sinks import Wandb
 from motet._summary import summarise
@@ -71,11 +73,22 @@ def resume(
     for snapshot in read_history(directory):
         history.add(snapshot)
     history.resume()
-    with showing(run, f"resumed · {run}", history=history, wandb=wandb) as show:
+    with showing(run, f"{_played(directory.config())} · {run} · resumed", history=history, wandb=wandb) as show:
         result = go_on(
             run, steps=steps, checkpoint=checkpoint, trust=trust, address=address, watch=show.watch, say=show.say
         )
     return _finish(run, result, trust)
+
+
+def _played(config: Mapping[str, Any]) -> str:
+    """The world and the algorithm of a run, as ``motet train`` shows them."""
+    world, agents = config.get("world", {}), config.get("agents", {}).values()
+    shipped = {path.rpartition(":")[2]: name for name, path in WORLDS.items()}
+    name = str(world.get("path") or "a world of a script").rpartition(":")[2]
+    if name == "from_gymnasium":
+        name = str(world.get("settings", {}).get("id", name))
+    algorithms = {short_name(str(agent.get("class") or "an algorithm of a script")) for agent in agents}
+    return f"{shipped.get(name, name)} · {'mixed' if len(algorithms) > 1 else ''.join(algorithms)}"
 
 
 def _finish(run: Path, result: Result, trust: bool = True) -> int:
