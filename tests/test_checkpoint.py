@@ -263,7 +263,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_
     assert directory.steps() == [90, 95] and directory.load().step == 95
     for folder in (run / "checkpoints").iterdir():
         (folder / file).write_bytes(b"")
-    with pytest.raises(CorruptionError, match="the run has no other whole checkpoint"):
+    with pytest.raises(CorruptionError, match="the run has no other whole checkpoint: begin anew under another name"):
         directory.load()
 
 

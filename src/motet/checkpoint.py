@@ -200,10 +200,13 @@ class RunDirectory:
         """What can be done with a run that nobody plays any more, in words."""
         if self.steps():
             return f"go on: motet resume {self.path}"
+        return f"it has no checkpoint to go on from: {self._without_one()}"
+
+    def _without_one(self) -> str:
         best = self.path / "best"
         saved = (best / "checkpoint.json").is_file()
         play = f"play its best policies (motet eval {self.path} -p {best}), or " if saved else ""
-        return f"it has no checkpoint to go on from: {play}begin anew under another name, or remove {self.path} first"
+        return f"{play}begin anew under another name, or remove {self.path} first"
 
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
         """Write a checkpoint and forget all but the newest ``keep``."""
@@ -259,7 +262,7 @@ class RunDirectory:
                 with contextlib.suppress(CorruptionError, StorageError):
                     _read(self.checkpoints / f"{step:012d}")
                     return f"the checkpoint of step {step:,} is whole: motet resume {self.path} --checkpoint {step}"
-        return "the run has no other whole checkpoint"
+        return f"the run has no other whole checkpoint: {self._without_one()}"
 
     def give_up_after(self, step: int) -> list[int]:
         """Remove the checkpoints after a step that the run goes on from: they are of a future that is given up."""
