@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._files import replace_folder
+from motet._numbers import typed
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
 
@@ -108,7 +109,7 @@ class RunDirectory:
                 raise SettingError(f"{there}; give another name, or {self.way_on()}")
             raise SettingError(
                 f"{there}, which has no checkpoint to go on from; give another name, or remove the directory if the "
-                f"run is dead (motet status {self.path})"
+                f"run is dead (motet status {typed(self.path)})"
             )
 
     @classmethod
@@ -199,14 +200,14 @@ class RunDirectory:
     def way_on(self) -> str:
         """What can be done with a run that nobody plays any more, in words."""
         if self.steps():
-            return f"go on: motet resume {self.path}"
+            return f"go on: motet resume {typed(self.path)}"
         return f"it has no checkpoint to go on from: {self._without_one()}"
 
     def _without_one(self) -> str:
         best = self.path / "best"
         saved = (best / "checkpoint.json").is_file()
-        play = f"play its best policies (motet eval {self.path} -p {best}), or " if saved else ""
-        return f"{play}begin anew under another name, or remove {self.path} first"
+        play = f"play its best policies (motet eval {typed(self.path)} -p {typed(best)}), or " if saved else ""
+        return f"{play}begin anew under another name, or remove {typed(self.path)} first"
 
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
         """Write a checkpoint and forget all but the newest ``keep``."""
@@ -261,7 +262,9 @@ class RunDirectory:
             if step != damaged:
                 with contextlib.suppress(CorruptionError, StorageError):
                     _read(self.checkpoints / f"{step:012d}")
-                    return f"the checkpoint of step {step:,} is whole: motet resume {self.path} --checkpoint {step}"
+                    return (
+                        f"the checkpoint of step {step:,} is whole: motet resume {typed(self.path)} --checkpoint {step}"
+                    )
         return f"the run has no other whole checkpoint: {self._without_one()}"
 
     def give_up_after(self, step: int) -> list[int]:

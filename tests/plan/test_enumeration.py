@@ -1,5 +1,7 @@
 """Enumeration: what is found, in which order, and what a model may not do."""
 
+import os
+import stat
 from itertools import count, product
 from types import SimpleNamespace
 
@@ -236,6 +238,16 @@ def test_a_graph_is_mapped_as_it_was_saved(tmp_path):
     assert [path.name for path in (tmp_path / "plans").iterdir()] == ["x"]
     loaded.save(tmp_path / "again")
     assert list(Graph.load(tmp_path / "again").states) == list(graph.states)
+
+
+def test_who_may_read_what_was_saved_is_the_umasks_affair(tmp_path):
+    before = os.umask(0o022)
+    try:
+        enumerate_states(Line(20)).save(tmp_path / "graph")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "graph").stat().st_mode) == 0o755
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "graph").iterdir()} == {0o644}
 
 
 def test_what_was_saved_before_stays_when_the_next_cannot_be_written(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ _HEADER = "header.json"
 def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a folder beside its place and move it there; what was there before must be such a folder too."""
     target = check_place(path)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    fresh.mkdir()  # who may read it is the umask's affair, unlike that of a temporary folder
     try:
         for name, array in arrays.items():
             np.save(fresh / f"{name}.npy", array, allow_pickle=False)
