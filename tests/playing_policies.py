@@ -214,3 +214,10 @@ class Duet(ParallelEnv):
         near = np.clip(np.abs(self.sums) / 40, 0, 1)
         seen = np.array([*near, self.rng.random(), self.turn / self.turns], np.float32)
         return {name: seen.copy() for name in self.possible_agents}
+
+
+class Torn(Duet):
+    """It cannot be drawn."""
+
+    def render(self):
+        raise ZeroDivisionError("no canvas")

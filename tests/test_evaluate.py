@@ -559,10 +559,14 @@ def test_drawing_an_episode_changes_nothing(workers):
     assert "forager" in page
 
 
-def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers):
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [(playing.Duet, "the world draws nothing"), (playing.Torn, "drawing it raised ZeroDivisionError: no canvas")],
+)
+def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers, world, why):
     said: list[str] = []
-    result = motet.evaluate(playing.Duet, "random", episodes=2, film=(1,), workers=workers, say=said.append)
-    assert said == ["episode 1 was not drawn: drawing it raised NotImplementedError"]
+    result = motet.evaluate(world, "random", episodes=2, film=(1,), workers=workers, say=said.append)
+    assert said == [f"episode 1 was not drawn: {why}"]
     assert not result.episodes[1].frames
     assert "was not drawn" in result.html()
 

@@ -149,6 +149,10 @@ class RemoteProcess:
         """How it ended, for people."""
         return f"{self.name} raised" if self._text else f"{self.name} died ({self._how or 'it was ended'})"
 
+    def wrote(self) -> str:
+        """Where to read what it wrote, for people."""
+        return "see Ray's logs of its node"
+
 
 class Remote:
     """The places of a run, and what the driver knows of them.

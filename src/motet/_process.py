@@ -144,9 +144,12 @@ class Child:
         if self.traceback():
             return f"{self.name} raised"
         if code == 1:  # whatever it raises later comes home
-            return f"{self.name} could not begin (its error is above): it failed to import your script, or {GUARD}"
-        wrote = f"see {self._log}" if self._log else "what it wrote is above"
-        return f"{self.name} ended with exit code {code}; {wrote}"
+            return f"{self.name} could not begin: it failed to import your script, or {GUARD}"
+        return f"{self.name} ended with exit code {code}"
+
+    def wrote(self) -> str:
+        """Where to read what it wrote, for people. Before it begins it writes where the parent does."""
+        return f"see {self._log}" if self._log is not None and self._log.exists() else "what it wrote is above"
 
     def close(self) -> None:
         """Give back what the parent holds for it. It must have ended."""

@@ -78,6 +78,10 @@ class Process(Protocol):
         """How it ended, for people."""
         ...
 
+    def wrote(self) -> str:
+        """Where to read what it wrote, for people."""
+        ...
+
 
 @dataclass
 class Role:
@@ -232,4 +236,4 @@ def _raised(child: Process) -> ChildError | None:
     end, text = child.describe_end(), child.traceback()
     if text:
         return ChildError(f"{end}\n\n{text}")
-    return ChildError(end) if (child.exit or 0) > 0 else None
+    return ChildError(f"{end}; {child.wrote()}") if (child.exit or 0) > 0 else None
