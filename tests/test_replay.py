@@ -958,6 +958,8 @@ def test_wrong_uses_of_a_reader():
     reader, other = replay.reader(), replay.reader()
     with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
         once.reader().sample(1)
+    with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
+        (reader := once.reader()).sample(1, into=reader.batch(1))
     with pytest.raises(SettingError, match="this replay is sampled: use sample, or make it with once=True"):
         reader.take(1, 1)
     with pytest.raises(SettingError, match="length: given 0, expected 1 to 14"):

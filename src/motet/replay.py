@@ -122,7 +122,8 @@ class Reader(_native.LaneReader):
     _n_frames: int
     _once: bool
     _prioritised: bool
-    _cache: dict[tuple[int, int], Batch]
+    _samples: dict[int, Batch]
+    _takes: dict[tuple[int, int], Batch]
     _bound: list[Batch]
 
     def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
@@ -133,11 +134,10 @@ class Reader(_native.LaneReader):
         """
         if self._once:
             raise SettingError("this replay is read once and in order: use take, not sample")
-        if into is None:
-            batch = self._cached(batch_size, 0)
-        elif self._mine(into) and into.reward.shape == (batch_size,):
-            batch = into
-        else:
+        batch = self._samples.get(batch_size) if into is None else into
+        if batch is None:
+            batch = self._samples[batch_size] = self.batch(batch_size)
+        elif into is not None and not (self._mine(batch) and batch.reward.shape == (batch_size,)):
             raise SettingError(f"into: expected a batch that this reader made by batch({batch_size})")
         self._sample(batch._target, beta)
         return batch
@@ -158,11 +158,10 @@ class Reader(_native.LaneReader):
         most = room // length * self._replay.spec.n_lanes
         if not 1 <= fragments <= most:
             raise SettingError(f"fragments: given {fragments}, expected 1 to {most}: the lanes hold no more at once")
-        if into is None:
-            batch = self._cached(fragments, length)
-        elif self._mine(into) and into.reward.shape == (fragments, length):
-            batch = into
-        else:
+        batch = self._takes.get((fragments, length)) if into is None else into
+        if batch is None:
+            batch = self._takes[fragments, length] = self.batch(fragments, length)
+        elif into is not None and not (self._mine(batch) and batch.reward.shape == (fragments, length)):
             raise SettingError(f"into: expected a batch that this reader made by batch({fragments}, {length})")
         return batch if self._take(batch._target) else None
 
@@ -261,12 +260,6 @@ class Reader(_native.LaneReader):
 
     def _frames(self, leaf: Leaf) -> tuple[int, ...]:
         return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
-
-    def _cached(self, batch_size: int, length: int) -> Batch:
-        batch = self._cache.get((batch_size, length))
-        if batch is None:
-            batch = self._cache[batch_size, length] = self.batch(batch_size, length)
-        return batch
 
 
 class LaneWords(NamedTuple):
@@ -413,7 +406,8 @@ class Replay:
             epsilon=epsilon,
             seed=np.random.SeedSequence(seed).generate_state(4, np.uint64).astype(np.uint64),
         )
-        reader._replay, reader._row, reader._cache, reader._bound = self, row, {}, []
+        reader._replay, reader._row = self, row
+        reader._samples, reader._takes, reader._bound = {}, {}, []
         reader._n_frames, reader._once, reader._prioritised = n_frames, spec.once, prioritised
         return reader
 

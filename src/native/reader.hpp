@@ -458,8 +458,13 @@ class Reader {
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
     if (total == 0) return false;
-    Rng stream = rng;  // in registers
-    for (Drawn& d : pending_) locate(p, t, d, stream.below(total));
+    Rng stream = rng;  // in registers, as is what is known of the first lane, often the only one
+    const Window first = window_of(p.lanes[0]);
+    for (Drawn& d : pending_) {
+      const u64 at = stream.below(total);
+      if (at < first.rows) put(t, d, first, at);
+      else locate(p, t, d, at);
+    }
     rng = stream;
     return true;
   }
@@ -482,20 +487,29 @@ class Reader {
     return n;
   }
 
+  struct Window {  // the rows of a lane that are drawn from
+    LaneState* from;
+    u32 lane;
+    u64 low, low_place, rows, capacity;
+  };
+  Window window_of(u32 l) {
+    LaneState& s = lanes[l];
+    return {&s, l, s.low, s.low_place, s.high - s.low, s.lane->capacity};
+  }
+  static void put(const Target& t, Drawn& d, const Window& w, u64 at) {
+    const u64 place = w.low_place + at;
+    t.lane[d.out] = w.lane;
+    t.row[d.out] = w.low + at;
+    d.from = w.from;
+    d.place = place < w.capacity ? place : place - w.capacity;
+  }
+
   // The at-th row of a partition's windows, put side by side.
   void locate(Partition& p, const Target& t, Drawn& d, u64 at) {
     for (u32 l : p.lanes) {
-      LaneState& s = lanes[l];
-      u64 span = s.high - s.low;
-      if (at < span) {
-        u64 place = s.low_place + at;
-        t.lane[d.out] = l;
-        t.row[d.out] = s.low + at;
-        d.from = &s;
-        d.place = place < s.lane->capacity ? place : place - s.lane->capacity;
-        return;
-      }
-      at -= span;
+      const Window w = window_of(l);
+      if (at < w.rows) return put(t, d, w, at);
+      at -= w.rows;
     }
   }
 
