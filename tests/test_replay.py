@@ -955,11 +955,11 @@ def test_nothing_but_broken_rows():
 def test_wrong_uses_of_a_reader():
     replay, once = make(), make(once=True)
     fill(replay, 10)
-    reader, other = replay.reader(), replay.reader()
+    reader, other, of_once = replay.reader(), replay.reader(), once.reader()
     with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
         once.reader().sample(1)
     with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
-        (reader := once.reader()).sample(1, into=reader.batch(1))
+        of_once.sample(1, into=of_once.batch(1))
     with pytest.raises(SettingError, match="this replay is sampled: use sample, or make it with once=True"):
         reader.take(1, 1)
     with pytest.raises(SettingError, match="length: given 0, expected 1 to 14"):

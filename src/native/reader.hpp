@@ -432,21 +432,28 @@ class Reader {
   // Whatever a writer overtook meanwhile stays pending; what is intact has been read.
   Draw verify(Partition& p, const Target& t) {
     std::atomic_thread_fence(std::memory_order_acquire);
-    for (u32 l : p.lanes) lanes[l].tail = lanes[l].lane->tail();
+    bool untouched = true;  // no row that could have been drawn was overwritten
+    for (u32 l : p.lanes) {
+      LaneState& s = lanes[l];
+      s.tail = s.lane->tail();
+      untouched = untouched && !s.lane->checked && s.tail <= oldest_of(s.low);
+    }
     u64 again = 0;
     for (const Drawn& d : pending_) {
       LaneState& s = *d.from;
-      const u64 row = t.row[d.out], oldest = row - std::min(row, rules.n_frames - 1);
-      u64 bad = kNone;
-      if (s.lane->checked) {
-        bad = first_bad(s.lane, oldest, row + s.lane->distance(d.place, d.end) + 1);
-        s.tail = s.lane->tail();
+      if (!untouched) {
+        const u64 row = t.row[d.out], oldest = oldest_of(row);
+        u64 bad = kNone;
+        if (s.lane->checked) {
+          bad = first_bad(s.lane, oldest, row + s.lane->distance(d.place, d.end) + 1);
+          s.tail = s.lane->tail();
+        }
+        if (oldest < s.tail) {
+          pending_[again++].out = d.out;
+          continue;
+        }
+        if (bad != kNone) return report_corrupt(t.lane[d.out], bad);
       }
-      if (oldest < s.tail) {
-        pending_[again++].out = d.out;
-        continue;
-      }
-      if (bad != kNone) return report_corrupt(t.lane[d.out], bad);
       Read* const read = s.read.data();
       for (u64 place = d.place; place != d.end; place = s.lane->after(place)) read[place] = Read::kYes;
       read[d.end] = Read::kYes;
@@ -454,6 +461,7 @@ class Reader {
     pending_.resize(again);
     return Draw::kOk;
   }
+  u64 oldest_of(u64 row) const { return row - std::min(row, rules.n_frames - 1); }  // that its stack is made of
 
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
