@@ -174,6 +174,109 @@ class AnswersText(Honest):
         return "left, please"
 
 
+class AnswersAGiant(Honest):
+    """A number with more digits than Python writes out."""
+
+    def misbehave(self, fine):
+        return -(10**6000) if self.step % 2 else 10**6000
+
+
+class Reluctant:
+    """What it is asked for ends the program."""
+
+    def __index__(self):
+        return sys.exit("no number")
+
+    def __array__(self, *args, **more):
+        raise MemoryError("no array")
+
+    def __repr__(self):
+        raise RecursionError("no text")
+
+
+class AnswersReluctantly(Honest):
+    def misbehave(self, fine):
+        return Reluctant()
+
+
+class ReluctantNumber(int):
+    """A number like any other, until somebody compares it."""
+
+    def __le__(self, other):
+        raise SystemExit("not with me")
+
+    __lt__ = __ge__ = __gt__ = __eq__ = __str__ = __repr__ = __format__ = __index__ = __int__ = __le__
+    __hash__ = None
+
+
+class AnswersANumberOfItsOwn(Honest):
+    """Which is fine: it is a number."""
+
+    def misbehave(self, fine):
+        return ReluctantNumber(fine)
+
+
+class AnswersARelative(Honest):
+    """An array whose subclass has other ideas; its values are fine, for a box of two floats."""
+
+    def misbehave(self, fine):
+        class Array(np.ndarray):
+            def copy(self, *args, **more):
+                raise ValueError("no copies")
+
+            def __array_finalize__(self, other):
+                pass
+
+            def __eq__(self, other):
+                raise ValueError("no comparison")
+
+        return np.zeros(2, np.float32).view(Array)
+
+
+class AnswersWithAnotherClass(Honest):
+    def misbehave(self, fine):
+        class Liar:
+            @property
+            def __class__(self):
+                raise KeyError("who am I?")
+
+        return Liar()
+
+
+class AnswersAGiantInAnArray(Honest):
+    """For a box of two floats."""
+
+    def misbehave(self, fine):
+        return [10**6000, 0]
+
+
+class Exits(Honest):
+    def misbehave(self, fine):
+        sys.exit("I am done here")
+
+
+class ExitsAtReset(Honest):
+    def reset(self, seed):
+        raise SystemExit
+
+
+class ExitsAtStart:
+    def __init__(self):
+        sys.exit(0)
+
+
+class Interrupts(Honest):
+    """Nobody pressed Ctrl-C."""
+
+    def misbehave(self, fine):
+        raise KeyboardInterrupt
+
+
+class LeavesAGenerator(Honest):
+    def misbehave(self, fine):
+        raise GeneratorExit
+
+
 class Bomb:
     """Goes off where it is unpickled."""
 

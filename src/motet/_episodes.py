@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._drawing import Film, drawing, frames_per_s
+from motet._error_text import DETAIL, describe, pressed_by_user, printable, summary
 from motet._handles import seed_for
 from motet._local import LocalPolicy
 from motet._policies import Entry
 from motet._roster import masked_agents
 from motet._scripted import Noop
 from motet._seats import Together, joint_question, joint_spaces
-from motet.errors import PolicyFailure
+from motet.errors import PolicyFailure, WorldError
 from motet.policy import Policy, PolicySpec, RandomPolicy
 from motet.world import World, as_world
 
@@ -34,6 +35,8 @@ __all__ = ["Failure", "Plan", "Played", "Table", "Task", "Tempo", "benches"]
 
 _WORLD, _POLICY, _STAND_IN = 21, 22, 23  # what a seed is for
 StandIn = Literal["noop", "random", "forfeit"]
+FailedBy = Literal["", "world", "job"]
+"""Why an episode failed: its world raised, or its job ended or hung. Empty: it did not fail."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,9 @@ class Failure:
     """For whom it should have acted."""
     cause: str
     """See :class:`motet.errors.PolicyFailure`."""
-    detail: str = ""
+    detail: str = field(default="", compare=False)
     """In words; may differ between runs."""
-    output: str = ""
+    output: str = field(default="", compare=False)
     """The last of what it printed."""
 
 
@@ -154,9 +157,9 @@ class Played:
     seats: tuple[int, ...]
     out: tuple[int, ...]
     returns: tuple[float, ...]
-    """By agent."""
+    """By agent; empty if the episode failed."""
     decisions: tuple[int, ...]
-    """By agent: how often it was its turn."""
+    """By agent: how often it was its turn; empty if the episode failed."""
     turns: int
     failures: tuple[Failure, ...] = ()
     forfeited: tuple[int, ...] = ()
@@ -171,6 +174,15 @@ class Played:
     """Why it was not drawn, though it was to be."""
     output: dict[int, str] = field(default_factory=dict)
     """By entry, the last of what it printed."""
+    failed: FailedBy = ""
+    """What ended the episode before its time, so that it counts for nobody."""
+    detail: str = ""
+    """How that happened, in words; may differ between runs."""
+
+    @classmethod
+    def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
+        """An episode that failed: it counts for nobody."""
+        return cls(task.number, task.seats, task.out, (), (), turns, failed=failed, detail=detail, **more)
 
 
 class Player(Protocol):
@@ -207,35 +219,104 @@ def benches(plan: Plan, task: Task) -> list[_Bench]:
     return [_Bench(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
 
 
+class _MachineryError(Exception):
+    """Something went wrong that is the fault of neither the world nor a policy; its cause says what."""
+
+
 class Table:
-    """Where episodes are played: a world, and the policies that are kept between episodes."""
+    """Where episodes are played: a world, and the policies that are kept between episodes.
+
+    A world that raised is not used again: the next episode gets a new one, and new policies, since the old ones may
+    have been asked something that nobody waits for any more.
+    """
+
+    _world: World
+    """The newest one, for the agents and their spaces."""
 
     def __init__(self, plan: Plan, beat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.beat = plan, beat
-        self._world: World = as_world(plan.world())
-        self._filmed: World | None = None
-        self._world.reset(0)
-        self._masked = masked_agents(self._world)
+        self._worlds: dict[bool, tuple[World, float]] = {}  # by whether they draw; with their frames per second
+        self._masked: frozenset[int] | None = None
         self._players: dict[_Bench, Player] = {}  # the least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        try:
+            self._made(film=False)
+        except BaseException as error:  # the first episode will meet it again, and then it is reported
+            if pressed_by_user(error):
+                raise
 
     def close(self) -> None:
         """End everything that was started here."""
-        for player in self._players.values():
-            player.close()
-        self._players.clear()
-        for world in (self._world, self._filmed):
-            if world is not None:
-                world.close()
+        self._close_players()
+        while self._worlds:
+            self._worlds.popitem()[1][0].close()
+
+    def _close_players(self) -> None:
+        while self._players:
+            self._players.popitem()[1].close()
 
     def play(self, task: Task) -> Played:
-        """One episode."""
-        if not task.film:
-            return _Sitting(self, self._world, task, None).play()
-        if self._filmed is None:
-            env = drawing(self._plan.world)()
-            self._filmed, self._rate = as_world(env), frames_per_s(env)
-        return replace(_Sitting(self, self._filmed, task, Film()).play(), frames_per_s=self._rate)
+        """One episode. If the world raises, the episode has failed."""
+        film, rate = Film() if task.film else None, 0.0
+        sitting: _Sitting | None = None
+        try:
+            world, rate = self._made(task.film)
+            sitting = _Sitting(self, world, task, film)
+            return replace(sitting.play(), frames_per_s=rate)
+        except _MachineryError as problem:
+            assert problem.__cause__ is not None
+            raise problem.__cause__ from None
+        except BaseException as error:
+            if pressed_by_user(error):
+                raise
+            self._close_players()
+            detail = _where_it_raised(error) + self._discard(task.film)
+            drawn = film.pictures() if film else ()
+            return Played.void(task, "world", detail, sitting._turn if sitting else 0, frames=drawn, frames_per_s=rate)
+
+    # ---- worlds
+
+    def _made(self, film: bool) -> tuple[World, float]:
+        """The world to play in, and how quickly it wants to be shown."""
+        if self._masked is None:
+            self._masked = self._find_masked()
+        return self._make_world(film)
+
+    def _make_world(self, film: bool) -> tuple[World, float]:
+        if film not in self._worlds:
+            self.beat(0)
+            env = (drawing(self._plan.world) if film else self._plan.world)()
+            self._world = as_world(env)
+            self._worlds[film] = self._world, frames_per_s(env)
+            self.beat(0)
+        return self._worlds[film]
+
+    def _find_masked(self) -> frozenset[int]:
+        """Agents that have masks, found by playing; if the world raises meanwhile, those that may have some."""
+        world, _ = self._make_world(film=False)
+        try:
+            for space in world.action_spaces:
+                space.seed(0)  # in each job the same
+            world.reset(0)
+            return frozenset(masked_agents(world))
+        except BaseException as error:  # an episode that raises as well reports it
+            if pressed_by_user(error):
+                raise
+            self._discard(film=False)
+            spaces = enumerate(world.action_spaces)
+            return frozenset(i for i, space in spaces if hasattr(space, "n") and space.shape == ())
+
+    def _discard(self, film: bool) -> str:
+        """Close a world that raised. Returns what else went wrong."""
+        world, _ = self._worlds.pop(film, (None, 0.0))
+        try:
+            if world is not None:
+                world.close()
+        except BaseException as error:
+            if pressed_by_user(error):
+                raise
+            return f"\nclosing the world raised {summary(error)}"
+        return ""
 
     # ---- players
 
@@ -248,7 +329,12 @@ class Table:
             own = [other for other in self._players if self._plan.isolated[other.entry]]
             while len(own) >= self._plan.processes:
                 self._players.pop(own.pop(0)).close()
-        player = self._make(bench)
+        try:
+            player = self._make(bench)
+        except PolicyFailure:
+            raise
+        except Exception as error:
+            raise _MachineryError from error
         self._players[bench] = player
         return player
 
@@ -257,7 +343,7 @@ class Table:
         entry, names = plan.entries[bench.entry], [world.agents[agent] for agent in bench.agents]
         specs = {name: entry.on(name) for name in names}
         spec = specs[names[0]]
-        masked = bench.agents[0] in self._masked
+        masked = bench.agents[0] in (self._masked or ())
         if bench.joint:
             observation_space, action_space = self.spaces(bench)
             seats = dict(zip(names, bench.agents, strict=True))
@@ -285,7 +371,7 @@ class Table:
                 [world.agents[agent] for agent in bench.agents],
                 [world.observation_spaces[agent] for agent in bench.agents],
                 [world.action_spaces[agent] for agent in bench.agents],
-                [agent in self._masked for agent in bench.agents],
+                [agent in (self._masked or ()) for agent in bench.agents],
             )
         return self._joint_spaces[bench.agents]
 
@@ -298,12 +384,16 @@ class Table:
             player.replace()
         except PolicyFailure:  # it fails to start: whoever needs it next finds that out, and says so
             self._players.pop(bench).close()
+        except Exception as error:
+            raise _MachineryError from error
 
     def after_episode(self) -> None:
         """Keep nobody, if so planned."""
         if not self._plan.pooled:
-            while self._players:
-                self._players.popitem()[1].close()
+            try:
+                self._close_players()
+            except Exception as error:
+                raise _MachineryError from error
 
 
 class _Sitting:
@@ -458,6 +548,15 @@ class _Sitting:
     def _keep_output(self, bench: _Bench, player: Player) -> None:
         if player.output:
             self._output[bench.entry] = player.output
+
+
+def _where_it_raised(error: BaseException) -> str:
+    """What a world raised, in one line, and then where in the user's code."""
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    what = printable(str(error)) if isinstance(error, WorldError) else summary(error)
+    return f"{what}\n{describe(root, but=__file__).partition(chr(10))[2]}"[:DETAIL].strip()
 
 
 def _check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:

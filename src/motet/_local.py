@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from motet._error_text import DETAIL, describe, pressed_by_user, printable
 from motet._values import Misfit, giver
 from motet.algorithm import Nest, Space
 from motet.errors import PolicyFailure
-from motet.policy import Policy, PolicySpec
+from motet.policy import Policy, PolicySpec, asker
 
 __all__ = ["LocalPolicy"]
 
@@ -40,6 +41,7 @@ class LocalPolicy:
         }
         self._give = giver(action_space)
         self._policy: Policy | None = None
+        self._ask: Callable[[Any, Any], Any] | None = None
         self._todo: Callable[[], Any] | None = None
 
     def ask_reset(self, seed: int) -> None:
@@ -66,22 +68,29 @@ class LocalPolicy:
 
     def _reset(self, seed: int) -> None:
         if self._policy is None:
-            self._policy = _told("start", lambda: self._spec.make(**self._offered))
+            self._policy, self._ask = _blamed("start", self._make)
         policy = self._policy
-        _told("reset", lambda: policy.reset(seed))
+        _blamed("reset", lambda: policy.reset(seed))
+
+    def _make(self) -> tuple[Policy, Callable[[Any, Any], Any]]:
+        policy = self._spec.make(**self._offered)
+        return policy, asker(policy.act)
 
     def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
-        policy = self._policy
-        assert policy is not None, "ask() before ask_reset()"
-        action = _told("exception", lambda: policy.act(observation, mask))
+        ask = self._ask
+        assert ask is not None, "ask() before ask_reset()"
+        action = _blamed("exception", lambda: ask(observation, mask))
         try:
             return self._give(action)
         except Misfit as misfit:
-            raise PolicyFailure("answer", str(misfit)) from None
+            raise PolicyFailure("answer", printable(str(misfit))[:DETAIL]) from None
 
 
-def _told(cause: str, call: Callable[[], Any]) -> Any:
+def _blamed(cause: str, call: Callable[[], Any]) -> Any:
+    """Whatever a user's policy raises is its failure, not ours."""
     try:
         return call()
-    except Exception as error:  # whatever a user's policy raises is its failure, not ours
-        raise PolicyFailure(cause, f"{type(error).__name__}: {error}"[:2000]) from error
+    except BaseException as error:
+        if pressed_by_user(error):
+            raise
+        raise PolicyFailure(cause, describe(error, but=__file__)) from error

@@ -32,10 +32,11 @@ from typing import Any, NoReturn, TextIO
 import cloudpickle
 
 from motet import _mailbox, _sandbox
+from motet._error_text import describe
 from motet._mailbox import Mailbox
 from motet._memory import Segment
 from motet._values import Misfit, giver
-from motet.policy import Policy
+from motet.policy import Policy, asker
 
 __all__ = ["BORN", "CROWDED", "ENDED", "MEMORY", "START", "Birth", "descendants", "enter", "unpack"]
 
@@ -160,6 +161,7 @@ class _Desk:
         self._give = giver(actions)
         spec, agent, world = cloudpickle.loads(birth.policy)
         self._policy: Policy = spec.make(observation_space=observations, action_space=actions, agent=agent, world=world)
+        self._ask = asker(self._policy.act)
         self._say(_mailbox.FINE)
 
     def serve(self) -> NoReturn:
@@ -170,7 +172,7 @@ class _Desk:
             kind = question[_mailbox.KIND]
             try:
                 if kind == _mailbox.ACT:
-                    mailbox.put_action(self._give(policy.act(mailbox.take_observation())))
+                    mailbox.put_action(self._give(self._ask(mailbox.take_observation(), None)))
                 elif kind == _mailbox.RESET:
                     policy.reset(question[_mailbox.VALUE])
                 else:
@@ -181,12 +183,11 @@ class _Desk:
                 self._say(_mailbox.FINE)
 
     def _act(self, kind: int) -> None:
-        """With a mask, or by a pickled observation. A policy that is given no mask need not know of any."""
+        """With a mask, or by a pickled observation."""
         mailbox, pickled = self._mailbox, kind & ~_mailbox.MASK == _mailbox.PICKLED
         mask = mailbox.mask.copy() if kind & _mailbox.MASK else None
         observation = self._unpickled(mailbox.question[_mailbox.VALUE]) if pickled else mailbox.take_observation()
-        action = self._policy.act(observation) if mask is None else self._policy.act(observation, mask)
-        mailbox.put_action(self._give(action))
+        mailbox.put_action(self._give(self._ask(observation, mask)))
 
     def _next(self) -> None:
         """Wait for a question; the parent decides for how long."""
@@ -216,21 +217,8 @@ class _Desk:
         state = _mailbox.MISFIT if isinstance(error, Misfit) else _mailbox.FAILED
         if self._sandboxed and isinstance(error, PermissionError):
             state = _mailbox.REFUSED
-        self._mailbox.put_text(_describe(error))
+        self._mailbox.put_text(str(error) if isinstance(error, Misfit) else describe(error, but=__file__))
         self._say(state)
-
-
-def _describe(error: BaseException) -> str:
-    """What was raised, in one line, then where."""
-    if isinstance(error, Misfit):
-        return str(error)
-    try:
-        what = "".join(traceback.format_exception_only(error)).strip()
-        frames = traceback.extract_tb(error.__traceback__)
-        where = [frame for frame in frames if frame.filename != __file__]
-        return "\n".join([what, *(line.rstrip() for line in traceback.format_list(where))])
-    except BaseException:  # noqa: BLE001 - an exception that cannot even be printed
-        return type(error).__name__
 
 
 # ---- the guard

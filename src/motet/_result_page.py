@@ -48,6 +48,7 @@ def evaluation_page(result: Evaluation) -> str:
         _watch(result),
         _latency(result),
         _failures(result),
+        _failed(result.episodes, "episode"),
         _episodes(result),
     ]
     return page(
@@ -69,9 +70,8 @@ def _scores(result: Evaluation) -> Section:
     parts: list[Html] = []
     if result.partial:
         asked = result.settings["episodes"]
-        parts.append(
-            note(f"Interrupted after {len(result.episodes):,} of {counted(asked, 'episode')}.", level="warning")
-        )
+        after = f"after {len(result.episodes):,} of {counted(asked, 'episode')}"
+        parts.append(_why_partial(result.stopped, after))
     for name, episode in result.out.items():
         parts.append(note(f"{name} failed too often and is out after episode {episode}.", level="error"))
     parts.append(
@@ -81,6 +81,7 @@ def _scores(result: Evaluation) -> Section:
                 ("policies", str(len(result.names))),
                 ("seats", str(len(result.agents))),
                 ("failures", f"{sum(len(episode.failures) for episode in result.episodes):,}"),
+                *([("failed episodes", f"{failed:,}")] if (failed := sum(result.failed().values())) else []),
                 ("took", clock(measured.seconds)),
             ]
         )
@@ -152,10 +153,14 @@ def _watch(result: Evaluation) -> Section | None:
 
 
 def _player(result: Evaluation, episode: Episode) -> Html:
-    who = ", ".join(
-        f"{agent}: {name} ({short(value)})"
-        for agent, name, value in zip(result.agents, episode.policies, episode.returns, strict=True)
-    )
+    if episode.failed:
+        who = ", ".join(f"{agent}: {name}" for agent, name in zip(result.agents, episode.policies, strict=True))
+        who += f". It failed ({episode.failed})."
+    else:
+        who = ", ".join(
+            f"{agent}: {name} ({short(value)})"
+            for agent, name, value in zip(result.agents, episode.policies, episode.returns, strict=True)
+        )
     return player(
         episode.frames,
         frames_per_s=max(episode.frames_per_s, 1.0),
@@ -244,15 +249,40 @@ def _episodes(result: Evaluation) -> Section:
     ]
     rows: list[list[Cell]] = []
     for episode in result.episodes[:_EPISODES]:
-        seats = [
-            Shown(value, f"{short(value, 4)} {name}")
-            for name, value in zip(episode.policies, episode.returns, strict=True)
-        ]
-        rows.append([episode.number, episode.turns, *seats, len(episode.failures)])
+        rows.append([episode.number, episode.turns, *_seated(episode), len(episode.failures)])
     more = len(result.episodes) - len(rows)
     shown = table(columns, rows, caption="Returns by episode and seat")
     lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
     return Section("Episodes", [details(f"All {counted(len(rows), 'episode')}", shown)], lead=lead)
+
+
+def _seated(episode: Episode) -> list[Cell]:
+    """By seat, what was earned and by whom."""
+    if episode.failed:
+        return [Shown(None, f"failed {name}") for name in episode.policies]
+    pairs = zip(episode.policies, episode.returns, strict=True)
+    return [Shown(value, f"{short(value, 4)} {name}") for name, value in pairs]
+
+
+def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
+    """Episodes or games that failed."""
+    failed = [episode for episode in episodes if episode.failed]
+    if not failed:
+        return None
+    columns = [Column(what, number=True), Column("cause"), Column("turn", number=True), Column("policies")]
+    rows: list[list[Cell]] = [
+        [one.number, one.failed, one.turns, ", ".join(dict.fromkeys(one.policies)), _detail(one.detail)]
+        for one in failed[:_FAILURES]
+    ]
+    lead = "The world raised, or the job ended or hung. These count for nobody."
+    if more := len(failed) - len(rows):
+        lead += f" The first {len(rows)}; {more:,} more are in the JSON."
+    shown = table([*columns, Column("detail")], rows, caption=f"Failed {what}s")
+    return Section(f"Failed {what}s", [shown], lead=lead)
+
+
+def _why_partial(stopped: str, after: str) -> Html:
+    return note(f"Stopped {after}: {stopped}." if stopped else f"Interrupted {after}.", level="warning")
 
 
 # ---- tournaments
@@ -260,7 +290,7 @@ def _episodes(result: Evaluation) -> Section:
 
 def tournament_page(result: Tournament) -> str:
     """One HTML file with everything in it."""
-    sections = [_ratings(result), _cross_table(result), _games(result)]
+    sections = [_ratings(result), _cross_table(result), _failed(result.games, "game"), _games(result)]
     return page(
         f"{_world(result)[0]}: tournament",
         [part for part in sections if part is not None],
@@ -271,7 +301,7 @@ def tournament_page(result: Tournament) -> str:
 def _ratings(result: Tournament) -> Section:
     parts: list[Html] = []
     if result.partial:
-        parts.append(note(f"Interrupted after {counted(len(result.games), 'game')}.", level="warning"))
+        parts.append(_why_partial(result.stopped, f"after {counted(len(result.games), 'game')}"))
     for name, game in result.out.items():
         parts.append(note(f"{name} failed too often and is out after game {game}.", level="error"))
     failures, returns = result.failures(), result.returns()
@@ -322,10 +352,7 @@ def _games(result: Tournament) -> Section:
     ]
     rows: list[list[Cell]] = []
     for game in result.games[:_EPISODES]:
-        seats = [
-            Shown(value, f"{short(value, 4)} {name}") for name, value in zip(game.policies, game.returns, strict=True)
-        ]
-        rows.append([game.number, *seats, len(game.failures)])
+        rows.append([game.number, *_seated(game), len(game.failures)])
     more = len(result.games) - len(rows)
     lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
     return Section(

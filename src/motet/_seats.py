@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._handles import seed_for
+from motet._values import brief
 from motet.algorithm import Nest, Space
 from motet.errors import SettingError, SpecError
-from motet.policy import JointPolicy, PolicySpec
+from motet.policy import JointPolicy, PolicySpec, asker
 
 __all__ = ["Kind", "TeamPolicy", "Together", "filler", "joint_question", "joint_spaces", "kind_of"]
 
@@ -119,17 +120,22 @@ class Together:
                 )
                 for agent in seats
             }
-            self._policy: JointPolicy = _Each(made, seats)
+            self._take(_Each(made, seats))
             return
         spec = next(iter(specs.values()))
         offered = {"agents": tuple(seats), "observation_spaces": dict(seen), "action_spaces": dict(actions)}
         if kind == "team":
-            self._policy = TeamPolicy(lambda: spec.build(**offered, world=world or {}), seats)
+            self._take(TeamPolicy(lambda: spec.build(**offered, world=world or {}), seats))
             return
         policy = spec.build(**offered, world=world or {})
         if not isinstance(policy, JointPolicy):
-            raise SettingError(f"policy: {spec.title} made {policy!r}, expected something with reset and act_jointly")
-        self._policy = policy
+            raise SettingError(
+                f"policy: {spec.title} made {brief(policy)}, expected something with reset and act_jointly"
+            )
+        self._take(policy)
+
+    def _take(self, policy: JointPolicy) -> None:
+        self._policy, self._ask = policy, asker(policy.act_jointly, "masks")
 
     def reset(self, seed: int) -> None:
         """A new episode begins."""
@@ -139,7 +145,7 @@ class Together:
         """An action for every seat; what counts is that of those who are asked."""
         asked = [agent for agent, now in zip(self._seats, observation["asked"], strict=True) if now]
         masks = {a: np.asarray(m, np.bool_) for a, m in observation.get("masks", {}).items() if a in asked}
-        answers = self._policy.act_jointly({agent: observation["seen"][agent] for agent in asked}, masks)
+        answers = self._ask({agent: observation["seen"][agent] for agent in asked}, masks)
         if missing := [agent for agent in asked if agent not in answers]:
             raise SpecError(f"the joint policy gave no action for {', '.join(missing)}; expected one for each asked")
         return {agent: answers[agent] if agent in asked else filler(space) for agent, space in self._actions.items()}
@@ -150,13 +156,14 @@ class _Each:
 
     def __init__(self, policies: Mapping[str, Any], seats: Mapping[str, int]) -> None:
         self._policies, self._seats = policies, seats
+        self._ask = {agent: asker(policy.act) for agent, policy in policies.items()}
 
     def reset(self, seed: int) -> None:
         for agent, policy in self._policies.items():
             policy.reset(seed_for(seed, self._seats[agent]))
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
-        return {agent: self._policies[agent].act(seen, masks.get(agent)) for agent, seen in observations.items()}
+        return {agent: self._ask[agent](seen, masks.get(agent)) for agent, seen in observations.items()}
 
 
 class TeamPolicy:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from motet._error_text import class_name, pressed_by_user, summary
 from motet.errors import SettingError
 
 if TYPE_CHECKING:
@@ -91,17 +92,24 @@ def giver(space: Space[Any]) -> Callable[[Any], Any]:
 
         def give_number(action: Any) -> int:
             try:
-                number = operator.index(action)
+                number = int.__index__(operator.index(action))  # a subclass of int may do anything
             except TypeError:
                 raise Misfit(f"the action is {brief(action)}; expected a whole number") from None
+            except BaseException as error:  # noqa: BLE001 - the action's own method may raise anything
+                raise _unreadable(action, error) from None
             if first <= number < end:
                 return number
-            raise Misfit(f"the action is {number}; expected {first} to {end - 1}")
+            raise Misfit(f"the action is {_digits(number)}; expected {first} to {end - 1}")
 
         return give_number
 
     def give(action: Any) -> Any:
-        taken = take(action)
+        try:
+            taken = take(action)
+        except Misfit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the action's own methods may raise anything
+            raise _unreadable(action, error) from None
         if not space.contains(taken):
             raise Misfit(f"the action is {brief(action)}; expected one of {space}")
         return taken
@@ -109,9 +117,24 @@ def giver(space: Space[Any]) -> Callable[[Any], Any]:
     return give
 
 
+def _unreadable(action: Any, error: BaseException) -> Misfit:
+    if pressed_by_user(error):
+        raise error
+    return Misfit(f"the action is {brief(action)}, and reading it raised {summary(error)}")
+
+
+def _digits(number: int) -> str:
+    """A number, unless it is so long that Python refuses to write it."""
+    return str(number) if abs(number) < 10**100 else f"a number of {number.bit_length():,} bits"
+
+
 def brief(given: Any) -> str:
-    text = repr(given)
-    return f"{type(given).__name__} {text if len(text) <= 200 else text[:200] + '...'}"
+    """Type and text of a value, bounded, whatever its methods do."""
+    try:
+        text = repr(given)
+        return f"{class_name(given)} {text if len(text) <= 200 else text[:200] + '...'}"
+    except BaseException:  # noqa: BLE001 - a value that cannot even be printed
+        return f"an object of the class {class_name(given)} that cannot be shown"
 
 
 def freeze(nest: Any) -> Any:

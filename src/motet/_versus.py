@@ -19,7 +19,7 @@ from motet._process import Portable
 from motet.algorithm import Behaviour, Nest, map_nest
 from motet.errors import SettingError
 from motet.league import NEWEST, League, anchor
-from motet.policy import Policy
+from motet.policy import Policy, asker
 
 __all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
 
@@ -99,6 +99,7 @@ class Scripted:
 
     def __init__(self, make: Callable[[], Policy]) -> None:
         self._make, self._policies = make, dict[int, Any]()
+        self._ask: dict[int, Callable[[Any, Any], Any]] = {}
         first: Any = make()
         self._all: Callable[[Any], Any] | None = getattr(first, "act_many", None)
 
@@ -112,6 +113,7 @@ class Scripted:
         if self._all is None:
             if world not in self._policies:
                 self._policies[world] = self._make()
+                self._ask[world] = asker(self._policies[world].act)
             self._policies[world].reset(seed)
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
@@ -121,7 +123,7 @@ class Scripted:
         actions = []
         for i, world in enumerate(at.tolist()):
             seen = map_nest(lambda array: array[i], observations)  # noqa: B023 (called at once)
-            actions.append(self._policies[world].act(seen, None if masks is None else masks[i]))
+            actions.append(self._ask[world](seen, None if masks is None else masks[i]))
         return np.stack(actions)
 
 

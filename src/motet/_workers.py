@@ -4,7 +4,8 @@ Tasks go out to whoever is free, the next ones first; results are taken in the o
 A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
 are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
 is killed gets a successor, and its episodes are played again by whoever is free: where a whole machine died, and there
-is no room for a successor any more, the others go on.
+is no room for a successor any more, the others go on. An episode whose worker was killed time and again, ended by
+itself or hung has failed, and so has one whose world raised; after too many of them no more are played.
 
 Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
 calls ``evaluate``.
@@ -28,6 +29,7 @@ from typing import Any
 
 import motet.errors
 from motet._episodes import Plan, Played, Table, Task
+from motet._error_text import DETAIL, printable
 from motet._fork_server import context, host_children
 from motet._process import Child, Portable, check_main_guard
 from motet.errors import ChildError, MotetError, WaitTimeoutError
@@ -37,7 +39,7 @@ __all__ = ["Judge", "Workers"]
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
 _BEAT_S = 1.0
 _START_S = 120.0
-_DEATHS = 3  # of players by signals, in one episode or before one; then it is to blame
+_DEATHS = 3  # of workers by signals, in one episode or before one; then it is to blame
 
 
 def work(connection: Connection) -> None:
@@ -69,7 +71,7 @@ def work(connection: Connection) -> None:
                     connection.send(("played", table.play(value)))
             except MotetError as error:
                 connection.send(("failed", (type(error).__name__, str(error))))
-            except Exception:  # noqa: BLE001 - a mistake in the world or here: it goes home as it is
+            except Exception:  # noqa: BLE001 - neither a world's nor a policy's fault: it goes home as it is
                 connection.send(("raised", traceback.format_exc()))
     finally:
         if table is not None:
@@ -116,6 +118,7 @@ class Workers:
         self._waiting: list[int] = []  # a heap: places in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
         self._deaths: Counter[str] = Counter()  # by what was being done
+        self._void: list[Played] = []  # episodes whose workers ended, to be taken
         try:
             for number in range(jobs):
                 self._workers.append(_Worker(*self._start(number), number, ready=1))
@@ -157,37 +160,51 @@ class Workers:
         stop: threading.Event,
         jobs: int,
         say: Callable[[str], None],
+        known: Mapping[int, Played] = {},
     ) -> Iterator[Played]:
-        """Play all tasks, and give the results in the order of the tasks; fewer if ``stop`` is set meanwhile."""
+        """Play all tasks, and give the results in the order of the tasks.
+
+        Fewer if ``stop`` is set meanwhile, or when the judge ends it. ``known``: results of some tasks, by number; such
+        a task is played only if a policy that took part has to be out.
+        """
         self._plan, self._say = plan, say
         for worker in self._workers:
             if worker.busy:
                 self._replace(worker)
         self._limit_s = max(self._hang_s, plan.patience_s)
-        self._waiting, self._first = list(range(len(tasks))), tasks[0].number
+        self._first = tasks[0].number
+        arrived = {number - self._first: played for number, played in known.items()}
+        self._waiting = [place for place in range(len(tasks)) if place not in arrived]
         self._deaths.clear()
+        self._void.clear()
         used = self._workers[:jobs]
         for worker in used:
             worker.ready, worker.late, worker.heard = worker.ready + 1, False, time.monotonic()
             self._send(worker, "plan", Portable(plan))
-        arrived: dict[int, Played] = {}
-        following = 0
+        following, out = 0, -1
         horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
         try:
-            while following < len(tasks):
-                if stop.is_set():
-                    return
-                self._hand_out(used, tasks, following + horizon, judge)
-                for played in self._listen(used):
-                    arrived[played.number - self._first] = played
+            while True:
                 while following in arrived:
-                    self._discard(arrived, tasks, judge)
-                    if following not in arrived:
-                        break
+                    if out != len(judge.out):
+                        out = len(judge.out)
+                        self._discard(arrived, tasks, judge)
+                        continue
                     played = arrived.pop(following)
                     judge.take(played)
                     following += 1
                     yield played
+                    if judge.ends:
+                        return
+                if stop.is_set() or following == len(tasks):
+                    return
+                self._hand_out(used, tasks, following + horizon, judge)
+                for played in self._listen(used):
+                    place = played.number - self._first
+                    if played.out == judge.out_of(tasks[place]):
+                        arrived[place] = played
+                    else:
+                        heapq.heappush(self._waiting, place)
         finally:
             for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
@@ -220,10 +237,9 @@ class Workers:
                     self._send(worker, "play", task)
 
     def _send(self, worker: _Worker, kind: str, value: Any) -> None:
-        try:
+        # If it is dead, _listen takes what it said before, and sees to the rest.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
-        except (BrokenPipeError, ConnectionResetError):
-            self._bury(worker)
 
     def _listen(self, used: Sequence[_Worker]) -> list[Played]:
         """What comes within a short while."""
@@ -233,15 +249,17 @@ class Workers:
         found = []
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
             worker = sources[source]
+            ended = worker.child.exit is not None  # asked first: what it said before its end is taken
             while worker.pipe.poll(0):
                 try:
                     kind, value = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    self._bury(worker)
+                    ended = True
                     break
                 worker.heard = time.monotonic()
                 if kind == "played":
                     worker.tasks.pop(0)
+                    worker.turn = 0
                     found.append(value)
                 elif kind == "failed":
                     raise getattr(motet.errors, value[0])(value[1])
@@ -251,9 +269,11 @@ class Workers:
                     worker.ready -= 1
                 else:
                     worker.turn = value
-            if worker.child.exit is not None:
+            if ended:
                 self._bury(worker)
         self._look_for_hung(used)
+        found += self._void
+        self._void.clear()
         return found
 
     def _look_for_hung(self, used: Sequence[_Worker]) -> None:
@@ -264,50 +284,71 @@ class Workers:
                 continue
             if not worker.ready or all(other.ready for other in used):
                 self._hung(worker, limit)
-            if not worker.late:  # it has no episode that anybody waits for
+            elif not worker.late:  # it has no episode that anybody waits for
                 worker.late = True
                 self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
     def _bury(self, worker: _Worker) -> None:
-        """A worker died. One that was killed gets a successor; one that ended by itself had a reason."""
+        """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
         worker.child.join(5.0)
         text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
         blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
         self._deaths[blamed] += 1
         if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
             self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}its successor is started")
-            for task in worker.tasks:
-                heapq.heappush(self._waiting, task.number - self._first)
-            self._replace(worker)
-            worker.ready = 2
-            self._send(worker, "plan", Portable(self._plan))
+            self._restart(worker)
             return
         hint = "; give policies processes of their own (isolate), to see which one did it"
-        raise ChildError(f"{end}\n\n{text}" if text else end + hint)
+        how = f"{end}\n\n{text}" if text else end + hint
+        if not worker.tasks:
+            raise ChildError(how)
+        self._give_up(worker, how)
 
     def _hung(self, worker: _Worker, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
-        raise WaitTimeoutError(
+        how = (
             f"{worker.child.name} showed no sign of life for {limit:g} s {worker.doing}: the world or a policy in "
             "the same process hangs; give policies processes of their own (isolate) to have them interrupted"
         )
+        if not worker.tasks:
+            raise WaitTimeoutError(how)
+        self._give_up(worker, how)
+
+    def _give_up(self, worker: _Worker, how: str) -> None:
+        """The episode that a worker played has failed; a new process goes on with the next."""
+        self._void.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
+        self._restart(worker)
+
+    def _restart(self, worker: _Worker) -> None:
+        for task in worker.tasks:
+            heapq.heappush(self._waiting, task.number - self._first)
+        self._replace(worker)
+        worker.ready = 2
+        self._send(worker, "plan", Portable(self._plan))
 
 
 class Judge:
-    """Who is out: decided by the failures in the order of episodes.
+    """Which policies are out, and when no more is played: decided by the failures in the order of episodes.
 
     Args:
         entries: names of the entries; several entries of one name are one policy.
-        max_failures: a policy with so many failures is out.
+        max_failures: a policy with this many failures is out.
+        max_failed_episodes: after this many failed episodes no more are played.
     """
 
-    def __init__(self, entries: Sequence[str], max_failures: int, failures: Mapping[str, int] | None = None) -> None:
-        self._entries, self._max = list(entries), max_failures
-        self.failures: Counter[str] = Counter(failures or {})
+    def __init__(self, entries: Sequence[str], max_failures: int, max_failed_episodes: int) -> None:
+        self._entries, self._max, self._max_failed = list(entries), max_failures, max_failed_episodes
+        self.failures: Counter[str] = Counter()
         self.out: dict[str, int] = {}
         """By name, the episode after which it was out."""
+        self._failed = 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether so many episodes failed that no more are to be played."""
+        return self._failed >= self._max_failed
 
     def out_of(self, task: Task) -> tuple[int, ...]:
         """Those of a task's entries that are out now."""
@@ -315,6 +356,7 @@ class Judge:
 
     def take(self, played: Played) -> None:
         """The next episode in order."""
+        self._failed += bool(played.failed)
         for failure in played.failures:
             self.failures[failure.policy] += 1
             if self.failures[failure.policy] >= self._max:

@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +27,8 @@ import numpy as np
 
 from motet._checks import check_types
 from motet._config import describe_world, versions
-from motet._episodes import Failure, Plan, Played, StandIn, Task, Tempo, benches
+from motet._episodes import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
+from motet._error_text import DETAIL, printable
 from motet._numbers import counted
 from motet._policies import Entry, entries
 from motet._process import interrupts
@@ -36,7 +37,7 @@ from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
-from motet.errors import SettingError
+from motet.errors import MotetError, SettingError
 from motet.world import as_world
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Settings:
     """Who acts for a policy that failed, to the end of the episode; forfeit: it ends there, and counts for nobody."""
     max_failures: int = 10
     """A policy that has failed so often is out: from the next episode on the stand-in acts for it."""
+    max_failed_episodes: int = 10
+    """Stop after this many failed episodes (the world raised, or the job ended or hung), in the order of episodes."""
     max_processes: int = 64
     """Policy processes at most; with fewer than it takes there are fewer jobs, and then seats that share one."""
     pooled: bool = True
@@ -83,13 +86,15 @@ class Settings:
     trust: bool = False
     """Let a run name algorithms outside of motet, whose code is then imported and run."""
     hang_s: float = 300.0
-    """A job without a turn for so long ends the evaluation; longer where the limits of isolated policies are."""
+    """A job without a turn for this long hangs: its episode has failed. Longer where isolated policies have longer."""
 
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("episodes", "jobs", "max_failures", "max_processes"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        if self.max_failed_episodes < 1:
+            raise SettingError(f"max_failed_episodes must be an int >= 1, got {self.max_failed_episodes}")
         if self.seed < 0:
             raise SettingError(f"seed: given {self.seed}, expected 0 or more")
         if self.engine != "ray" and self.cluster != Cluster():
@@ -109,9 +114,9 @@ class Episode:
     policies: tuple[str, ...]
     """By agent, who sat there."""
     returns: tuple[float, ...]
-    """By agent."""
+    """By agent; empty if it failed."""
     decisions: tuple[int, ...]
-    """By agent, how often it was its turn."""
+    """By agent, how often it was its turn; empty if it failed."""
     turns: int
     failures: tuple[Failure, ...] = ()
     out: tuple[str, ...] = ()
@@ -121,6 +126,15 @@ class Episode:
     frames: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """PNG pictures, if it was to be drawn."""
     frames_per_s: float = field(default=0.0, repr=False, compare=False)
+    failed: FailedBy = ""
+    """Why it failed and counts for nobody: ``world`` (it raised), ``job`` (its process ended or hung); else empty."""
+    detail: str = field(default="", compare=False)
+    """How it failed, in words; may differ between runs."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether its returns count."""
+        return not (self.failed or self.forfeited)
 
 
 @dataclass(frozen=True)
@@ -141,9 +155,12 @@ class Measured:
     """What was said while it was played."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What came of an evaluation. Everything but ``measured`` depends on the seed alone."""
+    """What came of an evaluation. Everything but ``measured`` depends on the seed alone.
+
+    Two evaluations are equal if their :meth:`deterministic` bytes are.
+    """
 
     world: dict[str, Any]
     """Where the world comes from, and its settings."""
@@ -156,8 +173,18 @@ class Evaluation:
     out: dict[str, int]
     """Policies that were out, and after which episode."""
     partial: bool
-    """It was interrupted: there are fewer episodes than were asked for."""
+    """There are fewer episodes than were asked for."""
     measured: Measured
+    stopped: str = ""
+    """Why there are fewer, in words, unless it was interrupted."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        return self.deterministic() == other.deterministic()
+
+    def __hash__(self) -> int:
+        return hash(self.deterministic())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,13 +206,13 @@ class Evaluation:
 
     def team(self) -> Score | None:
         """All agents' returns together."""
-        return score([math.fsum(episode.returns) for episode in self.episodes if not episode.forfeited])
+        return score([math.fsum(episode.returns) for episode in self.episodes if episode.counts])
 
     def returns(self, policy: str, agent: str | None = None) -> list[float]:
         """A policy's return in each episode that it played and that counts: on one seat, or the mean of its seats."""
         found = []
         for episode in self.episodes:
-            if episode.forfeited:
+            if not episode.counts:
                 continue
             own = [
                 value
@@ -204,6 +231,10 @@ class Evaluation:
                 counted.setdefault(failure.policy, Counter())[failure.cause] += 1
         return {name: dict(sorted(counted[name].items())) for name in self.names if name in counted}
 
+    def failed(self) -> dict[str, int]:
+        """How many episodes failed, by cause: ``world``, ``job``."""
+        return failed_by_cause(self.episodes)
+
     def result(self) -> dict[str, Any]:
         """What depends on the seed alone, as plain values."""
         scores = [{"policy": name, "seat": None, **plain_score(one)} for name, one in self.scores().items() if one]
@@ -213,6 +244,7 @@ class Evaluation:
         team = self.team()
         return {
             "partial": self.partial,
+            "stopped": self.stopped,
             "world": self.world,
             "agents": list(self.agents),
             "policies": [dict(one) for one in self.policies],
@@ -221,6 +253,7 @@ class Evaluation:
             "team": None if team is None else plain_score(team),
             "failures": self.failures(),
             "out": dict(self.out),
+            "failed": self.failed(),
             "episodes": [plain_episode(episode) for episode in self.episodes],
         }
 
@@ -243,7 +276,13 @@ class Evaluation:
             for name, one in measured.tempo.items()
         }
         named = {item.name: getattr(measured, item.name) for item in fields(measured)}
-        extra = {"tempo": tempo, "notes": list(measured.notes), "failures": details, "versions": versions()}
+        extra = {
+            "tempo": tempo,
+            "notes": list(measured.notes),
+            "failures": details,
+            "failed_episodes": failed_episodes(self.episodes),
+            "versions": versions(),
+        }
         return {"format": FORMAT, "result": self.result(), "measured": {**named, **extra}}
 
     def deterministic(self) -> bytes:
@@ -260,6 +299,20 @@ class Evaluation:
         from motet._result_page import evaluation_page
 
         return evaluation_page(self)
+
+
+def failed_by_cause(episodes: Sequence[Episode]) -> dict[str, int]:
+    """How many episodes failed, by cause."""
+    return dict(sorted(Counter(episode.failed for episode in episodes if episode.failed).items()))
+
+
+def failed_episodes(episodes: Sequence[Episode], what: str = "episode") -> list[dict[str, Any]]:
+    """Those that failed, with how that happened in words."""
+    return [
+        {what: one.number, "cause": one.failed, "policies": list(one.policies), "turn": one.turns, "detail": one.detail}
+        for one in episodes
+        if one.failed
+    ]
 
 
 def plain_score(one: Score) -> dict[str, Any]:
@@ -285,6 +338,7 @@ def plain_episode(episode: Episode) -> dict[str, Any]:
         "failures": failures,
         "out": list(episode.out),
         "forfeited": list(episode.forfeited),
+        "failed": episode.failed or None,
     }
 
 
@@ -313,7 +367,9 @@ def evaluate(
         changes: fields of ``settings`` to set.
 
     Returns:
-        The result. Interrupted by Ctrl-C it is that of the episodes so far, marked as partial.
+        The result. Interrupted by Ctrl-C it is that of the episodes so far, marked as partial. An episode whose world
+        raises, or whose job ends or hangs, is marked as failed and counts for nobody; after ``max_failed_episodes`` of
+        them the result is that of the episodes so far, marked as partial.
 
     >>> import motet
     >>> result = motet.evaluate("treasure_hunt", ["random", "forager"], episodes=20, seed=1)  # doctest: +SKIP
@@ -331,37 +387,75 @@ def evaluate(
     game.check_seats()
     tasks = _Tasks(game, chosen.episodes, chosen.film)
     plan, jobs = game.plan(game.fullest, chosen, note)
-    judge = Judge([entry.title for entry in game.entries], chosen.max_failures)
-    began, played = time.perf_counter(), list[Played]()
+    judge = Judge([entry.title for entry in game.entries], chosen.max_failures, chosen.max_failed_episodes)
+    began, played, stopped = time.perf_counter(), list[Played](), list[str]()
     own = workers or players(min(jobs, len(tasks)), chosen)
     try:
         with interrupts() as stop:
-            for one in own.play(plan, tasks, judge, stop, jobs, note):
+            for one in to_the_end(own.play(plan, tasks, judge, stop, jobs, note), stopped):
                 played.append(one)
+                if one.failed:
+                    note(failed_line(one, "episode"))
                 watch(len(played), len(tasks))
-            partial = len(played) < len(tasks)
     finally:
         if workers is None:
             own.close()
+    partial = len(played) < len(tasks)
     for name, episode in judge.out.items():
         often = counted(chosen.max_failures, "time")
         note(f"{name} failed {often} and is out after episode {episode}: the stand-in acts for it")
     for one in played:
         if one.undrawn:
             note(f"episode {one.number} was not drawn: {one.undrawn}")
+    why = why_stopped(stopped, judge, chosen) if partial else ""
     if partial:
-        note(f"interrupted: {len(played)} of {len(tasks)} episodes were played")
+        note(f"{why or 'interrupted'}: {len(played)} of {len(tasks)} episodes were played")
+    decisive = ("episodes", "seed", "stand_in", "max_failures", "max_failed_episodes")
     measured = game.measured(played, time.perf_counter() - began, jobs, plan, notes)
     return Evaluation(
         world=game.described,
         agents=game.agents,
         policies=tuple(told(entry) for entry in game.entries),
-        settings={name: getattr(chosen, name) for name in ("episodes", "seed", "stand_in", "max_failures")},
+        settings={name: getattr(chosen, name) for name in decisive},
         episodes=tuple(game.episode(one) for one in played),
         out=dict(judge.out),
         partial=partial,
         measured=measured,
+        stopped=why,
     )
+
+
+def to_the_end(results: Iterator[Played], stopped: list[str], *, begun: bool = False) -> Iterator[Played]:
+    """Results as they come. An error after the first of them (or ``begun``) is noted and ends them: none gets lost."""
+    try:
+        for one in results:
+            begun = True
+            yield one
+    except MotetError as error:
+        if not begun:
+            raise
+        stopped.append(printable(str(error))[:DETAIL])
+
+
+def why_stopped(stopped: Sequence[str], judge: Judge, settings: Settings) -> str:
+    """Why no more was played, in words; empty if it was interrupted."""
+    if judge.ends:
+        return f"max_failed_episodes ({settings.max_failed_episodes}) was reached"
+    return stopped[0] if stopped else ""
+
+
+def failed_line(played: Played, what: str) -> str:
+    """That an episode failed, for people."""
+    return f"{what} {played.number} failed ({played.failed}) and counts for nobody: {first_line(played.detail)}"
+
+
+def first_line(text: str) -> str:
+    """Of several.
+
+    >>> first_line("one\\ntwo"), first_line("")
+    ('one', '')
+    """
+    return text.strip().splitlines()[0] if text.strip() else ""
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -517,6 +611,8 @@ class Game:
             forfeited=tuple(dict.fromkeys(titles[place] for place in played.forfeited)),
             frames=played.frames,
             frames_per_s=played.frames_per_s,
+            failed=played.failed,
+            detail=played.detail,
         )
 
     def measured(

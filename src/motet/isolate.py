@@ -42,6 +42,7 @@ import numpy.typing as npt
 
 from motet import _mailbox, _policy_process, _sandbox
 from motet._checks import check_types
+from motet._error_text import DETAIL, printable
 from motet._mailbox import Mailbox
 from motet._memory import Segment
 from motet._policy_process import Birth
@@ -59,8 +60,6 @@ _SLICE_S = 0.02
 _MOST_STRAYS = 100
 """How often a bell may ring in vain. (An honest one does at most once.)"""
 _GUARDED = sys.platform == "linux"
-_DETAIL = 2000
-"""Characters of a failure's detail."""
 
 
 @dataclass(frozen=True)
@@ -333,14 +332,14 @@ class IsolatedPolicy:
     def _fail(self, cause: str, detail: str) -> NoReturn:
         """See the process dead, then say why."""
         self.close()
-        raise PolicyFailure(cause, _clean(detail)[:_DETAIL])
+        raise PolicyFailure(cause, printable(detail)[:DETAIL])
 
     # ---- the process
 
     @property
     def output(self) -> str:
         """The last of what the policy printed, without control characters; from the process that is, or was, there."""
-        return _clean(self._box.printed())
+        return printable(self._box.printed())
 
     def replace(self) -> None:
         """End the process, see it dead, and start a new one."""
@@ -403,12 +402,3 @@ def _module_and_data(spec: PolicySpec) -> tuple[str | None, list[str | os.PathLi
     module = factory.partition(":")[0] if isinstance(factory, str) else getattr(factory, "__module__", None)
     data = [value for name, value in spec.arguments.items() if name == "data" or isinstance(value, os.PathLike)]
     return module, [path for path in data if isinstance(path, str | os.PathLike)]
-
-
-def _clean(text: str) -> str:
-    """Text of a policy without what could steer a terminal or turn a line around.
-
-    >>> _clean("red \\x1b[31m and\\r\\nback \\u202e")
-    'red [31m and\\nback '
-    """
-    return "".join(character for character in text if character.isprintable() or character in "\n\t")

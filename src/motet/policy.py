@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from motet._values import brief
 from motet.algorithm import Behaviour, Nest, Space, map_nest
 from motet.errors import SettingError, SpecError
 
@@ -194,13 +195,58 @@ class PolicySpec:
         """
         policy = self.build(**offered)
         if not isinstance(policy, Policy):
-            raise SettingError(f"policy: {self.factory!r} made {policy!r}, expected something with reset and act")
+            raise SettingError(f"policy: {self.factory!r} made {brief(policy)}, expected something with reset and act")
         return policy
 
     def build(self, **offered: Any) -> Any:
         """What the factory makes, whatever it is: a Policy, or something that an adapter makes one of."""
         factory = _imported(self.factory) if isinstance(self.factory, str) else self.factory
         return factory(**{**_accepted(factory, offered), **self.arguments})
+
+
+def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any], Any]:
+    """How a policy is asked, wherever it lives: ``ask(observation, mask)`` calls its ``act`` as that can be called.
+
+    The mask goes to the parameter called ``mask`` (or to ``*`` or ``**`` parameters); else to the second parameter, if
+    that has no default or None. A policy without such a parameter gets the observation alone. So does every policy
+    that can be called that way where there is no mask (None).
+
+    >>> ask = asker(lambda observation: observation + 1)
+    >>> ask(1, None), ask(1, [True, False])
+    (2, 2)
+    >>> asker(lambda observation, mask: mask)(1, None)
+    >>> asker(lambda observation, explore=False, *, mask=None: (explore, mask))(1, [True])
+    (False, [True])
+    >>> asker(lambda observation, explore=False: explore)(1, [True])
+    False
+    """
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):  # a builtin that does not tell: the contract holds
+        return lambda observation, mask: method(observation) if mask is None else method(observation, mask)
+    kinds = inspect.Parameter
+    positional = [one for one in parameters if one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    named = next((one for one in parameters if one.name == name and one.kind is not kinds.POSITIONAL_ONLY), None)
+    if named is not None and named.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+        needed, by_name = named.default is kinds.empty, True
+    elif len(positional) > 1:
+        default = positional[1].default
+        if default is not kinds.empty and default is not None:  # it is for something else
+            return lambda observation, mask: method(observation)
+        needed, by_name = default is kinds.empty, False
+    elif any(one.kind is kinds.VAR_POSITIONAL for one in parameters):
+        needed, by_name = False, False
+    elif any(one.kind is kinds.VAR_KEYWORD for one in parameters):
+        needed, by_name = False, True
+    else:
+        return lambda observation, mask: method(observation)
+
+    def ask(observation: Any, mask: Any) -> Any:
+        if mask is None and not needed:
+            return method(observation)
+        return method(observation, **{name: mask}) if by_name else method(observation, mask)
+
+    return ask
 
 
 def _imported(path: str) -> Callable[..., Any]:

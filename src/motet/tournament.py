@@ -15,6 +15,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,21 @@ from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
-from motet.evaluate import Episode, Game, Settings, plain_episode, plain_score, players, told, with_changes
+from motet.evaluate import (
+    Episode,
+    Game,
+    Settings,
+    failed_by_cause,
+    failed_episodes,
+    failed_line,
+    plain_episode,
+    plain_score,
+    players,
+    to_the_end,
+    told,
+    why_stopped,
+    with_changes,
+)
 
 __all__ = ["Tournament", "tournament"]
 
@@ -43,9 +58,9 @@ FORMAT = 1
 _TOURNAMENT = 25  # what a seed is for
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tournament:
-    """What came of a tournament."""
+    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are."""
 
     world: dict[str, Any]
     agents: tuple[str, ...]
@@ -57,6 +72,16 @@ class Tournament:
     partial: bool
     seconds: float
     """Of this part of it, if it was interrupted."""
+    stopped: str = ""
+    """Why there are fewer games than were asked for, in words, unless it was interrupted."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tournament):
+            return NotImplemented
+        return self.deterministic() == other.deterministic()
+
+    def __hash__(self) -> int:
+        return hash(self.deterministic())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,10 +89,16 @@ class Tournament:
         return tuple(one["name"] for one in self.policies)
 
     def scores(self) -> list[dict[int, float]]:
-        """Of each game, by place in ``names``: a policy's mean return over its seats; who forfeits has lost."""
-        found = []
+        """Of each game, by place in ``names``: a policy's mean return over its seats; who forfeits has lost.
+
+        A game that failed has no scores.
+        """
+        found: list[dict[int, float]] = []
         places = {name: place for place, name in enumerate(self.names)}
         for game in self.games:
+            if game.failed:
+                found.append({})
+                continue
             own: dict[int, list[float]] = {}
             for name, value in zip(game.policies, game.returns, strict=True):
                 own.setdefault(places[name], []).append(value)
@@ -80,20 +111,22 @@ class Tournament:
 
     def ratings(self) -> dict[str, Rating]:
         """By policy, the strongest first."""
-        if not self.games:
+        scores = [one for one in self.scores() if one]
+        if not scores:
             return {}
-        found = ratings(len(self.names), self.scores())
+        found = ratings(len(self.names), scores)
         named = list(zip(self.names, found, strict=True))
         return dict(sorted(named, key=lambda pair: -pair[1].rating))
 
     def returns(self) -> dict[str, Score | None]:
-        """By policy, its return in the games that were not forfeited."""
-        scores = [one for one, game in zip(self.scores(), self.games, strict=True) if not game.forfeited]
+        """By policy, its return in the games that count."""
+        scores = [one for one, game in zip(self.scores(), self.games, strict=True) if game.counts]
         return {name: score([one[place] for one in scores if place in one]) for place, name in enumerate(self.names)}
 
     def cross_table(self) -> dict[str, dict[str, tuple[float, int]]]:
         """By policy and opponent: the share of their games that it won, draws counting half, and how many they were."""
-        scores, table = self.scores(), dict[str, dict[str, tuple[float, int]]]()
+        scores = [one for one in self.scores() if one]
+        table: dict[str, dict[str, tuple[float, int]]] = {}
         count = len(self.names)
         met = np.zeros((count, count), np.int64)
         for one in scores:
@@ -117,6 +150,10 @@ class Tournament:
                 found[failure.policy] = found.get(failure.policy, 0) + 1
         return found
 
+    def failed(self) -> dict[str, int]:
+        """How many games failed, by cause: ``world``, ``job``."""
+        return failed_by_cause(self.games)
+
     def result(self) -> dict[str, Any]:
         """What depends on the seed alone, as plain values."""
         returns = self.returns()
@@ -133,6 +170,7 @@ class Tournament:
         ]
         return {
             "partial": self.partial,
+            "stopped": self.stopped,
             "world": self.world,
             "agents": list(self.agents),
             "policies": [dict(one) for one in self.policies],
@@ -145,12 +183,14 @@ class Tournament:
             },
             "failures": self.failures(),
             "out": dict(self.out),
+            "failed": self.failed(),
             "games": [plain_episode(game) for game in self.games],
         }
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values; docs/tournament.md tells what is what."""
-        measured = {"seconds": self.seconds, "versions": versions()}
+        failed = failed_episodes(self.games, "game")
+        measured = {"seconds": self.seconds, "failed_games": failed, "versions": versions()}
         return {"format": FORMAT, "result": self.result(), "measured": measured}
 
     def deterministic(self) -> bytes:
@@ -186,7 +226,8 @@ def tournament(
         rounds: in each, every pairing plays once with everybody on every seat in turn, the world's seed being the same.
         group: policies that meet in a game; with more seats than that they share them equally.
         pairings: who meets, by the policies' names; by default everybody meets everybody.
-        path: a directory in which games are written down as they are played; one that is there goes on.
+        path: a directory in which games are written down as they are played; one that is there goes on. Games that
+            failed because their job ended or hung are then played again.
         settings: how games are played; ``episodes`` and ``film`` have no meaning here.
         workers: as in :func:`motet.evaluate`.
         watch: called with the number of games done, and of all.
@@ -212,17 +253,18 @@ def tournament(
     }
     book = _Book(None if path is None else Path(path), asked)
     with book:
-        played, seconds, out = _play(game, tasks, book, chosen, workers, watch, say)
+        played, seconds, out, stopped = _play(game, tasks, book, chosen, workers, watch, say)
     return Tournament(
         world=game.described,
         agents=game.agents,
         policies=tuple(told(entry) for entry in game.entries),
-        settings=decisive,
+        settings={**decisive, "max_failed_episodes": chosen.max_failed_episodes},
         pairings=tuple(tuple(names[place] for place in meeting) for meeting in meetings),
         games=tuple(played),
         out=out,
         partial=len(played) < len(tasks),
         seconds=seconds,
+        stopped=stopped,
     )
 
 
@@ -234,25 +276,34 @@ def _play(
     workers: Workers | None,
     watch: Callable[[int, int], None],
     say: Callable[[str], None],
-) -> tuple[list[Episode], float, dict[str, int]]:
-    """Those games that are in the book already, and then the others."""
+) -> tuple[list[Episode], float, dict[str, int], str]:
+    """Those games that are in the book already, and then the others. Games that a job lost are played again."""
     names = [entry.title for entry in game.entries]
-    judge = Judge(names, settings.max_failures)
-    done = book.read(game)
-    for task, episode in zip(tasks, done, strict=False):
-        judge.take(_as_played(task, episode, names))
-    if done:
-        say(f"{len(done)} of {len(tasks)} games were played before")
+    judge = Judge(names, settings.max_failures, settings.max_failed_episodes)
+    kept = {number: one for number, one in book.read(len(tasks)).items() if one.failed != "job"}
+    known = {number: _as_played(tasks[number], one, names) for number, one in kept.items()}
+    if kept:
+        say(f"{len(kept)} of {len(tasks)} games were played before")
+    done: list[Episode] = []
+    while len(done) in known and not judge.ends and known[len(done)].out == judge.out_of(tasks[len(done)]):
+        judge.take(known.pop(len(done)))
+        done.append(kept[len(done)])
     left = tasks[len(done) :]
     plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, say)
-    began = time.perf_counter()
-    if left:
+    began, stopped = time.perf_counter(), list[str]()
+    if left and not judge.ends:
         own = workers or players(min(jobs, len(left)), settings)
         try:
             with interrupts() as stop:
-                for one in own.play(plan, left, judge, stop, jobs, say):
-                    done.append(game.episode(one))
-                    book.write(done[-1])
+                results = own.play(plan, left, judge, stop, jobs, say, known)
+                for one in to_the_end(results, stopped, begun=bool(done)):
+                    if one is known.get(one.number):
+                        done.append(kept[one.number])
+                    else:
+                        done.append(game.episode(one))
+                        book.write(done[-1])
+                        if one.failed:
+                            say(failed_line(one, "game"))
                     watch(len(done), len(tasks))
         finally:
             if workers is None:
@@ -260,9 +311,27 @@ def _play(
     for name, number in judge.out.items():
         often = counted(settings.max_failures, "time")
         say(f"{name} failed {often} and is out after game {number}: the stand-in acts for it")
+    _warn_of_voided(done, game, plan, say)
+    why = why_stopped(stopped, judge, settings) if len(done) < len(tasks) else ""
     if len(done) < len(tasks):
-        say(f"interrupted: {len(done)} of {len(tasks)} games were played")
-    return done, time.perf_counter() - began, dict(judge.out)
+        say(f"{why or 'interrupted'}: {len(done)} of {len(tasks)} games were played")
+    return done, time.perf_counter() - began, dict(judge.out), why
+
+
+def _warn_of_voided(games: Sequence[Episode], game: Game, plan: Plan, say: Callable[[str], None]) -> None:
+    """Where a policy shares the process of the job it can end it, and with it a game that it would lose."""
+    shares = {entry.title for entry, alone in zip(game.entries, plan.isolated, strict=True) if not alone}
+    voided = [one for one in games if one.failed == "job" and shares & set(one.policies)]
+    if not voided:
+        return
+    seated = Counter(name for one in voided for name in set(one.policies) & shares)
+    told = ", ".join(
+        f"{name} in {count}" for name, count in sorted(seated.items(), key=lambda pair: (-pair[1], pair[0]))
+    )
+    say(
+        f"warning: {counted(len(voided), 'game')} failed because the job ended or hung. A policy without isolation can "
+        f"void a game that way. Seated without isolation: {told}. Use isolate to find the cause"
+    )
 
 
 def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) -> list[tuple[int, ...]]:
@@ -333,11 +402,23 @@ def _digest(entry: Entry) -> str:
 def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
     """What the judge needs of a game that was played before."""
     out = tuple(sorted({names.index(name) for name in episode.out}))
-    return Played(episode.number, task.seats, out, episode.returns, episode.decisions, episode.turns, episode.failures)
+    return Played(
+        episode.number,
+        task.seats,
+        out,
+        episode.returns,
+        episode.decisions,
+        episode.turns,
+        episode.failures,
+        failed=episode.failed,
+    )
 
 
 class _Book:
-    """The directory of a tournament: what was asked for, and one line for each game, in their order."""
+    """The directory of a tournament: what was asked for, and one line for each game, in their order.
+
+    A game that was played again has a later line, which replaces the earlier one.
+    """
 
     def __init__(self, path: Path | None, asked: Mapping[str, Any]) -> None:
         self._path, self._asked = path, json.loads(json.dumps(asked))
@@ -359,15 +440,15 @@ class _Book:
             self._file.close()
             self._held.__exit__(None, None, None)
 
-    def read(self, game: Game) -> list[Episode]:
-        """The games so far. A last line that was being written when the process died is cut off."""
+    def read(self, games: int) -> dict[int, Episode]:
+        """The games so far, by number. A last line that was being written when the process died is cut off."""
         if self._path is None:
-            return []
+            return {}
         header = self._path / "tournament.json"
         if not header.is_file():
             RunDirectory(self._path).write_json("tournament.json", self._asked)
             self._file.truncate(0)
-            return []
+            return {}
         before = json.loads(header.read_text())
         if before != self._asked:
             changed = [key for key in self._asked if before.get(key) != self._asked[key]]
@@ -379,21 +460,27 @@ class _Book:
         if lines and not lines[-1].endswith(b"\n"):
             self._file.truncate(sum(map(len, lines[:-1])))
             lines.pop()
+        found: dict[int, Episode] = {}
         try:
-            return [_read_game(json.loads(line), number) for number, line in enumerate(lines)]
+            for at, line in enumerate(lines):
+                one = _read_game(json.loads(line))
+                if not 0 <= one.number <= min(len(found), games - 1):  # the next one, or one that was played again
+                    raise ValueError(f"line {at + 1} is game {one.number}")
+                found[one.number] = one
+            return found
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self._path / 'games.jsonl'} cannot be read: {error}") from error
 
     def write(self, episode: Episode) -> None:
         """One more game, in one write."""
         if self._path is not None:
-            self._file.write(json.dumps(plain_episode(episode), allow_nan=False).encode() + b"\n")
+            plain = {**plain_episode(episode), **({"detail": episode.detail} if episode.failed else {})}
+            self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
             self._file.flush()
 
 
-def _read_game(plain: Mapping[str, Any], number: int) -> Episode:
-    if plain["number"] != number:
-        raise ValueError(f"line {number + 1} is game {plain['number']}")
+def _read_game(plain: Mapping[str, Any]) -> Episode:
+    number = plain["number"]
     failures = tuple(
         Failure(number, one["turn"], one["policy"], tuple(one["agents"]), one["cause"]) for one in plain["failures"]
     )
@@ -406,4 +493,6 @@ def _read_game(plain: Mapping[str, Any], number: int) -> Episode:
         failures=failures,
         out=tuple(plain["out"]),
         forfeited=tuple(plain["forfeited"]),
+        failed=plain.get("failed") or "",
+        detail=plain.get("detail", ""),
     )

@@ -19,24 +19,29 @@ import tyro
 from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet._config import rebuild_world
+from motet._numbers import counted
 from motet._roster import WORLDS, world_factory
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import SettingError
-from motet.evaluate import Episode, Failure, Settings
+from motet.evaluate import Episode, Failure, Settings, first_line
 
 __all__ = [
     "Play",
     "finish",
     "parse",
     "plain_table",
+    "print_failed",
     "print_failures",
     "progress",
+    "tell_of_failed",
     "tell_who_always_failed",
     "yaml",
 ]
 
 arg = tyro.conf.arg
+
+_FAILED_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Play:
     """Who acts for a policy that failed, to the end of the episode; or the episode ends there."""
     max_failures: int = 10
     """A policy that has failed so often is out."""
+    max_failed_episodes: int = 10
+    """Stop after this many failed episodes or games: the world raised, or the job ended or hung."""
     max_processes: int = 64
     """Policy processes at most; with too few there are fewer jobs, then seats that share one."""
     trust: bool = False
@@ -257,12 +264,17 @@ def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
         for path in (chosen.out, chosen.html):
             if path is not None:
                 sys.stdout.write(f"written to {path}\n")
-    return 130 if result.partial else 0
+    if result.partial and not result.stopped:
+        return 130
+    return 1 if result.stopped or result.failed() else 0
 
 
 class _Result(Protocol):
     @property
     def partial(self) -> bool: ...
+    @property
+    def stopped(self) -> str: ...
+    def failed(self) -> dict[str, int]: ...
     def as_dict(self) -> dict[str, Any]: ...
     def html(self) -> str: ...
 
@@ -304,20 +316,51 @@ def print_failures(episodes: Sequence[Episode], what: str, console: Any) -> None
         found.setdefault((failure.policy, failure.cause), []).append(failure)
     for (name, cause), own in found.items():
         first = own[0]
-        table.add_row(name, cause, f"{len(own):,}", f"{first.episode:,}", f"{first.turn:,}", _first_line(first.detail))
+        table.add_row(name, cause, f"{len(own):,}", f"{first.episode:,}", f"{first.turn:,}", first_line(first.detail))
     console.print()
     console.print(table)
+
+
+def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
+    """Which episodes failed and count for nobody, the first of them; nothing if none did."""
+    failed = [episode for episode in episodes if episode.failed]
+    if not failed:
+        return
+    from rich.text import Text
+
+    table = plain_table(f"failed {what}s", "cause", "turn")
+    table.add_column("policies")
+    table.add_column("detail")
+    for one in failed[:_FAILED_SHOWN]:
+        seated = Text(", ".join(dict.fromkeys(one.policies)))
+        table.add_row(f"{one.number:,}", one.failed, f"{one.turns:,}", seated, Text(first_line(one.detail)))
+    console.print()
+    console.print(table)
+    hidden = len(failed) - _FAILED_SHOWN
+    if hidden > 0:
+        console.print(Text(f"and {counted(hidden, f'more failed {what}')}", style="dim"))
+
+
+def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:
+    """Say on standard error that some episodes failed."""
+    failed = [episode for episode in episodes if episode.failed]
+    if failed:
+        first = failed[0]
+        sys.stderr.write(
+            f"error: {len(failed):,} of {counted(len(episodes), what)} failed and count for nobody; the first is "
+            f"{what} {first.number} ({first.failed}): {first_line(first.detail)}\n"
+        )
 
 
 def tell_who_always_failed(names: Sequence[str], episodes: Sequence[Episode], what: str) -> int:
     """Say who failed wherever it sat: its scores are the stand-in's. Returns the exit code for that."""
     code = 0
     for name in names:
-        own = [episode for episode in episodes if name in episode.policies]
+        own = [episode for episode in episodes if name in episode.policies and not episode.failed]
         failures = [failure for episode in own for failure in episode.failures if failure.policy == name]
         if not failures or not all(_failed_on_all_seats(name, episode) for episode in own):
             continue
-        why = _first_line(failures[0].detail) or failures[0].cause
+        why = first_line(failures[0].detail) or failures[0].cause
         never = all(failure.cause == "start" for failure in failures)
         how = "could not be made, and never played" if never else f"failed in every {what}"
         sys.stderr.write(f"error: {name} {how}: {why}\n")
@@ -330,7 +373,3 @@ def _failed_on_all_seats(name: str, episode: Episode) -> bool:
         return True
     failed = sum(len(failure.agents) for failure in episode.failures if failure.policy == name)
     return failed == episode.policies.count(name)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else ""

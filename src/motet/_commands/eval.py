@@ -15,8 +15,10 @@ from motet._commands._play import (
     finish,
     parse,
     plain_table,
+    print_failed,
     print_failures,
     progress,
+    tell_of_failed,
     tell_who_always_failed,
 )
 from motet._display import fitted
@@ -24,7 +26,7 @@ from motet._drawing import check_video, write_video
 from motet._numbers import clock, counted, short
 from motet._result_page import score_cell, seconds
 from motet.errors import SettingError
-from motet.evaluate import Evaluation, evaluate
+from motet.evaluate import Evaluation, evaluate, first_line
 
 __all__ = ["evaluate_", "show"]
 
@@ -80,8 +82,12 @@ def evaluate_(arguments: Sequence[str]) -> int:
         drawn = next((episode for episode in result.episodes if episode.number == min(film)), None)
         if drawn is None:
             raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
-        write_video(chosen.video, drawn.frames, drawn.frames_per_s)
-        sys.stderr.write(f"drawn in {chosen.video}\n")
+        if drawn.failed and not drawn.frames:
+            sys.stderr.write(f"error: {chosen.video} was not written: episode {drawn.number} failed\n")
+        else:
+            write_video(chosen.video, drawn.frames, drawn.frames_per_s)
+            sys.stderr.write(f"drawn in {chosen.video}\n")
+    tell_of_failed(result.episodes, "episode")
     return tell_who_always_failed(result.names, result.episodes, "episode") or code
 
 
@@ -95,6 +101,7 @@ def show(result: Evaluation) -> None:
     if len(result.agents) > 1:
         _print_seats(result, console)
     print_failures(result.episodes, "episode", console)
+    print_failed(result.episodes, "episode", console)
     console.print()
     measured = result.measured
     for name, episode in result.out.items():
@@ -104,9 +111,11 @@ def show(result: Evaluation) -> None:
     if result.partial:
         console.print(
             Text(
-                f"partial: {len(result.episodes):,} of {counted(result.settings['episodes'], 'episode')}",
+                f"partial: {len(result.episodes):,} of {counted(result.settings['episodes'], 'episode')}"
+                + (f"; {first_line(result.stopped)}" if result.stopped else ""),
                 style="yellow",
-            )
+            ),
+            soft_wrap=True,
         )
     console.print(Text(line, style="dim"), soft_wrap=True)
 

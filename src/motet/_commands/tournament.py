@@ -15,13 +15,16 @@ from motet._commands._play import (
     finish,
     parse,
     plain_table,
+    print_failed,
     print_failures,
     progress,
+    tell_of_failed,
     tell_who_always_failed,
 )
 from motet._display import fitted
 from motet._numbers import clock, counted
 from motet._result_page import score_cell
+from motet.evaluate import first_line
 from motet.tournament import Tournament, tournament
 
 __all__ = ["tournament_"]
@@ -66,6 +69,7 @@ def tournament_(arguments: Sequence[str]) -> int:
             say=say,
         )
     code = finish(result, chosen, lambda result: show(result, chosen.dir))
+    tell_of_failed(result.games, "game")
     return tell_who_always_failed(result.names, result.games, "game") or code
 
 
@@ -96,11 +100,13 @@ def show(result: Tournament, path: Path | None) -> None:
         console.print()
         console.print(fitted(table, console))
     print_failures(result.games, "game", console)
+    print_failed(result.games, "game", console)
     console.print()
     for name, game in result.out.items():
         console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
     if result.partial:
         on = "nothing was kept; with --dir it would go on" if path is None else "the same command goes on from there"
-        console.print(Text(f"partial: it was interrupted; {on}", style="yellow"))
+        why = first_line(result.stopped) or "it was interrupted"
+        console.print(Text(f"partial: {why}; {on}", style="yellow"), soft_wrap=True)
     line = f"{counted(len(result.games), 'game')}, seed {result.settings['seed']}, {clock(result.seconds)}"
     console.print(Text(line, style="dim"), soft_wrap=True)
