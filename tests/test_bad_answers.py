@@ -25,7 +25,7 @@ def workers():
 
 ANSWERS = {
     # name: (cause, what its detail says, actions are a box)
-    "AnswersAGiant": ("answer", "int", False),
+    "AnswersAGiant": ("answer", "a number of 19,932 bits; expected 0 to 2", False),
     "AnswersReluctantly": ("answer", "Reluctant", False),
     "AnswersANumberOfItsOwn": (None, "", False),
     "AnswersARelative": (None, "", True),
@@ -80,9 +80,9 @@ def test_earlier_episodes_are_kept(workers):
         def act(self, observation, mask=None):
             return hostile_zoo.Reluctant() if self.bad else 1
 
-    result = motet.evaluate(playing.Duet, [Late, "random"], episodes=20, workers=workers)
+    result = motet.evaluate(playing.Duet, [PolicySpec(Late, name="late"), "random"], episodes=20, workers=workers)
     failed = [one.number for one in result.episodes if one.failures]
-    assert len(result.episodes) == 20 and 0 < len(failed) < 20 and result.failures().keys() == {"Late"}
+    assert len(result.episodes) == 20 and 0 < len(failed) < 20 and result.failures().keys() == {"late"}
 
 
 # ---- signatures
@@ -152,7 +152,8 @@ def test_masks_reach_those_who_have_room_for_them(workers, policy):
     ]
     causes = {failure.cause for one in results[0].episodes for failure in one.failures}
     assert causes == ({"answer"} if policy in (Bare, Switched) else set()), results[0].episodes[0].failures
-    assert results[0] == results[1] == results[2]
+    assert results[0] == results[1]
+    assert causes or results[2] == results[0]  # one that fails in a shared process fails on all seats there
 
 
 def test_a_joint_policy_needs_no_masks(workers):

@@ -16,7 +16,7 @@ from motet.errors import SettingError, StartError
 from motet.evaluate import Settings
 from motet.policy import PolicySpec
 
-EPISODES = 16
+EPISODES = 10
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def is_bad(below=0.3):
         world.reset(seed_for(3, 21, number))
         if world.bad_day is not None:
             found.append(number)
-    assert 2 <= len(found) <= 8
+    assert 2 <= len(found) <= 5
     return found
 
 
@@ -54,7 +54,7 @@ def test_a_world_that_raises_costs_its_episode_alone(workers, sound, fault):
     said: list[str] = []
     results = [
         played(world, workers, jobs=jobs, isolate=isolate, pooled=pooled, say=said.append)
-        for jobs, isolate, pooled in ((1, False, True), (2, False, False), (1, True, True), (2, True, True))
+        for jobs, isolate, pooled in ((1, False, True), (2, False, False), (2, True, True))
     ]
     first = results[0]
     assert [one.number for one in first.episodes] == list(range(EPISODES))
@@ -220,7 +220,7 @@ def test_a_voided_game_is_played_again_by_a_later_call(tmp_path, workers):
 
 def test_a_game_of_a_broken_world_is_not_played_again(tmp_path, workers):
     (tmp_path / "calm").touch()
-    broken = partial(Market, fault="bug", below=0.2)
+    broken = partial(Market, fault="bug", below=0.4)
     first = cup(tmp_path, workers, broken, path=tmp_path / "cup")
     assert first.failed().keys() == {"world"} and not first.partial
     before = (tmp_path / "cup" / "games.jsonl").read_bytes()
@@ -232,7 +232,7 @@ def test_a_game_of_a_broken_world_is_not_played_again(tmp_path, workers):
 
 def test_a_limit_that_stopped_a_tournament_can_be_raised(tmp_path, workers):
     (tmp_path / "calm").touch()
-    broken = partial(Market, fault="bug", below=0.4)
+    broken = partial(Market, fault="bug", below=0.6)
     whole = cup(tmp_path, workers, broken, max_failed_episodes=100)
     assert sum(whole.failed().values()) > 4
     short = cup(tmp_path, workers, broken, path=tmp_path / "cup", max_failed_episodes=2)

@@ -41,7 +41,8 @@ def summary(error: BaseException) -> str:
 
 
 def _what(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+    text = str(error).strip()
+    return f"{class_name(error)}: {text}" if text else class_name(error)
 
 
 def class_name(value: Any) -> str:

@@ -463,10 +463,10 @@ class _Book:
         found: dict[int, Episode] = {}
         try:
             for at, line in enumerate(lines):
-                one = _read_game(json.loads(line))
-                if not 0 <= one.number <= min(len(found), games - 1):  # the next one, or one that was played again
-                    raise ValueError(f"line {at + 1} is game {one.number}")
-                found[one.number] = one
+                plain = json.loads(line)
+                if plain["number"] not in range(min(len(found) + 1, games)):  # the next, or one that was played again
+                    raise ValueError(f"line {at + 1} is game {plain['number']}")
+                found[plain["number"]] = _read_game(plain)
             return found
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self._path / 'games.jsonl'} cannot be read: {error}") from error
