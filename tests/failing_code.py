@@ -90,6 +90,15 @@ class MarketOnce(Market):
         super().bug()
 
 
+class MarketWithoutZero(Market):
+    """It cannot begin with the seed 0."""
+
+    def reset(self, seed=None, options=None):
+        if seed == 0:
+            raise ValueError("the seed is taken for a missing one")
+        return super().reset(seed, options)
+
+
 class Trader:
     """Plays by a stream of its own."""
 

@@ -18,6 +18,7 @@ from small_models import Layered, Parity, Round, Wide, believed, wanted
 
 import playing_policies as playing
 from eager_workers import becomes, make_eager
+from failing_code import Market
 from motet._fork_server import context
 from motet._process import Child
 from motet._workers import Workers
@@ -133,6 +134,16 @@ def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_suc
     assert any("its successor is started" in line for line in lines), lines
     assert not there.partial and len(there.episodes) == 20
     assert there.deterministic() == here.deterministic()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("fault", ["bug", pytest.param("vanishes", marks=pytest.mark.slow)])
+def test_episodes_that_fail_on_a_cluster_are_those_that_fail_here(fault):
+    chosen = {"episodes": 5, "seed": 3}
+    world = partial(Market, fault=fault, below=0.15)
+    here, there = (evaluate(world, ["random", "noop"], **chosen, engine=engine) for engine in ("processes", "ray"))
+    assert [one.failed for one in here.episodes] == ["", "", ""] + ["world" if fault == "bug" else "job"] * 2
+    assert there == here and not there.partial
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import failing_code as foreign
 import motet
 from failing_code import Market, SoreLoser, Trader
 from motet import cli
+from motet._episodes import Plan, Table, Task
 from motet._handles import seed_for
+from motet._policies import entries
 from motet._workers import Workers
 from motet.errors import SettingError, StartError
 from motet.evaluate import Settings
@@ -124,6 +126,27 @@ def test_jobs_that_cannot_be_started_again_keep_what_was_played(monkeypatch, sou
         result = played(partial(Market, fault="dies"), workers, say=said.append)
     assert result.episodes == sound.episodes[: bad[0]] and result.partial
     assert "no room" in result.stopped and any("no room" in line for line in said)
+
+
+def test_finding_out_about_masks_costs_no_episode(workers, sound):
+    """Jobs play a little before the first episode. What goes wrong there is no episode's."""
+    for isolate in (False, True):
+        assert played(foreign.MarketWithoutZero, workers, isolate=isolate).episodes == sound.episodes
+
+
+def test_what_is_no_fault_of_the_world_is_not_blamed_on_it(monkeypatch):
+    plan = Plan(Market, {}, entries(["random", "noop"], ["buyer", "seller"]), (False, False))
+    table = Table(plan)
+
+    def refuse(*_):
+        raise StartError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "_make", refuse)
+        with pytest.raises(StartError, match="no room"):
+            table.play(Task(0, (0, 1), (0,)))
+    assert not table.play(Task(0, (0, 1), (0,))).failed
+    table.close()
 
 
 def test_everything_may_fail(workers):
