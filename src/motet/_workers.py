@@ -118,7 +118,7 @@ class Workers:
         self._waiting: list[int] = []  # a heap: places in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
         self._deaths: Counter[str] = Counter()  # by what was being done
-        self._void: list[Played] = []  # episodes whose workers ended, to be taken
+        self._results: list[Played] = []  # that came, and are to be taken
         try:
             for number in range(jobs):
                 self._workers.append(_Worker(*self._start(number), number, ready=1))
@@ -176,12 +176,13 @@ class Workers:
         arrived = {number - self._first: played for number, played in known.items()}
         self._waiting = [place for place in range(len(tasks)) if place not in arrived]
         self._deaths.clear()
-        self._void.clear()
+        self._results.clear()
         used = self._workers[:jobs]
         for worker in used:
             worker.ready, worker.late, worker.heard = worker.ready + 1, False, time.monotonic()
             self._send(worker, "plan", Portable(plan))
         following, out = 0, -1
+        problem: MotetError | None = None
         horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
         try:
             while True:
@@ -198,8 +199,15 @@ class Workers:
                         return
                 if stop.is_set() or following == len(tasks):
                     return
-                self._hand_out(used, tasks, following + horizon, judge)
-                for played in self._listen(used):
+                if problem is not None:
+                    raise problem
+                try:
+                    self._hand_out(used, tasks, following + horizon, judge)
+                    self._listen(used)
+                except MotetError as error:
+                    problem = error  # first what came before it
+                while self._results:
+                    played = self._results.pop()
                     place = played.number - self._first
                     if played.out == judge.out_of(tasks[place]):
                         arrived[place] = played
@@ -241,12 +249,11 @@ class Workers:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
 
-    def _listen(self, used: Sequence[_Worker]) -> list[Played]:
+    def _listen(self, used: Sequence[_Worker]) -> None:
         """What comes within a short while."""
         sources: dict[Any, _Worker] = {}
         for worker in used:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
-        found = []
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
             worker = sources[source]
             ended = worker.child.exit is not None  # asked first: what it said before its end is taken
@@ -260,7 +267,7 @@ class Workers:
                 if kind == "played":
                     worker.tasks.pop(0)
                     worker.turn = 0
-                    found.append(value)
+                    self._results.append(value)
                 elif kind == "failed":
                     raise getattr(motet.errors, value[0])(value[1])
                 elif kind == "raised":
@@ -272,9 +279,6 @@ class Workers:
             if ended:
                 self._bury(worker)
         self._look_for_hung(used)
-        found += self._void
-        self._void.clear()
-        return found
 
     def _look_for_hung(self, used: Sequence[_Worker]) -> None:
         now = time.monotonic()
@@ -318,7 +322,7 @@ class Workers:
 
     def _give_up(self, worker: _Worker, how: str) -> None:
         """The episode that a worker played has failed; a new process goes on with the next."""
-        self._void.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
+        self._results.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
         self._restart(worker)
 
     def _restart(self, worker: _Worker) -> None:
