@@ -11,7 +11,7 @@ import numpy as np
 
 from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, Nest, Space, StackedBatch, map_nest, map_space
 from motet.errors import SpecError
-from motet.policy import Policy
+from motet.policy import Policy, asker
 
 __all__ = ["check_algorithm", "check_policy"]
 
@@ -75,10 +75,10 @@ def check_policy(
 
     def episode(policy: Policy, seed: int) -> list[Any]:
         policy.reset(seed)
-        actions = []
+        ask, actions = asker(policy.act), []
         for observation, mask in zip(observations, masks, strict=True):
             before = map_nest(np.copy, observation)
-            action = policy.act(observation, mask) if masked else policy.act(observation)
+            action = ask(observation, mask)
             _expect(
                 action_space.contains(action),
                 f"actions are elements of the action space: given {action!r} for {action_space}",

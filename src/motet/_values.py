@@ -92,7 +92,7 @@ def giver(space: Space[Any]) -> Callable[[Any], Any]:
 
         def give_number(action: Any) -> int:
             try:
-                number = int.__index__(operator.index(action))  # a subclass of int may do anything
+                number = operator.index(action)
             except TypeError:
                 raise Misfit(f"the action is {brief(action)}; expected a whole number") from None
             except BaseException as error:  # noqa: BLE001 - the action's own method may raise anything
