@@ -97,11 +97,12 @@ bool take_graph(Arrays& in, Flat* g) {
 }
 
 bool take_columns(Arrays& in, const Flat& g, Columns* c) {
-  double timed, credit;
+  double timed;
+  u64 holding;
   if (!in.count("humans", &c->humans) || !in.count("columns", &c->columns) || !in.count("robots", &c->robots)) return false;
-  if (!in.number("timed", &timed) || !in.number("credit", &credit)) return false;
+  if (!in.number("timed", &timed) || !in.count("holding", &holding) || !in.count("still", &c->still)) return false;
   c->timed = timed != 0;
-  c->credit = credit != 0;
+  c->holding = Holding(holding);
   return in.take("first", kI64, c->humans + 1, false, &c->first) && in.take("actions", kI64, c->humans, false, &c->actions) &&
          in.take("policy_at", kI64, c->humans + 1, false, &c->policy_at) &&
          in.take("table", kI32, (c->humans + 1) * g.joints, false, &c->table) &&

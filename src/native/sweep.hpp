@@ -68,6 +68,10 @@ struct Flat {
   }
 };
 
+// What V is where a goal holds already: 0, or 1, or (the human stays) 0 for the human and for its attainment the chance
+// to be in the goal again after the step.
+enum class Holding { kZero, kOne, kStay };
+
 // Who has which columns: column c is one goal of one human; the columns of human h are first[h] .. first[h + 1].
 struct Columns {
   u64 humans = 0, columns = 0, robots = 1;  // robots: joint actions of all robots
@@ -77,7 +81,9 @@ struct Columns {
   const std::int32_t* table = nullptr;      // [humans, joints]: joint action by own action, other humans', robots'
   const double* discount = nullptr;         // [humans]: gamma, or the rate where durations count
   const std::uint8_t* achieved = nullptr;   // [states, columns]
-  bool timed = false, credit = false;       // credit: an achieved goal is worth 1 where one stands, not 0
+  bool timed = false;
+  Holding holding = Holding::kZero;
+  u64 still = 0;  // what a human does where its goal holds, if it stays
 
   u64 most_actions() const {
     i64 most = 1;
@@ -133,12 +139,13 @@ class Worth {
   std::vector<const double*> at_;
 };
 
-// Keep a state's value, and what it is worth to those who may arrive there.
+// Keep a state's value, and what it is worth to those who may arrive there. `v` is the value by the formula; where the
+// goal holds it is kept only if humans stay.
 template <class T>
 inline void settle(const Columns& c, u64 s, u64 h, u64 column, double v, T* value, T* payoff) {
   const u64 at = s * c.columns + column;
   const bool achieved = c.achieved[at];
-  keep(value[at], achieved ? double(c.credit) : v);
+  keep(value[at], achieved && c.holding != Holding::kStay ? double(c.holding == Holding::kOne) : v);
   if (c.timed) keep(payoff[at], achieved ? 0.0 : v);
   else keep(payoff[at], achieved ? 1.0 : c.discount[h] * v);
 }
@@ -214,6 +221,11 @@ struct HumanSweep {
   void choose(u64 s, u64 h, u64 goals, const double* q, double* weight, T* pi) const {
     const u64 actions = u64(c.actions[h]);
     for (u64 k = 0; k < goals; ++k) {
+      if (c.holding == Holding::kStay && c.achieved[s * c.columns + u64(c.first[h]) + k]) {
+        for (u64 a = 0; a < actions; ++a) keep(pi[a * goals + k], double(a == c.still));
+        settle(c, s, h, u64(c.first[h]) + k, 0.0, value, payoff);
+        continue;
+      }
       double most = q[k], sum = 0.0, v = 0.0;
       for (u64 a = 1; a < actions; ++a) most = std::max(most, q[a * goals + k]);
       const double tie = kTie * std::max(1.0, std::fabs(most));

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import Layered
 
+from foreign_models import GatedPath, SlowGatedPath
 from motet.plan import Humans, Robot, enumerate_states, solve
 from motet.worlds.rooms import Rooms
 
@@ -22,6 +23,9 @@ class Recursion:
     def __init__(self, model, counts, goals, humans, robot):
         self.m, self.counts, self.goals, self.h, self.r = model, counts, goals, humans, robot
         self.H, self.R = model.human_agent_indices, model.robot_agent_indices
+        older = {None: None, False: "zero", True: "one"}[humans.credit_achieved]
+        has_generator = getattr(model, "possible_goal_generator", None) is not None
+        self.achieved = humans.achieved or older or ("stay" if has_generator else "zero")
         for name in ("q_h", "pi_h", "v_h", "v_he", "q_r", "pi_r", "v_r"):
             setattr(self, name, cache(getattr(self, name)))
 
@@ -44,9 +48,12 @@ class Recursion:
         return sum(p * (1.0 if g.is_achieved(t) else discount(d) * value(t)) for p, t, d in self.next(s, acts))
 
     def settled(self, s, g):  # the value where nothing is left to do, or None
-        if g.is_achieved(s):
-            return float(self.h.credit_achieved)
+        if g.is_achieved(s) and self.achieved in ("zero", "one"):
+            return {"zero": 0.0, "one": 1.0}[self.achieved]
         return 0.0 if self.ends(s) else None
+
+    def stays(self, s, g):
+        return self.achieved == "stay" and g.is_achieved(s)
 
     def q_h(self, s, h, a, g):
         others, over = [i for i in self.H if i != h], {"worst": min, "best": max, "mean": lambda x: sum(x) / len(x)}
@@ -64,11 +71,15 @@ class Recursion:
         )
 
     def pi_h(self, s, h, g):
+        if self.stays(s, g):
+            return np.eye(self.counts[h])[self.h.still]
         q = np.array([self.q_h(s, h, a, g) for a in range(self.counts[h])])
         w = (q >= q.max() - TIE).astype(float) if math.isinf(self.h.beta) else np.exp(self.h.beta * (q - q.max()))
         return w / w.sum()
 
     def v_h(self, s, h, g):
+        if self.stays(s, g):
+            return 0.0
         if (done := self.settled(s, g)) is not None:
             return done
         return sum(p * self.q_h(s, h, a, g) for a, p in enumerate(self.pi_h(s, h, g)))
@@ -122,7 +133,7 @@ class Recursion:
         return w * -(mean**self.r.eta) + sum(q * self.q_r(s, k) for k, q in enumerate(self.pi_r(s)))
 
 
-def compare(model, goals, humans, robot, states=None):
+def compare(model, goals, humans, robot, states=None, robot_atol=1e-11):
     graph = enumerate_states(model, workers=1)
     solution = solve(graph, goals, humans, robot, workers=1)
     weighted = {h: [g if isinstance(g, tuple) else (g, 1.0) for g in goals[h]] for h in graph.humans}
@@ -147,8 +158,9 @@ def compare(model, goals, humans, robot, states=None):
         assert solution.arrays["robot_value"][number] == pytest.approx(exact.v_r(state), rel=max(1e-12, sharp))
         if not exact.ends(state):
             np.testing.assert_allclose(
-                solution.arrays["robot_policy"][number], exact.pi_r(state), rtol=0, atol=1e-11 + sharp
+                solution.arrays["robot_policy"][number], exact.pi_r(state), rtol=0, atol=robot_atol + sharp
             )
+    return solution
 
 
 @settings(max_examples=40, deadline=None)
@@ -162,7 +174,15 @@ def compare(model, goals, humans, robot, states=None):
     discount=st.sampled_from([{}, {"gamma": 0.9}, {"rho": 0.3}]),
     durations=st.booleans(),
     over=st.sampled_from(["worst", "best", "mean"]),
-    credit=st.booleans(),
+    convention=st.sampled_from(
+        [
+            {"credit_achieved": False},
+            {"credit_achieved": True},
+            {"achieved": "zero"},
+            {"achieved": "one"},
+            {"achieved": "stay"},
+        ]
+    ),
     robot=st.sampled_from(
         [
             Robot(),
@@ -172,12 +192,12 @@ def compare(model, goals, humans, robot, states=None):
         ]
     ),
 )
-def test_random_models(seed, people, shuffled, beta, discount, durations, over, credit, robot):
+def test_random_models(seed, people, shuffled, beta, discount, durations, over, convention, robot):
     """Humans and robots of all numbers, in any order among the agents; all options."""
     humans, robots = people
     order = np.random.default_rng(seed).permutation(len(humans) + len(robots)).tolist() if shuffled else None
     model = Layered(seed, humans, robots, depth=3, width=2, durations=durations, order=order)
-    settings_h = Humans(beta=beta, robot=over, credit_achieved=credit, **discount)
+    settings_h = Humans(beta=beta, robot=over, **convention, **discount)
     compare(model, dict.fromkeys(model.human_agent_indices, model.goals), settings_h, robot)
 
 
@@ -213,6 +233,37 @@ def test_beliefs_as_named_function_lambda_and_closure_are_the_same():
 def test_rooms(beta, credit):
     rooms = Rooms("closet", horizon=6)
     compare(rooms, {0: rooms.goals(0)}, Humans(beta=beta, gamma=0.95, credit_achieved=credit), Robot())
+
+
+FOREIGN = {
+    "deterministic": (GatedPath, {"width": 4, "max_steps": 4}, {}),
+    "stochastic": (GatedPath, {"slip": 0.2}, {"gamma": 0.9}),
+    "two humans": (GatedPath, {"num_humans": 2, "slip": 0.1}, {}),
+    "two robots": (GatedPath, {"num_robots": 2, "slip": 0.3}, {"robot": "best"}),
+    "durations": (SlowGatedPath, {"slip": 0.25}, {"rho": 0.3}),
+    "beliefs": (
+        GatedPath,
+        {"num_humans": 2},
+        {"believed_others_policy": lambda s, h, a: [(0.75, [a] * 3), (0.25, [0] * 3)]},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "robot", [Robot(), Robot(beta=2.0, rho=0.2, zeta=2.0, xi=1.5, eta=1.1)], ids=["plain", "curved"]
+)
+@pytest.mark.parametrize("achieved", ["zero", "one", "stay", None])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_goals_that_hold_in_a_foreign_model(kind, achieved, robot):
+    """Each convention agrees to 1e-12 with the formulas; without one given it is that of the model's project."""
+    make, shape, more = FOREIGN[kind]
+    model = make(**shape, parity=achieved in ("zero", "one"))  # with zero, some goal must be in reach everywhere
+    still = {"still": 1} if achieved == "stay" else {}
+    start, generate = model.get_state(), model.possible_goal_generator.generate
+    goals = {human: list(generate(start, human)) for human in model.human_agent_indices}
+    solution = compare(model, goals, Humans(achieved=achieved, **still, **more), robot, robot_atol=1e-12)
+    assert solution.convention == (achieved or "stay")
+    assert solution.achieved[~solution.graph.terminal].any()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,11 +25,26 @@ __all__ = ["plan"]
 WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small_hunt:SmallHunt"}
 
 
+@dataclass(frozen=True)
+class _Humans(Humans):
+    """How humans choose."""
+
+    credit_achieved: bool = False
+    """An older name of --humans.achieved one."""
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: here False means that it was not given."""
+
+    def checked(self) -> Humans:
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Humans(**{**given, "credit_achieved": self.credit_achieved or None})
+
+
 def plan(
     model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
     map: str | None = None,
     horizon: int | None = None,
-    humans: Humans = Humans(),  # noqa: B008 - frozen
+    humans: _Humans = _Humans(),
     robot: Robot = Robot(),  # noqa: B008 - frozen
     workers: int | None = None,
     max_states: int = 10_000_000,
@@ -54,13 +70,14 @@ def plan(
     """
     if address is not None and engine != "ray":
         raise SettingError(f"address: given with --engine {engine}, expected --engine ray, which it is for")
+    choosing = humans.checked()
     made = _made(model, map, horizon)
     with contextlib.ExitStack() as stack:
         where: dict[str, Any] = {}
         if engine == "ray":  # one connection for all that follows
             where = {"engine": "ray", "cluster": Cluster(address=address)}
             stack.enter_context(connected(where["cluster"], workers or 0))
-        return _planned(made, humans, robot, workers, max_states, dtype, out, where)
+        return _planned(made, choosing, robot, workers, max_states, dtype, out, where)
 
 
 def _planned(
@@ -77,7 +94,8 @@ def _planned(
         check_place(out)  # now, not after all the work
     report = _Reporter()
     began = time.perf_counter()
-    goals = hasattr(made, "goals") and hasattr(made, "human_agent_indices")
+    generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
+    goals = (hasattr(made, "goals") or generator is not None) and hasattr(made, "human_agent_indices")
     graph = enumerate_states(
         made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, **where
     )
@@ -95,11 +113,12 @@ def _planned(
                 "motet.plan; it is no policy\n"
             )
         return 0
-    wanted = {human: made.goals(human) for human in graph.humans}
+    wanted = {human: made.goals(human) for human in graph.humans} if generator is None else generator
     solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, **where)
     solved = time.perf_counter()
     report.end()
-    _summary(graph, {"enumerate": enumerated - began, "solve": solved - enumerated}, graph.nbytes + solution.nbytes)
+    seconds = {"enumerate": enumerated - began, "solve": solved - enumerated}
+    _summary(graph, seconds, graph.nbytes + solution.nbytes, solution.described_convention)
     start = graph.states[0]
     for human in graph.humans:
         sys.stdout.write(f"power of {graph.agents[human]} at the start: {solution.power(start, human):.4g}\n")
@@ -161,7 +180,7 @@ def _shares(made: Any, shares: Any) -> str:
     return ", ".join(f"{title} {share:.1%}" for title, share in zip(titles, shares, strict=True))
 
 
-def _summary(graph: Graph, seconds: dict[str, float], nbytes: int) -> None:
+def _summary(graph: Graph, seconds: dict[str, float], nbytes: int, convention: str | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -172,6 +191,8 @@ def _summary(graph: Graph, seconds: dict[str, float], nbytes: int) -> None:
     table.add_row("transitions", f"{len(graph.successor):,}")
     table.add_row("joint actions", f"{graph.joints:,}")
     table.add_row("levels", "-" if graph.levels is None else f"{len(graph.levels) - 1:,}")
+    if convention is not None:
+        table.add_row("goals that hold", convention)
     table.add_row("bytes", format_bytes(nbytes))
     for phase, took in seconds.items():
         table.add_row(f"{phase} s", f"{took:.2f}")

@@ -5,18 +5,25 @@ Human h with goal g, in state s:
     Q_h(s, a, g) = sum over profiles o of the other humans, as h believes them, of P(o) times the minimum over the
                    robot's actions (or the maximum, or the mean) of E[1 if g holds in s' else discount * V_h(s', g)]
     pi_h(a | s, g) = softmax(beta_h * Q_h);  beta_h infinite: uniform over the maximisers
-    V_h(s, g) = sum over a of pi_h * Q_h;  0 where s is terminal, and where g holds in s
+    V_h(s, g) = sum over a of pi_h * Q_h;  0 where s is terminal
 
 The robot, from the humans' priors pi_h(a | s) = sum over g of w_g pi_h(a | s, g) / sum over g of w_g:
 
     Q_r(s, a) = E[exp(-rho_r D) V_r(s')] over the humans' priors;  pi_r(a | s) proportional to (-Q_r)^(-beta_r)
     V_he(s, g) = E[1 if g holds in s' else discount * V_he(s', g)], h by pi_h(. | s, g), the others by their priors, the
-                 robot by pi_r;  0 where s is terminal, and where g holds in s
+                 robot by pi_r;  0 where s is terminal
     X_h(s) = sum over g of w_g V_he(s, g)^zeta;  U_r(s) = -(mean over h of X_h^(-xi))^eta
     V_r(s) = w U_r + sum over a of pi_r Q_r, w = E[(1 - exp(-rho_r D)) / rho_r] (1 if rho_r = 0);  where s is terminal,
              terminal_robot_value
 
 The discount is gamma_h, or exp(-rho_h D) with D the duration of the transition (1 where the model gives none).
+
+Where g holds in s already, there are three conventions (``Humans.achieved``):
+
+    zero   V_h = V_he = 0
+    one    V_h = V_he = 1, also where s is terminal
+    stay   V_h = 0; pi_h(. | s, g) is the action ``still`` with certainty; V_he by its formula: the chance to be in g
+           again after the step, or later
 """
 
 from __future__ import annotations
@@ -43,8 +50,11 @@ from motet.plan.solution import Solution
 
 __all__ = ["Humans", "Robot", "solve"]
 
+_IDLE_STILL = "still must be 0 unless achieved is 'stay', got {}: no other convention uses it"
 Believed = Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]]
+Achieved = Literal["zero", "one", "stay"]
 _OVER = {"worst": 0, "best": 1, "mean": 2}
+_HOLDING = {"zero": 0, "one": 1, "stay": 2}
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,14 @@ class Humans:
     believed_others_policy: Believed | None = None
     """(state, agent, action) -> [(probability, profile)], a profile being one action of each agent, of which those of
     the other humans count; any callable. None: the other humans are uniform."""
-    credit_achieved: bool = False
-    """The other convention in use: V is 1 where the goal holds already, also in a terminal state, instead of 0."""
+    achieved: Achieved | None = None
+    """What counts where a goal holds already. zero: the values are 0. one: they are 1, also in a terminal state. stay:
+    the human stays (``still``), its own value is 0, and its attainment is the chance to be in the goal again after the
+    step. None: stay if the model has a ``possible_goal_generator``, else zero."""
+    still: int = 0
+    """The number of the action by which humans stay."""
+    credit_achieved: bool | None = None
+    """An older name: True is achieved="one", False is achieved="zero"."""
 
     def __post_init__(self) -> None:
         if not self.beta >= 0:
@@ -76,6 +92,27 @@ class Humans:
             raise SettingError(f"gamma of the humans is {self.gamma} and rho is {self.rho}; expected one of them")
         if self.robot not in _OVER:
             raise SettingError(f"robot is {self.robot!r}; expected one of {', '.join(_OVER)}")
+        if self.achieved not in (None, *_HOLDING):
+            raise SettingError(f"achieved must be 'zero', 'one', 'stay' or None, got {self.achieved!r}")
+        if self.credit_achieved not in (None, False, True):
+            raise SettingError(f"credit_achieved must be True, False or None, got {self.credit_achieved!r}")
+        if self.achieved is not None and self.credit_achieved is not None:
+            raise SettingError(
+                f"credit_achieved must not be given together with achieved, got {self.credit_achieved} and "
+                f"{self.achieved!r}: give achieved alone"
+            )
+        if not (isinstance(self.still, int) and self.still >= 0):
+            raise SettingError(f"still must be the number of an action, got {self.still!r}")
+        if self.still and (self.achieved in ("zero", "one") or self.credit_achieved is not None):
+            raise SettingError(_IDLE_STILL.format(self.still))
+
+    def convention(self, graph: Graph) -> Achieved:
+        """What counts where a goal holds already, in plans of this graph."""
+        if self.achieved is not None:
+            return self.achieved
+        if self.credit_achieved is not None:
+            return "one" if self.credit_achieved else "zero"
+        return "stay" if graph.has_goal_generator else "zero"
 
 
 @dataclass(frozen=True)
@@ -148,6 +185,7 @@ def solve(
         )
     if dtype not in ("float64", "float32", "float16"):
         raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
+    _check_still(graph, humans)
     with hands(workers, engine, cluster) as team:
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
         beliefs = humans.believed_others_policy
@@ -165,7 +203,9 @@ def solve(
         if robot is not None:
             found |= _solve_robot(graph, columns, robot, arrays, human, team, progress)
     names = [[goal_name(goal) for goal in own] for own in columns.goals]
-    return Solution(graph, names, columns.achieved, columns.weights, found, [list(own) for own in columns.goals])
+    objects = [list(own) for own in columns.goals]
+    convention = humans.convention(graph)
+    return Solution(graph, names, columns.achieved, columns.weights, found, objects, convention, humans.still)
 
 
 def _run_humans(arrays: dict[str, Any]) -> Run:
@@ -247,8 +287,21 @@ def _check_faults(graph: Graph, found: list[int]) -> None:
     raise ModelError(
         f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[human]]} is 0: from here it can attain none "
         "of its goals before the end, which would make the robot's loss infinite. Give it a goal that is in reach, end "
-        "the episode here, or count goals that hold already (credit_achieved)"
+        "the episode here, or count goals that hold already (achieved='stay' or 'one' of Humans)"
     )
+
+
+def _check_still(graph: Graph, humans: Humans) -> None:
+    if humans.convention(graph) != "stay":
+        if humans.still:
+            raise SettingError(_IDLE_STILL.format(humans.still))
+        return
+    for human in graph.humans:
+        if humans.still >= graph.actions[human]:
+            last = graph.actions[human] - 1
+            raise SettingError(
+                f"still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
+            )
 
 
 def _check_weights(graph: Graph, columns: Columns) -> None:
@@ -291,7 +344,8 @@ def _shared(graph: Graph, columns: Columns, humans: Humans) -> dict[str, Any]:
         "discount": np.full(len(own), rate, np.float64),
         "achieved": columns.achieved,
         "timed": timed,
-        "credit": humans.credit_achieved,
+        "holding": _HOLDING[humans.convention(graph)],
+        "still": humans.still,
         "beta": np.full(len(own), humans.beta, np.float64),
         "over": _OVER[humans.robot],
     }

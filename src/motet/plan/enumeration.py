@@ -81,6 +81,7 @@ def enumerate_states(
     """
     agents, actions = _agents_and_actions(model)
     humans, robots = _humans_and_robots(model, len(agents))
+    has_goal_generator = _has_goal_generator(model)
     root = model.get_state()
     ask = _Ask(
         model=model,
@@ -108,6 +109,7 @@ def enumerate_states(
         robots=robots,
         encode=encoded if coder is None else coder,
         coded_by_model=coder is not None,
+        has_goal_generator=has_goal_generator,
     )
 
 
@@ -142,6 +144,13 @@ def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[
             f"{agents - 1} at most once"
         )
     return humans, robots
+
+
+def _has_goal_generator(model: Any) -> bool:
+    try:
+        return getattr(model, "possible_goal_generator", None) is not None
+    except Exception as error:
+        raise ModelError(f"possible_goal_generator raised {type(error).__name__}: {error}") from error
 
 
 @dataclass

@@ -33,6 +33,7 @@ class Model(Protocol):
     to its space, or one space for each agent). Optional: ``human_agent_indices`` and ``robot_agent_indices``;
     ``transition_durations(state, actions, transitions)``, one duration for each transition;
     ``transition_rewards(state, actions, transitions)``, for each transition one reward for each agent;
+    ``possible_goal_generator``, whose ``generate(state, human)`` gives goals with weights;
     ``encode_state(state) -> bytes`` and ``decode_state(bytes) -> state`` for states that are not plain.
     """
 
@@ -107,6 +108,8 @@ class Graph:
     numbered as they were found."""
     encode: Callable[[Any], bytes] = encoded
     coded_by_model: bool = False
+    has_goal_generator: bool = False
+    """Whether the model had a ``possible_goal_generator``, which decides the default of ``Humans.achieved``."""
     _index: dict[Any, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -177,6 +180,7 @@ class Graph:
             "humans": self.humans,
             "robots": self.robots,
             "coded_by_model": self.coded_by_model,
+            "has_goal_generator": self.has_goal_generator,
         }
 
     def coded(self) -> dict[str, NDArray[Any]]:
@@ -222,6 +226,7 @@ class Graph:
             levels=arrays.get("levels"),
             encode=encode,
             coded_by_model=header["coded_by_model"],
+            has_goal_generator=header.get("has_goal_generator", False),  # older files do not say
         )
         graph.check(where)
         return graph

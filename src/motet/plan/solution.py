@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ class Solution:
         arrays: ``human_value`` V_h [states, columns] and ``human_policy`` pi_h (see :meth:`human_policy`); with a robot
             also ``attainment`` V_he [states, columns], ``power`` X_h [states, humans], ``utility`` U_r [states],
             ``robot_value`` V_r [states], ``robot_q`` Q_r and ``robot_policy`` pi_r [states, robots' joint actions].
+        convention: what counted where a goal held already (``Humans.achieved``): zero, one or stay; None: the file is
+            older and does not say.
+        still: the action by which humans stayed there.
 
     >>> from motet.plan import enumerate_states, solve
     >>> from motet.worlds.rooms import Rooms
@@ -49,10 +52,13 @@ class Solution:
         weights: NDArray[np.float64],
         arrays: dict[str, NDArray[Any]],
         objects: Sequence[Sequence[Any]] = (),
+        convention: Literal["zero", "one", "stay"] | None = None,
+        still: int = 0,
     ) -> None:
         self.graph, self.goals = graph, [list(own) for own in goals]
         self.achieved, self.weights, self.arrays = achieved, weights, arrays
         self._objects = [list(own) for own in objects]
+        self.convention, self.still = convention, still
         self.first = [0]
         for own in self.goals:
             self.first.append(self.first[-1] + len(own))
@@ -60,7 +66,15 @@ class Solution:
     def __repr__(self) -> str:
         robot = "with a robot" if "robot_policy" in self.arrays else "humans only"
         goals = f"{sum(map(len, self.goals))} goals of {len(self.goals)} humans"
-        return f"<Solution: {len(self.graph):,} states, {goals}, {robot}>"
+        held = "" if self.convention is None else f", goals that hold: {self.described_convention}"
+        return f"<Solution: {len(self.graph):,} states, {goals}, {robot}{held}>"
+
+    @property
+    def described_convention(self) -> str:
+        """What counted where a goal held already, to be read."""
+        if self.convention is None:
+            return "not recorded"
+        return f"stay, by action {self.still}" if self.convention == "stay" else self.convention
 
     @property
     def nbytes(self) -> int:
@@ -181,7 +195,8 @@ class Solution:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the solution and its graph into one folder; nothing is pickled. Goals are kept by name."""
-        header = {"kind": "solution", "goals": self.goals, "graph": self.graph.header()}
+        counted = {"convention": self.convention, "still": self.still}
+        header = {"kind": "solution", "goals": self.goals, **counted, "graph": self.graph.header()}
         own = {**self.arrays, "achieved": np.packbits(self.achieved, axis=1), "weights": self.weights}
         write_folder(path, header, self.graph.arrays() | self.graph.coded() | own)
 
@@ -194,7 +209,8 @@ class Solution:
         count = sum(len(own) for own in header["goals"])
         achieved = np.unpackbits(arrays["achieved"], axis=1, count=count)
         own = {name: array for name, array in arrays.items() if name not in inside}
-        return cls(graph, header["goals"], achieved, arrays["weights"], own)
+        counted = {"convention": header.get("convention"), "still": header.get("still", 0)}
+        return cls(graph, header["goals"], achieved, arrays["weights"], own, **counted)
 
 
 class PlannedPolicy:
