@@ -20,6 +20,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from motet._pickling import MAKE_IT_THERE, check_picklable, pickled
 from motet._seats import Kind, kind_of
 from motet.algorithm import Space
 from motet.checkpoint import RunDirectory, read_arrays, read_notes
@@ -28,7 +29,17 @@ from motet.league import PLAYER
 from motet.policy import BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 
-__all__ = ["BUILT_IN", "Entry", "as_entry", "as_given", "entries", "load_policies", "read_weights", "run_policy"]
+__all__ = [
+    "BUILT_IN",
+    "Entry",
+    "as_entry",
+    "as_given",
+    "check_entries",
+    "entries",
+    "load_policies",
+    "read_weights",
+    "run_policy",
+]
 
 BUILT_IN = {
     "random": "motet.policy:RandomPolicy",
@@ -165,17 +176,24 @@ def _of_object(given: Any) -> Entry:
     """A copy of an object, as it is now: whatever it becomes while it plays, the user's own stays as it is."""
     name = getattr(given, "name", None)
     title = name if isinstance(name, str) and name else type(given).__name__
-    return Entry(PolicySpec(_Copy(given), name=title), kind=kind_of(given), source=title, key=f"{id(given)}")
+    return Entry(PolicySpec(_Copy(given, title), name=title), kind=kind_of(given), source=title, key=f"{id(given)}")
 
 
 class _Copy:
     """Makes copies of an object."""
 
-    def __init__(self, given: Any) -> None:
-        self._data = cloudpickle.dumps(given)
+    def __init__(self, given: Any, title: str) -> None:
+        self._data = pickled(given, f"policy {title}", "policy", MAKE_IT_THERE)
 
     def __call__(self) -> Any:
         return cloudpickle.loads(self._data)
+
+
+def check_entries(found: Sequence[Entry]) -> None:
+    """Raise if a policy cannot be sent to the processes that play."""
+    for entry in found:
+        for spec in {id(spec): spec for spec in (entry.spec, *entry.by_agent.values())}.values():
+            check_picklable(spec, f"policy {entry.title}", "policy", MAKE_IT_THERE)
 
 
 # ---- from text

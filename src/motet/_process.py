@@ -25,6 +25,7 @@ from typing import Any
 import cloudpickle
 
 from motet import _fork_server
+from motet._pickling import pickled
 from motet.errors import MotetError, StartError, WaitTimeoutError
 
 __all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread", "signal_name"]
@@ -35,13 +36,19 @@ _UNKNOWN = 255  # what multiprocessing says of a child whose server died
 
 
 class Portable:
-    """A user's object on its way to a child: by value where need be, so that lambdas and notebook cells travel too."""
+    """A user's object on its way to a child: by value where need be, so that lambdas and notebook cells travel too.
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    Args:
+        value: the object.
+        what: what it is called if it cannot be pickled.
+        name: what the path of the part at fault begins with; by default as ``what``.
+    """
+
+    def __init__(self, value: Any, what: str = "object", name: str = "") -> None:
+        self.value, self.what, self.name = value, what, name or what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (cloudpickle.dumps(self.value),)
+        return _unpack, (pickled(self.value, self.what, self.name),)
 
 
 def _unpack(data: bytes) -> Portable:
@@ -74,6 +81,9 @@ class Child:
             self._home.close()
             why = "the server that starts children died" if isinstance(error, EOFError) else str(error)
             raise StartError(f"{name} could not be started: {why}") from error
+        except BaseException:  # what it needs cannot be pickled
+            self._home.close()
+            raise
         finally:
             away.close()
         self._server = _fork_server.number()

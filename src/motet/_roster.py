@@ -122,7 +122,7 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     probe.close()
     stacks, processes = _share_out(parts, settings, local_room(settings) if room is None else room)
     return Roster(
-        world=Portable(factory),
+        world=Portable(factory, "world"),
         parts=tuple(parts),
         stacks=stacks,
         processes=processes,

@@ -50,7 +50,9 @@ class SelfPlay:
                 raise SettingError(
                     f"anchors: given {name!r}, expected {known}'module:attribute' of what makes a policy"
                 )
-        makers = tuple(Portable(scripted[name] if name in scripted else find(name)) for name in names)
+        makers = tuple(
+            Portable(scripted[name] if name in scripted else find(name), f"anchor {name}", "anchor") for name in names
+        )
         margin = float(getattr(world, "winning_margin", 0.0)) if league.margin is None else league.margin
         won_by = league.won_by or getattr(world, "won_by", "total")
         return cls(league, names, makers, won_by == "total", margin)

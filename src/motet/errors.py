@@ -14,6 +14,7 @@
     ├── CorruptionError   (RuntimeError)  a checksum or a layout does not match: memory was damaged
     ├── StorageError      (OSError)       a run directory cannot be written, or a file of it not read
     ├── StartError        (OSError)       a child process could not be started; names which one, and why
+    ├── UnpicklableError  (TypeError)     an object cannot be sent to another process; names it, and the part of it
     ├── ChildError        (RuntimeError)  a child process raised, or died too often; shows its traceback
     ├── PolicyFailure     (RuntimeError)  a policy in its own process failed to answer; has the cause and the detail
     └── WorldError        (RuntimeError)  the user's world raised or broke the contract; names agent, step, seed, action
@@ -32,6 +33,7 @@ __all__ = [
     "StartError",
     "StorageError",
     "SupersededError",
+    "UnpicklableError",
     "WaitTimeoutError",
     "WorkerLostError",
     "WorldError",
@@ -91,6 +93,11 @@ class StorageError(MotetError, OSError):
 
 class StartError(MotetError, OSError):
     """A child process could not be started. The message names which one, and why."""
+
+
+class UnpicklableError(MotetError, TypeError):
+    """An object cannot be sent to another process. The message names it, the part that cannot be pickled, and a way
+    out."""
 
 
 class ChildError(MotetError, RuntimeError):

@@ -30,7 +30,8 @@ from motet._config import describe_world, versions
 from motet._episodes import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
 from motet._error_text import DETAIL, printable
 from motet._numbers import counted
-from motet._policies import Entry, entries
+from motet._pickling import MAKE_IT_THERE, check_picklable
+from motet._policies import Entry, check_entries, entries
 from motet._process import interrupts
 from motet._roster import world_factory
 from motet._statistics import Score, score
@@ -510,6 +511,8 @@ class Game:
         agents = probe.agents
         probe.close()
         chosen = entries(policies, agents, trust=settings.trust, world=described)
+        check_picklable(factory, "world", "world", MAKE_IT_THERE)
+        check_entries(chosen)
         return cls(factory, described, _world_settings(factory, described), agents, chosen, settings.seed)
 
     def seats(self, number: int) -> tuple[int, ...]:

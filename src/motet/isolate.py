@@ -45,6 +45,7 @@ from motet._checks import check_types
 from motet._error_text import DETAIL, printable
 from motet._mailbox import Mailbox
 from motet._memory import Segment
+from motet._pickling import MAKE_IT_THERE, check_picklable
 from motet._policy_process import Birth
 from motet._values import Misfit, giver, taker
 from motet._warden import Warden
@@ -148,6 +149,7 @@ class IsolatedPolicy:
             self._take = taker(observation_space, "the observation")
             self._dtype, self._shape = observation_space.dtype, observation_space.shape
         self._rest = memoryview(b"")  # of an observation that crosses in pieces
+        check_picklable(spec, f"policy {spec.title}", "policy", MAKE_IT_THERE)
         self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, agent, dict(world)))
         self._warden: Warden | None = None
         self._seen = self._number = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +25,14 @@ from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_
 from motet._engine import play_actor, play_learner
 from motet._evaluator import play_evaluator
 from motet._handles import Handles, Roster
+from motet._pickling import check_picklable
 from motet._process import Child, check_main_guard, interrupts
 from motet._roster import local_room, make_roster, pace_of, world_factory
 from motet._runs import hold
 from motet._serial import Serial
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Cluster, connected
-from motet.errors import ChildError, MotetError, SettingError, StartError
+from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
 from motet.league import League
 from motet.metrics import Snapshot, Watch
 from motet.pace import Pace
@@ -38,6 +40,7 @@ from motet.supervisor import Limits, Role, Supervisor
 
 __all__ = ["Result", "Settings", "resume", "train", "world_factory"]
 
+_ALONE = "Make that part where it is used instead; or train in this process alone: engine='serial'"
 _MANY = 2**16  # learner processes, where they take no cores
 
 
@@ -90,7 +93,8 @@ class Settings:
     remake_worlds: bool = False
     """Make a world anew when it raises, instead of ending the run."""
     fall_back: bool = False
-    """If no process can be started, play the run with the serial engine instead: said aloud, and written down."""
+    """If no process can be started, or the world cannot be sent to one, play the run with the serial engine instead:
+    said aloud, and written down."""
     checked: bool = False
     """Debugging: checksum every row and every version, and verify them on reading."""
     self_play: bool = False
@@ -271,10 +275,18 @@ def _play(
     if go_on is not None:
         _say_unused(roster, go_on, say)
     if settings.engine == "ray":
+        _check_for_cluster(roster)
         return _play_on_cluster(roster, settings, directory, go_on, watch, say, begun)
     if settings.engine == "processes":
         try:
+            _check_algorithms(roster)
             return _play_processes(_handles(roster, go_on), settings, directory, watch, say, begun)
+        except UnpicklableError as error:
+            if not settings.fall_back:
+                raise UnpicklableError(
+                    f"{error}. {_ALONE}, or fall_back=True to do so whenever it is needed"
+                ) from error
+            fell_back = str(error)
         except StartError as error:
             if not settings.fall_back:
                 raise StartError(
@@ -289,6 +301,21 @@ def _play(
             f"turns, no evaluations, updates for each step: {roster.pace.updates_per_step:g}"
         )
     return _play_serial(_handles(roster, go_on), settings, directory, go_on, watch, say, begun, fell_back)
+
+
+def _check_algorithms(roster: Roster) -> None:
+    """Raise if a config cannot be pickled. World and anchors are pickled with each child, and named there: they may
+    hold locks of multiprocessing, which can be pickled for a child alone."""
+    for part in roster.parts:
+        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", dumps=pickle.dumps)
+
+
+def _check_for_cluster(roster: Roster) -> None:
+    makers = () if roster.self_play is None else roster.self_play.makers
+    for sent in (roster.world, *makers):
+        check_picklable(sent.value, sent.what, sent.name, _ALONE)
+    for part in roster.parts:
+        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", _ALONE)
 
 
 def _handles(roster: Roster, go_on: Checkpoint | None) -> Handles:
