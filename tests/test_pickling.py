@@ -102,6 +102,19 @@ class Looped:
         self.own, self.lock = self, threading.Lock()
 
 
+class Round:
+    """Its first part leads back to it; the last one is what fails."""
+
+    def __init__(self):
+        self.generator = Member(self)
+        self.lock = threading.Lock()
+
+
+class Member:
+    def __init__(self, whole):
+        self.whole, self.others = whole, [whole]
+
+
 def by_default(lock=threading.Lock(), *, other=1):  # noqa: B008 - as users write it
     return lock, other
 
@@ -126,6 +139,8 @@ def local_class():
         (OwnState(Simulator()), "thing.kept.lock"),
         (Raises(), "thing"),
         (Looped(), "thing.lock"),
+        (Round(), "thing.lock"),
+        ([1, Round()], "thing[1].lock"),
         (local_class(), "thing.__class__.locked.__closure__['lock']"),
         ((yes for yes in "generator"), "thing"),
     ],

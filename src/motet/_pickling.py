@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,21 +63,35 @@ def unpicklable_part(value: Any, name: str, dumps: Dumps = cloudpickle.dumps) ->
     error = _failure(value, dumps)
     if error is None:
         return None
-    path, seen, tries = name, {id(value)}, itertools.count()
-    by_value = dumps is cloudpickle.dumps  # plain pickle sends functions and classes by their names
-    for _ in range(_MAX_DEPTH):
-        for label, part in _parts(value, by_value):
-            if id(part) in seen:
+    return _Search(dumps).inside(value, name, error, 0) or (name, error)
+
+
+class _Search:
+    """Goes down to the parts that fail, each once."""
+
+    def __init__(self, dumps: Dumps) -> None:
+        self._dumps, self._by_value = dumps, dumps is cloudpickle.dumps
+        self._seen: list[Any] = []  # kept alive, so that no other part gets the same id
+        self._tries = 0
+
+    def inside(self, value: Any, path: str, error: Exception, depth: int) -> tuple[str, Exception] | None:
+        """The innermost part of something that fails; None if it fails only because it leads back to what was seen."""
+        self._seen.append(value)
+        leads_back = False
+        for label, part in _parts(value, self._by_value) if depth < _MAX_DEPTH else ():
+            if any(part is seen for seen in self._seen):
+                leads_back = True
                 continue
-            if next(tries) >= _MAX_TRIES:
-                return path, error
-            if (inner := _failure(part, dumps)) is not None:
-                seen.add(id(part))
-                path, value, error = path + label, part, inner
+            self._tries += 1
+            if self._tries > _MAX_TRIES:
                 break
-        else:
-            break
-    return path, error
+            inner = _failure(part, self._dumps)
+            if inner is not None:
+                found = self.inside(part, path + label, inner, depth + 1)
+                if found is not None:
+                    return found
+                leads_back = True
+        return None if leads_back else (path, error)
 
 
 def _failure(value: Any, dumps: Dumps) -> Exception | None:
@@ -90,7 +103,10 @@ def _failure(value: Any, dumps: Dumps) -> Exception | None:
 
 
 def _parts(value: Any, by_value: bool) -> Iterator[tuple[str, Any]]:
-    """What pickling an object leads to, each with how Python code reaches it."""
+    """What pickling an object leads to, each with how Python code reaches it.
+
+    ``by_value``: functions and classes are taken apart too. Plain pickle sends them by name.
+    """
     if inspect.isfunction(value) or isinstance(value, type):
         if by_value:
             yield from _parts_of_function(value) if inspect.isfunction(value) else _parts_of_class(value)

@@ -1,6 +1,8 @@
 """Working through a list with processes: the same result, the same error, and nobody waits for the dead."""
 
+import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 from small_models import Layered, Line
 
-from eager_workers import make_eager
-from motet.errors import ModelError, WorkerLostError
+from eager_workers import becomes, make_eager
+from motet.cli import main
+from motet.errors import ModelError, StartError, WorkerLostError
 from motet.plan import _workers, enumerate_states, solve
 from motet.plan._workers import WorkerTraceback, work_through
 from motet.worlds.rooms import Rooms
@@ -281,6 +284,193 @@ def test_a_model_that_cannot_be_sent_is_named(eager):
 
     with pytest.raises(ModelError, match=r"cannot be sent to worker processes: .*lock.* or give workers=1"):
         enumerate_states(Locked(3, depth=30), workers=2)
+
+
+# What cannot be sent, and workers that cannot be started
+
+
+class Locked(Slow):
+    """As models are that draw pictures, or talk to a simulator."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        self.viewer = {"window": threading.Lock()}
+
+
+@pytest.fixture
+def keen(monkeypatch):
+    """Workers are wanted at once, by default two. Returns what is called when they are being started."""
+    for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
+        monkeypatch.setattr(_workers, name, 0.0)
+    monkeypatch.setattr(_workers, "usable_cores", lambda: 2)
+    make, then = _workers._Crew.__post_init__, []
+
+    def started(crew):
+        make(crew)
+        for wait in then:
+            becomes(functools.partial(wait, crew))
+
+    monkeypatch.setattr(_workers._Crew, "__post_init__", started)
+    return then
+
+
+def test_model_that_cannot_be_sent_is_enumerated_in_the_caller(keen):
+    said = []
+    found = enumerate_states(Locked(3, depth=30), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    (line,) = said
+    assert "model.viewer['window']" in line and "cannot pickle '_thread.lock' object" in line
+    assert line.endswith("no workers are used, and the calling process does all the work")
+
+
+def test_without_say_it_is_a_warning(keen):
+    with pytest.warns(RuntimeWarning, match=r"model\.viewer\['window'\].* the calling process does all the work"):
+        enumerate_states(Locked(3, depth=30))
+
+
+def test_with_workers_given_it_is_an_error_that_names_the_part(keen):
+    with pytest.raises(ModelError, match=r"model\.viewer\['window'\].*lock.* or give workers=1"):
+        enumerate_states(Locked(3, depth=30), workers=2)
+
+
+def test_goals_generators_and_beliefs_that_cannot_be_sent_are_asked_in_the_caller(keen):
+    from motet.plan import Humans
+
+    model, lock, said = Layered(4, (2, 2), (2,), depth=30, width=4), threading.Lock(), []
+    graph = enumerate_states(model, workers=1)
+
+    def believed(state, agent, action):
+        with lock:
+            return [(1.0, [action] * 3)]
+
+    def generate(state, human):
+        with lock:
+            return model.goals
+
+    found = solve(graph, generate, Humans(believed_others_policy=believed), say=said.append)
+    plain = solve(graph, model.goals, Humans(believed_others_policy=lambda s, h, a: [(1.0, [a] * 3)]), workers=1)
+    for name, array in plain.arrays.items():
+        np.testing.assert_array_equal(array, found.arrays[name])
+    assert [re.search(r"(generate|believed)\.__closure__\['lock'\]", line)[1] for line in said] == [
+        "generate",
+        "believed",
+    ]
+
+
+class Token:
+    """A state that can be hashed, but not pickled."""
+
+    def __init__(self, step):
+        self.step, self.lock = step, threading.Lock()
+
+    def __eq__(self, other):
+        return self.step == other.step
+
+    def __hash__(self):
+        return hash(self.step)
+
+
+class Tokens(Line):
+    def __init__(self):
+        super().__init__(start=Token(0))
+
+    def transition_probabilities(self, state, actions):
+        time.sleep(0.001)
+        return None if state.step == 30 else [(1.0, Token(state.step + 1))]
+
+
+def test_states_that_cannot_be_sent_are_named(keen):
+    said = []
+    assert len(enumerate_states(Tokens(), say=said.append)) == 31
+    assert len(said) == 1 and re.search(r"states\[0\]\.lock", said[0])
+    with pytest.raises(ModelError, match=r"states\[0\]\.lock"):
+        enumerate_states(Tokens(), workers=2)
+
+
+def test_workers_that_cannot_be_started_are_done_without(keen, monkeypatch, no_leaks):
+    def refused(name, target, args):
+        raise StartError(f"{name} could not be started: no room")
+
+    monkeypatch.setattr(_workers, "_start_here", refused)
+    keen.append(lambda crew: crew.failure is not None)
+    said = []
+    found = enumerate_states(Slow(3, depth=30), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    assert said == [
+        "plan-worker-0 could not be started: no room; no workers are used, and the calling process does all the work"
+    ]
+    with pytest.raises(StartError, match="plan-worker-0 could not be started: no room"):
+        enumerate_states(Slow(3, depth=30), workers=2)
+
+
+def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, no_leaks):
+    start, parts, send = _workers._start_here, [], _workers._Crew.send
+
+    def refused(name, target, args):
+        if name == "plan-worker-1":
+            raise StartError(f"{name} could not be started: no room")
+        return start(name, target, args)
+
+    def sent(crew, first, part):
+        parts.append(first)
+        send(crew, first, part)
+
+    monkeypatch.setattr(_workers, "_start_here", refused)
+    monkeypatch.setattr(_workers._Crew, "send", sent)
+    keen.extend([lambda crew: crew.failure is not None, lambda crew: crew.idle()])
+    said = []
+    found = enumerate_states(Slow(3, depth=30, width=6), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=30, width=6), workers=1), found)
+    assert parts
+    assert said == ["plan-worker-1 could not be started: no room; the job continues without it"]
+
+
+class Homebound(Slow):
+    """Can be pickled, but lives in one process only."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        self.home = os.getpid()
+
+    def __setstate__(self, state):
+        if state["home"] != os.getpid():
+            raise RuntimeError("the display is gone")
+        self.__dict__.update(state)
+
+
+def test_workers_that_die_before_they_begin_are_done_without(keen, no_leaks):
+    keen.append(lambda crew: len(crew.workers) == 2 and all(w.child.exit is not None for w in crew.workers))
+    said = []
+    found = enumerate_states(Homebound(3, depth=30), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    (line,) = said
+    assert re.fullmatch(
+        r"plan-worker-\d raised .*RuntimeError: the display is gone; the job continues without it", line
+    )
+    with pytest.raises(WorkerLostError, match=r"plan-worker-\d raised before it had begun.*"):
+        enumerate_states(Homebound(3, depth=30), workers=2)
+
+
+def test_command_says_so_on_one_line(keen, tmp_path, monkeypatch, capfd):
+    (tmp_path / "viewer_model.py").write_text(
+        "import threading, time\n"
+        "from foreign_models import GatedPath\n"
+        "class Viewed(GatedPath):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(width=4, max_steps=5)\n"
+        "        self.window = threading.Lock()\n"
+        "    def transition_probabilities(self, state, actions):\n"
+        "        time.sleep(0.0005)\n"
+        "        return super().transition_probabilities(state, actions)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "viewer_model:Viewed"]) == 0
+    shown = capfd.readouterr()
+    lines = [line for line in shown.err.splitlines() if "window" in line]
+    assert lines and lines[0].startswith("model.window cannot be sent to worker processes: ")
+    assert "Warning" not in shown.err and "power of agent_1" in shown.out
+    assert main(["plan", "viewer_model:Viewed", "--workers", "2"]) == 2
+    assert "or give workers=1" in capfd.readouterr().err
 
 
 def test_small_models_start_no_process(monkeypatch):

@@ -97,8 +97,9 @@ def _planned(
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
     goals = (hasattr(made, "goals") or generator is not None) and hasattr(made, "human_agent_indices")
     graph = enumerate_states(
-        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, **where
-    )
+        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, say=report.say,
+        **where,
+    )  # fmt: skip
     enumerated = time.perf_counter()
     if not goals:
         report.end()
@@ -114,7 +115,9 @@ def _planned(
             )
         return 0
     wanted = {human: made.goals(human) for human in graph.humans} if generator is None else generator
-    solution = solve(graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, **where)
+    solution = solve(
+        graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, say=report.say, **where
+    )
     solved = time.perf_counter()
     report.end()
     seconds = {"enumerate": enumerated - began, "solve": solved - enumerated}
@@ -218,6 +221,10 @@ class _Reporter:
         line = f"{at.phase}: {found}, {at.rate:,.0f} states/s"
         sys.stderr.write(f"\r\033[K{line}" if self._terminal else line + "\n")
         sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        self.end()
+        sys.stderr.write(line + "\n")
 
     def end(self) -> None:
         if self._terminal:

@@ -200,7 +200,9 @@ def spread(
         few: fewer states than this are done by one thread of the caller.
     """
     elsewhere = workers.elsewhere if isinstance(workers, Hands) else None
-    here = min(workers.count, usable_cores()) if isinstance(workers, Hands) else workers or usable_cores()
+    here = (workers.count if isinstance(workers, Hands) else workers) or usable_cores()
+    if elsewhere is not None:
+        here = min(here, usable_cores())
     with sweeping(here, few) as parts:
         if elsewhere is not None and elsewhere.rooms:
             with closing(_Spread(backup, states, levels, elsewhere, parts, [here, *elsewhere.rooms], few)) as shared:

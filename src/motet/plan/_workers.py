@@ -5,6 +5,9 @@ that takes the answers in. The caller begins alone and measures. If there is eno
 gain after what it costs to send answers home, worker processes are started beside it (it never waits for them to come
 up), get the function once, and then parts of the list. Whatever comes back first, answers are taken in in the order of
 the list: sizes of parts, number of workers and timing cannot be seen in the result, nor in which error is raised.
+
+If the function cannot be sent, or workers cannot be started, the caller says so and continues alone, unless the user
+has asked for a number of workers: then it raises.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import pickle
 import threading
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from motet import _fork_server
+from motet._pickling import unpicklable_part
 from motet._process import Child, check_main_guard
 from motet.cluster import Cluster
-from motet.errors import ModelError, SettingError, WorkerLostError
+from motet.errors import ModelError, SettingError, StartError, WorkerLostError
 
 if TYPE_CHECKING:
     from motet.plan._sweeps import Elsewhere
@@ -55,6 +60,10 @@ Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Conne
 """From a name, a function and its arguments to a process that runs it, and the other end of the connection it got."""
 
 
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Hands:
     """Workers: how many, and who starts them; where other machines do, a lost one is no reason to end."""
@@ -64,6 +73,10 @@ class Hands:
     elsewhere: Elsewhere | None = None
     """Other machines, where somebody may be lost with all that runs there. Here workers are killed for want of memory,
     which would happen again."""
+    required: bool = True
+    """Whether the user has asked for this number of them: then it is an error if they cannot be used."""
+    say: Callable[[str], None] = _warn
+    """Is called with one line if they cannot be used."""
 
 
 def usable_cores() -> int:
@@ -72,8 +85,11 @@ def usable_cores() -> int:
 
 
 @contextlib.contextmanager
-def hands(workers: int | None, engine: str, cluster: Cluster | None) -> Iterator[int | Hands]:
+def hands(
+    workers: int | None, engine: str, cluster: Cluster | None, say: Callable[[str], None] | None = None
+) -> Iterator[Hands]:
     """So many workers at most, here or on a cluster; None: one for each core there is."""
+    chosen: dict[str, Any] = {"required": workers is not None, "say": say or _warn}
     if engine not in ("processes", "ray"):
         raise SettingError(f"engine: given {engine!r}, expected 'processes' or 'ray'")
     if engine != "ray" and cluster is not None:
@@ -81,12 +97,12 @@ def hands(workers: int | None, engine: str, cluster: Cluster | None) -> Iterator
     if workers is not None and workers < 1:
         raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
     if engine == "processes":
-        yield workers or usable_cores()
+        yield Hands(workers or usable_cores(), _start_here, **chosen)
         return
     from motet._cluster_tasks import cluster_hands
 
     with cluster_hands(workers, cluster or Cluster()) as team:
-        yield team
+        yield replace(team, **chosen)
 
 
 def _start_here(name: str, target: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, Connection]:
@@ -222,13 +238,30 @@ class _Job:
     def think(self, part: Sequence[Any], answer: Any) -> None:
         """Start workers if there is enough left for them and they would help; otherwise think again later."""
         began = time.perf_counter()
-        pickle.loads(_portable((part, answer), "states and what follows on them"))  # noqa: S301 - our own, just made
+        try:
+            for thing, name in ((part, "states"), (answer, "answer")):
+                pickle.loads(_portable(thing, name))  # noqa: S301 - our own, just made
+        except _UnsendableError as error:
+            self.work_without(error)
+            return
         self.cost.transport = (time.perf_counter() - began) / len(part)
         left_s = (len(self.items) - self.done) * self.cost.work
         if self.cost.gain(min(self.team.count, self.free_cores())) >= GAIN and (self.grows or left_s >= self.start_s):
-            self.crew = _Crew(self.work, self.team)
+            try:
+                self.crew = _Crew(self.work, self.team)
+            except _UnsendableError as error:
+                self.work_without(error)
         else:
             self.think_again_s = 2 * self.spent_s
+
+    def work_without(self, error: _UnsendableError) -> None:
+        """Use no workers from now on."""
+        if self.team.required:
+            raise ModelError(
+                f"{error}. Keep what cannot be pickled (locks, open files) out of it, or give workers=1"
+            ) from error
+        self.team.say(f"{error}; {_ALONE}")
+        self.team = replace(self.team, count=1)
 
     def free_cores(self) -> float:
         """How many cores there were for us since the last look: our own, and those that nobody used."""
@@ -243,6 +276,13 @@ class _Job:
     def close(self) -> None:
         if self.crew is not None:
             self.crew.close()
+
+
+_ALONE = "no workers are used, and the calling process does all the work"
+
+
+class _UnsendableError(Exception):
+    """Something cannot be pickled; the message names it."""
 
 
 @dataclass
@@ -273,7 +313,8 @@ class _Crew:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._function = _portable(self.work, "the model, a goal or a belief")
+        self._function = _portable(self.work)
+        self._said = False
         self._deaths: Counter[Any] = Counter()
         # Not a daemon: a program that ends while a child is being started waits for it, so that it can be ended too.
         threading.Thread(target=self._start, name="plan-starter").start()
@@ -302,8 +343,9 @@ class _Crew:
     def idle(self) -> bool:
         """Whether some worker could begin a part."""
         if self.failure is not None:
-            raise self.failure
-        for worker in self.workers:
+            error, self.failure = self.failure, None
+            self._do_without(error, str(error), alone=not self.workers)
+        for worker in list(self.workers):
             if not worker.up:
                 worker.up = self._came_up(worker)
         return any(worker.up and worker.busy_with is None for worker in self.workers)
@@ -312,8 +354,33 @@ class _Crew:
         try:
             return worker.line.poll(0) and bool(worker.line.recv_bytes())
         except (EOFError, OSError) as error:
-            self._lose(worker, error)
+            if self.team.elsewhere is None and not self.team.required:
+                self._drop(worker)
+            else:
+                self._lose(worker, error)
             return False
+
+    def _drop(self, worker: _Worker) -> None:
+        """A worker ended before it began: the others, and the caller, do its work."""
+        worker.child.join(5.0)
+        with self._lock:
+            self.workers.remove(worker)
+        text: str = worker.child.traceback()
+        reason = text.splitlines()[-1] if text else ""
+        self._do_without(
+            _lost(worker), f"{worker.child.describe_end()} before it began{reason and ': '}{reason}", False
+        )
+        worker.child.kill()
+        worker.child.close()
+        worker.line.close()
+
+    def _do_without(self, error: BaseException, reason: str, alone: bool) -> None:
+        """Say once that a worker could not be started; raise if it was asked for."""
+        if self.team.required or not isinstance(error, StartError | WorkerLostError):
+            raise error
+        if not self._said:
+            self._said = True
+            self.team.say(f"{reason}; {_ALONE if alone else 'the job continues without it'}")
 
     def _lose(self, worker: _Worker, error: Exception) -> None:
         """A worker is gone: that ends the job, unless it was elsewhere; then somebody does again what it had."""
@@ -381,14 +448,18 @@ def _idle_s() -> float | None:
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
 
 
-def _portable(thing: Any, what: str) -> bytes:
-    """As bytes, by value where need be: classes, lambdas and closures of the user's own script travel too."""
+def _portable(thing: Any, name: str = "") -> bytes:
+    """As bytes, by value where need be: classes, lambdas and closures of the user's own script travel too.
+
+    ``name`` is what the path of a part begins with that cannot be sent.
+    """
     try:
         data: bytes = cloudpickle.dumps(thing)
     except Exception as error:
-        raise ModelError(
-            f"{what} cannot be sent to worker processes: {type(error).__name__}: {error}. Keep what cannot be pickled "
-            "(locks, open files) out of it, or give workers=1"
+        path, reason = unpicklable_part(thing, name) or (name, error)
+        which = path.removeprefix(".") or getattr(thing, "__qualname__", type(thing).__name__)
+        raise _UnsendableError(
+            f"{which} cannot be sent to worker processes: {type(reason).__name__}: {reason}"
         ) from error
     return data
 

@@ -61,6 +61,7 @@ def enumerate_states(
     progress: Callable[[Progress], None] | None = None,
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Graph:
     """Find everything that can happen from where ``model.reset()`` leaves the model.
 
@@ -74,6 +75,9 @@ def enumerate_states(
         progress: is told now and then how far it is.
         engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
         cluster: which one; by default Ray starts on this machine.
+        say: is called with one line if workers cannot be used, because the model cannot be sent to them or they cannot
+            be started: the calling process then does all the work. By default it is a warning. If ``workers`` is given,
+            that is an error instead.
 
     >>> from motet.worlds.rooms import Rooms
     >>> enumerate_states(Rooms("closet"))
@@ -99,7 +103,7 @@ def enumerate_states(
         if progress is not None:
             progress(Progress("enumerate", done, len(found.states), time.perf_counter() - began))
 
-    with hands(workers, engine, cluster) as team:
+    with hands(workers, engine, cluster, say) as team:
         work_through(found.states, ask, found.take, workers=team, grows=True, tick=tick)
     coder = getattr(model, "encode_state", None)
     return _arranged(found, ask, cycles)(
