@@ -316,8 +316,8 @@ def keen(monkeypatch):
 
 def test_model_that_cannot_be_sent_is_enumerated_in_the_caller(keen):
     said = []
-    found = enumerate_states(Locked(3, depth=30), say=said.append)
-    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    found = enumerate_states(Locked(3, depth=8), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     (line,) = said
     assert "model.viewer['window']" in line and "cannot pickle '_thread.lock' object" in line
     assert line.endswith("no workers are used, and the calling process does all the work")
@@ -325,18 +325,18 @@ def test_model_that_cannot_be_sent_is_enumerated_in_the_caller(keen):
 
 def test_without_say_it_is_a_warning(keen):
     with pytest.warns(RuntimeWarning, match=r"model\.viewer\['window'\].* the calling process does all the work"):
-        enumerate_states(Locked(3, depth=30))
+        enumerate_states(Locked(3, depth=8))
 
 
 def test_with_workers_given_it_is_an_error_that_names_the_part(keen):
     with pytest.raises(ModelError, match=r"model\.viewer\['window'\].*lock.* or give workers=1"):
-        enumerate_states(Locked(3, depth=30), workers=2)
+        enumerate_states(Locked(3, depth=8), workers=2)
 
 
 def test_goals_generators_and_beliefs_that_cannot_be_sent_are_asked_in_the_caller(keen):
     from motet.plan import Humans
 
-    model, lock, said = Layered(4, (2, 2), (2,), depth=30, width=4), threading.Lock(), []
+    model, lock, said = Layered(4, (2, 2), (2,), depth=12, width=4), threading.Lock(), []
     graph = enumerate_states(model, workers=1)
 
     def believed(state, agent, action):
@@ -394,13 +394,13 @@ def test_workers_that_cannot_be_started_are_done_without(keen, monkeypatch, no_l
     monkeypatch.setattr(_workers, "_start_here", refused)
     keen.append(lambda crew: crew.failure is not None)
     said = []
-    found = enumerate_states(Slow(3, depth=30), say=said.append)
-    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    found = enumerate_states(Slow(3, depth=8), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     assert said == [
         "plan-worker-0 could not be started: no room; no workers are used, and the calling process does all the work"
     ]
     with pytest.raises(StartError, match="plan-worker-0 could not be started: no room"):
-        enumerate_states(Slow(3, depth=30), workers=2)
+        enumerate_states(Slow(3, depth=8), workers=2)
 
 
 def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, no_leaks):
@@ -419,8 +419,8 @@ def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, 
     monkeypatch.setattr(_workers._Crew, "send", sent)
     keen.extend([lambda crew: crew.failure is not None, lambda crew: crew.idle()])
     said = []
-    found = enumerate_states(Slow(3, depth=30, width=6), say=said.append)
-    assert_equal_graphs(enumerate_states(Slow(3, depth=30, width=6), workers=1), found)
+    found = enumerate_states(Slow(3, depth=12), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=12), workers=1), found)
     assert parts
     assert said == ["plan-worker-1 could not be started: no room; the job continues without it"]
 
@@ -441,14 +441,14 @@ class Homebound(Slow):
 def test_workers_that_die_before_they_begin_are_done_without(keen, no_leaks):
     keen.append(lambda crew: len(crew.workers) == 2 and all(w.child.exit is not None for w in crew.workers))
     said = []
-    found = enumerate_states(Homebound(3, depth=30), say=said.append)
-    assert_equal_graphs(enumerate_states(Slow(3, depth=30), workers=1), found)
+    found = enumerate_states(Homebound(3, depth=8), say=said.append)
+    assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     (line,) = said
     assert re.fullmatch(
         r"plan-worker-\d raised .*RuntimeError: the display is gone; the job continues without it", line
     )
     with pytest.raises(WorkerLostError, match=r"plan-worker-\d raised before it had begun.*"):
-        enumerate_states(Homebound(3, depth=30), workers=2)
+        enumerate_states(Homebound(3, depth=8), workers=2)
 
 
 def test_command_says_so_on_one_line(keen, tmp_path, monkeypatch, capfd):
