@@ -482,20 +482,24 @@ class Duel(Solo):
     """A Gymnasium environment that two players share, as a Parallel one: the shape of the laser-hockey environment.
 
     ``step`` takes the actions of both, joined; what comes back is player one's. Player two's comes from
-    ``obs_agent_two()``, ``get_info_agent_two()`` and ``get_reward_two(info)``. Such environments also terminate when
-    time is up; an end with nobody as the ``winner`` in the info is taken as what it is, a truncation. Where the players
-    take turns to start, which ``one_starts`` keeps, a seed says who does, so that one seed is one episode.
+    ``obs_agent_two()``, ``get_info_agent_two()`` and ``get_reward_agent_two(info)``, which some call
+    ``get_reward_two``. Such environments also terminate when time is up; an end with nobody as the ``winner`` in the
+    info is taken as what it is, a truncation. Where the players take turns to start, which ``one_starts`` keeps, a seed
+    says who does, so that one seed is one episode.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._both = env.unwrapped if hasattr(env, "unwrapped") else env
-        missing = [name for name in ("get_info_agent_two", "get_reward_two") if not offers(self._both, name)]
+        known = [name for name in ("get_reward_agent_two", "get_reward_two") if offers(self._both, name)]
+        missing = [] if offers(self._both, "get_info_agent_two") else ["get_info_agent_two"]
+        missing += [] if known else ["get_reward_agent_two"]
         if missing:
             raise SettingError(
                 f"{type(self._both).__name__} has obs_agent_two, but no {' and no '.join(missing)}; expected both, "
                 "which give what the second player is told and what it earned"
             )
+        self._reward_two = getattr(self._both, known[0])
         self.possible_agents = ["player_0", "player_1"]
         self._halves = _halves(env.action_space)
 
@@ -519,7 +523,7 @@ class Duel(Solo):
             self.agents = []
         return (
             self._for_both(seen, self._both.obs_agent_two()),
-            self._for_both(reward, self._both.get_reward_two(other)),
+            self._for_both(reward, self._reward_two(other)),
             self._for_both(terminated, terminated),
             self._for_both(truncated, truncated),
             self._for_both(info, other),

@@ -494,8 +494,8 @@ class Course(gymnasium.Env):
     def get_reward(self, info):
         return 10.0 * self.winner
 
-    def get_reward_two(self, info):
-        return -10.0 * self.winner + info["closeness"]
+    def get_reward_agent_two(self, info_two):
+        return -10.0 * self.winner + info_two["closeness"]
 
     def _seen(self, side):
         seen = np.zeros(18, np.float32)
@@ -504,10 +504,20 @@ class Course(gymnasium.Env):
         return seen
 
 
+class OldCourse(Course):
+    """As older ones call the second player's reward."""
+
+    get_reward_agent_two = None
+
+    def get_reward_two(self, info):
+        return Course.get_reward_agent_two(self, info)
+
+
+@pytest.mark.parametrize("kind", [Course, OldCourse])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_course_environment_is_a_world_of_two_players(wrapped):
+def test_the_course_environment_is_a_world_of_two_players(wrapped, kind):
     def make():
-        return gymnasium.wrappers.OrderEnforcing(Course()) if wrapped else Course()
+        return gymnasium.wrappers.OrderEnforcing(kind()) if wrapped else kind()
 
     check_world(make)
     world = as_world(make())
@@ -539,7 +549,7 @@ def test_half_a_course_environment_says_what_is_missing():
         def obs_agent_two(self):
             return np.zeros(18, np.float32)
 
-    with pytest.raises(SettingError, match="no get_info_agent_two and no get_reward_two"):
+    with pytest.raises(SettingError, match="no get_info_agent_two and no get_reward_agent_two"):
         as_world(Half())
 
     class Odd(Course):
