@@ -7,9 +7,11 @@ motet's own dataclasses and worlds.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
+import inspect
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -23,7 +25,17 @@ from motet.errors import SettingError
 if TYPE_CHECKING:
     from motet._handles import Roster
 
-__all__ = ["describe", "describe_world", "rebuild", "rebuild_world", "refuse_strangers", "run_config", "versions"]
+__all__ = [
+    "Imported",
+    "describe",
+    "describe_world",
+    "imported",
+    "rebuild",
+    "rebuild_world",
+    "refuse_strangers",
+    "run_config",
+    "versions",
+]
 
 
 def describe(value: Any) -> Any:
@@ -74,6 +86,39 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     return kind(**values)
 
 
+class Imported:
+    """A factory that was found by its path, and is known by it: a partial, a lambda, an object that can be called.
+
+    Args:
+        path: ``module:attribute``.
+        made: what is there.
+    """
+
+    def __init__(self, path: str, made: Callable[..., Any]) -> None:
+        self.path, self._made = path, made
+        self.suggests = getattr(made, "suggests", {})
+        with contextlib.suppress(ValueError, TypeError):  # of what is not written in Python it is not known
+            self.__signature__ = inspect.signature(made)  # the parameters that are left, for flags
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        """What the factory makes."""
+        return self._made(*args, **settings)
+
+    def __repr__(self) -> str:
+        return f"Imported({self.path!r})"
+
+
+def imported(path: str, found: Any) -> Any:
+    """What was found at a path; wrapped so that it is known by the path if it does not know where it comes from."""
+    if not callable(found):
+        return found
+    try:
+        _path_of(found)
+    except SettingError:
+        return Imported(path, found)
+    return found
+
+
 def describe_world(world: Any) -> dict[str, Any]:
     """Where a factory of worlds is imported from, and its settings; ``path`` is None where it cannot be imported.
 
@@ -91,6 +136,8 @@ def describe_world(world: Any) -> dict[str, Any]:
         settings = {**maker.keywords, **settings}
         maker = maker.func
     try:
+        if isinstance(maker, Imported):
+            return {"path": maker.path, "settings": describe(settings)}
         return {"path": _path_of(maker), "settings": describe(settings)}
     except SettingError as error:
         return {"path": None, "given": repr(world), "why": str(error)}
@@ -103,7 +150,7 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
             f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
             f"({plain.get('why', 'no path')}); go on from Python: motet.train.resume(run, world=…)"
         )
-    maker = _load(plain["path"], "motet.worlds", trust)
+    maker = imported(plain["path"], _load(plain["path"], "motet.worlds", trust))
     settings = rebuild(plain.get("settings", {}), trust=trust)
     return functools.partial(maker, **settings) if settings else maker
 

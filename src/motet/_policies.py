@@ -392,8 +392,8 @@ def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
     """By agent, what a checkpoint holds of its weights: a flat vector that begins with them. Nothing is unpickled."""
     found = {}
-    for name in map(str, read_notes(folder)["agents"]):
-        path = folder / f"{Path(name).name}.safetensors"
+    for name, stem in read_notes(folder)["files"].items():
+        path = folder / f"{stem}.safetensors"
         arrays = read_arrays(path)
         held = next((key for key in ("weights", "state") if key in arrays), None)
         if held is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from motet._config import imported
 from motet._handles import Part, Roster
 from motet._process import Portable
 from motet._versus import SelfPlay
@@ -67,7 +68,8 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
     if isinstance(world, str) and world.startswith("gym:"):
         maker = functools.partial(_import("motet.worlds:from_gymnasium", "world", ()), id=world.removeprefix("gym:"))
     elif isinstance(world, str):
-        maker = _import(WORLDS.get(world, world), "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"])
+        path = WORLDS.get(world, world)
+        maker = imported(path, _import(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
     if not callable(maker):
         raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
     return functools.partial(maker, **settings) if settings else maker

@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from motet._files import file_name
 from motet._numbers import typed
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
@@ -76,11 +77,11 @@ def _is_at(fd: int, path: Path) -> bool:
 
 def new_directory(world: str, algorithm: str, parent: Path = Path("runs")) -> Path:
     """Make an empty directory ``runs/<world>-<algorithm>-<date>-<n>`` that no other run has."""
-    date = time.strftime("%Y-%m-%d")
+    name = f"{file_name(world) or 'world'}-{file_name(algorithm) or 'algorithm'}-{time.strftime('%Y-%m-%d')}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for n in range(1, 100_000):
-            path = parent / f"{world}-{algorithm}-{date}-{n}"
+            path = parent / f"{name}-{n}"
             with contextlib.suppress(FileExistsError):
                 path.mkdir()
                 return path

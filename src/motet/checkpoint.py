@@ -7,7 +7,8 @@
       metrics.jsonl          one line a second; evaluation.jsonl: one line an evaluation
       status.json            the newest line, for `motet status`
       logs/<process>.log
-      checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, perhaps the replay and the actors
+      checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, perhaps the replay and the actors; the
+                             file of an agent whose name cannot be a file's is named in checkpoint.json
       league/<step>/         in self-play: the snapshots that are in the pool; league.jsonl: one line a review
 
 A checkpoint is written beside its final name and renamed when it is whole. Weights are safetensors, the rest is JSON:
@@ -32,7 +33,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._files import replace_folder
+from motet._files import file_stems, replace_folder
 from motet._numbers import typed
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
@@ -42,7 +43,7 @@ __all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "rea
 FORMAT = 1
 """Of run directories; raised when an older motet could not read a newer one's."""
 
-_LEAGUE = ".league.safetensors"  # no agent's name begins with a dot
+_LEAGUE = ".league.safetensors"  # no agent's file begins with a dot
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -288,16 +289,29 @@ def read_arrays(path: Path) -> Arrays:
 
 
 def read_notes(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself: its ``step``, its ``agents`` and, encoded, its ``notes``."""
+    """What a checkpoint says of itself: its ``step``, its ``agents``, their ``files`` and, encoded, its ``notes``."""
     path = folder / "checkpoint.json"
     try:
         with _reading(path):
             found = json.loads(path.read_text())
         if not isinstance(found, dict) or not isinstance(found["agents"], list):
             raise ValueError("expected an object with a list of agents")
+        # Older checkpoints name no files: there an agent's name was its file's.
+        given = found.get("files", {str(name): name for name in found["agents"]})
+        found["files"] = {str(name): _stem(given, name) for name in found["agents"]}
     except (ValueError, KeyError) as error:
         raise CorruptionError(f"{path} cannot be read: {error}") from error
     return found
+
+
+def _stem(given: Any, name: Any) -> str:
+    """What an agent's file is called, without the ending, if that is in the checkpoint's own folder."""
+    if not isinstance(given, dict) or name not in given:
+        raise ValueError(f"it names no file for {name!r}")
+    stem = given[name]
+    if not isinstance(stem, str) or "\0" in stem or Path(f"{stem}.x").name != f"{stem}.x":
+        raise ValueError(f"it names {stem!r} as the file of {name!r}, which is not in its folder")
+    return stem
 
 
 @contextlib.contextmanager
@@ -317,8 +331,9 @@ def _read(folder: Path) -> Checkpoint:
         step, notes = int(found["step"]), decode(found["notes"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{folder / 'checkpoint.json'} cannot be read: {error!r}") from error
-    agents = {name: read_arrays(folder / f"{name}.safetensors") for name in found["agents"]}
-    rows = {name: folder / f"{name}.replay.safetensors" for name in agents}
+    files = found["files"]
+    agents = {name: read_arrays(folder / f"{stem}.safetensors") for name, stem in files.items()}
+    rows = {name: folder / f"{stem}.replay.safetensors" for name, stem in files.items()}
     replay = {name: read_arrays(path) for name, path in rows.items() if path.exists()}
     league = read_arrays(folder / _LEAGUE) if (folder / _LEAGUE).exists() else {}
     return Checkpoint(step, agents, notes, replay, league)
@@ -329,14 +344,16 @@ def _place(checkpoint: Checkpoint, target: Path) -> Path:
 
     beside = target.with_name(f".{target.name}.new.{uuid.uuid4().hex[:8]}")
     beside.mkdir(parents=True)
+    files = file_stems(checkpoint.agents)
     try:
         for name, arrays in checkpoint.agents.items():
-            save_file(_contiguous(arrays), beside / f"{name}.safetensors")
+            save_file(_contiguous(arrays), beside / f"{files[name]}.safetensors")
         for name, arrays in checkpoint.replay.items():
-            save_file(_contiguous(arrays), beside / f"{name}.replay.safetensors")
+            save_file(_contiguous(arrays), beside / f"{files[name]}.replay.safetensors")
         if checkpoint.league:
             save_file(_contiguous(checkpoint.league), beside / _LEAGUE)
-        notes = {"step": checkpoint.step, "agents": list(checkpoint.agents), "notes": encode(checkpoint.notes)}
+        about = {"step": checkpoint.step, "agents": list(checkpoint.agents), "files": files}
+        notes = {**about, "notes": encode(checkpoint.notes)}
         (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
         mode = stat.S_IMODE((beside / "checkpoint.json").stat().st_mode)
         for path in beside.iterdir():

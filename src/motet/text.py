@@ -1,0 +1,71 @@
+"""Text of others: what policies, worlds and agents are called, and what they say, fit to be stored and to be shown.
+
+A name is data. It may hold markup, control characters, half a character, nothing at all, or ten thousand letters. Where
+it enters, :func:`valid` makes it storable; where people see it, :func:`plain`, :func:`plain_lines` and :func:`label`
+make it visible. Nothing is dropped: what cannot be shown is spelt out, as ``\\x1b``.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["HIDDEN", "label", "plain", "plain_lines", "valid"]
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+HIDDEN = (
+    "\x00-\x1f\x7f-\x9f"  # control characters, which steer terminals
+    "\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or turn lines around
+    "\ud800-\udfff\ufffe\uffff"  # what cannot be encoded, and what XML forbids
+    "\U000e0000-\U000e007f"
+)
+"""Characters that nobody sees, or that do something instead, as part of a regular expression's class."""
+
+_HIDDEN = re.compile(f"[{HIDDEN}]")
+_HIDDEN_IN_LINES = re.compile(f"(?![\n\t])[{HIDDEN}]")
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def valid(text: str) -> str:
+    """Text that every encoding of Unicode can store: halves of characters are spelt out.
+
+    >>> valid("a\\ud800"), valid("é")
+    ('a\\\\ud800', 'é')
+    """
+    return _LONE.sub(_spelt, text)
+
+
+def plain(text: str) -> str:
+    """One line of text in which nothing is hidden: control characters, line ends among them, are spelt out.
+
+    >>> print(plain("red\\x1b[31m\\nor \\u202enot"))
+    red\\x1b[31m\\nor \\u202enot
+    """
+    return _HIDDEN.sub(_spelt, text)
+
+
+def plain_lines(text: str) -> str:
+    """The same for text of several lines, which keeps its line ends and tabs.
+
+    >>> plain_lines("a\\r\\nb\\x00").splitlines()
+    ['a\\\\r', 'b\\\\x00']
+    """
+    return _HIDDEN_IN_LINES.sub(_spelt, text)
+
+
+def label(name: str, room: int | None = None) -> str:
+    """A name for people: plain, in quotes if there is nothing to see, and without its middle if it is too long.
+
+    >>> label("team[a]"), label(""), label(" "), label("agent_0123456789", 10)
+    ('team[a]', "''", "' '", 'agent…6789')
+    """
+    shown = plain(name)
+    if not shown.strip():
+        shown = f"'{shown}'"
+    if room is None or len(shown) <= room:
+        return shown
+    end = (room - 1) // 2
+    return f"{shown[: room - 1 - end]}…{shown[-end:] if end else ''}"
