@@ -10,6 +10,7 @@ import numpy as np
 
 from motet._values import Misfit, brief, freeze, giver, taker, thaw
 from motet.errors import SettingError, WorldError
+from motet.text import valid
 from motet.world import End, World, offers
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class _Adapter(World):
             )
         self._env = env
         self._names = tuple(names)
-        self.agents = tuple(str(name) for name in names)
+        self.agents = tuple(valid(str(name)) for name in names)
         if len(set(self.agents)) != len(self.agents):
             raise SettingError(f"possible_agents of {kind} are {self.agents}; expected a different name for each")
         self._index = {name: agent for agent, name in enumerate(self._names)}

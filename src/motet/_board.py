@@ -125,7 +125,9 @@ class Board:
         """What a learner measured; the names of the first call are the ones that are shown."""
         names = self._names[agent]
         if not names[0]:
-            text = json.dumps(list(values)[:_METRICS]).encode()[: _NAMES - 1]
+            shown = list(values)[:_METRICS]
+            while len(text := json.dumps(shown).encode()) > _NAMES - 1:
+                shown.pop()  # those that there is room for
             names[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
             names[0] = 1
         for i, value in enumerate(list(values.values())[:_METRICS]):

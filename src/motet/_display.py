@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
@@ -22,12 +22,14 @@ from rich.text import Text
 from motet._board import Wait
 from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.text import label, plain
 
 __all__ = [
     "Display",
     "History",
     "Lines",
     "Live",
+    "PlainTable",
     "clock",
     "display",
     "fitted",
@@ -119,6 +121,25 @@ class History:
         return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
 
 
+class PlainTable(Table):
+    """A table without lines in which text is data: whatever it holds is shown in one line, and none of it is markup."""
+
+    def __init__(self) -> None:
+        super().__init__(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+
+    def add_column(self, header: RenderableType = "", *args: Any, **more: Any) -> None:
+        """One more column."""
+        super().add_column(_as_text(header), *args, **more)
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        """One more row."""
+        super().add_row(*map(_as_text, cells), **more)
+
+
+def _as_text(cell: Any) -> Any:
+    return Text(plain(cell)) if isinstance(cell, str) else cell
+
+
 def fitted(table: Table, console: Console) -> Table:
     """Without its last columns where the terminal is too narrow for all of them: the others are shown whole."""
     unbounded = console.options.update(width=10_000)
@@ -144,7 +165,7 @@ def frame(
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
     if title:
-        parts.append(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(plain(title), style="bold", no_wrap=True, overflow="ellipsis"))
     parts.append(_agents(snapshot, shown, history, width, ascii_only))
     if hidden := len(snapshot.agents) - len(shown):
         parts.append(Text(f"and {hidden} more agents", style="dim"))
@@ -168,11 +189,12 @@ def _agents(
     trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # what is rare takes its room
     columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += [*(["episodes", "updates"] if wide else []), *more]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    table = PlainTable()
     most = 24 if wide else 10
+    titles = [label(row.name, most) for row in shown]
     table.add_column("agent", style="cyan", no_wrap=True, max_width=most, overflow="ellipsis")
     room = {name: max(len(name), {"trend": trend, "return": 7, "loss": 7}.get(name, 5)) for name in columns}
-    taken = min(most, max(len(name) for name in ("together", *(row.name for row in shown))))
+    taken = min(most, max(map(len, ("together", *titles))))
     for name in _DISPENSABLE:  # in a narrow terminal
         if taken + sum(2 + room[column] for column in columns) <= width:
             break
@@ -184,7 +206,7 @@ def _agents(
     def add(title: str | Text, cells: Mapping[str, str | Text], style: str = "") -> None:
         table.add_row(title, *(cells.get(name, "") for name in columns), style=style)
 
-    for row in shown:
+    for row, title in zip(shown, titles, strict=True):
         cells: dict[str, str | Text] = {
             "return": Text(short(row.mean_return), style="bold"),
             "trend": Text(sparkline(history.returns([row]), max(trend, 1), bars), style="green"),
@@ -196,14 +218,14 @@ def _agents(
             "lag": short(row.lag_steps),
             "episodes": short(float(row.episodes)),
             "updates": short(float(row.updates)),
-            "stage": row.stage,
+            "stage": label(row.stage, 12) if row.stage else "",
             "forced": short(float(row.forced)),
             **{
                 name: Text(short(float(getattr(row, name))), style="yellow" if getattr(row, name) else "")
                 for name in ("restarts", "lost", "refused")
             },
         }
-        add(row.name, cells)
+        add(title, cells)
     if len(snapshot.agents) > 1:
         returns = [row.mean_return for row in snapshot.agents]
         known = [value for value in returns if value is not None]
@@ -225,7 +247,7 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
         state = f"{snapshot.state} {clock(snapshot.seconds)} after it was resumed"
     else:
         state = f"{snapshot.state} {'in' if snapshot.state == 'done' else 'after'} {clock(snapshot.seconds)}"
-    text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {state}"
+    text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {plain(state)}"
     room = min(width, 120) - len(text) - 3
     if room < 8:
         return Text(text, no_wrap=True, overflow="ellipsis")
@@ -244,9 +266,9 @@ def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -
             text.append("   ")
         kind, more, style = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
         mark = marks.get(kind) or {"work": "●", "wait": "○", "silent": "✗", "done": "✓"}[kind]
-        text.append(_glued(f"{mark} {row.name}", ascii_only), style=style)
+        text.append(_glued(f"{mark} {plain(row.name)}", ascii_only), style=style)
         if more:
-            text.append(f" {more}", style=style)
+            text.append(f" {plain(more)}", style=style)
         if row.restarts:
             again = f"({row.restarts} restart{'s' if row.restarts > 1 else ''})"
             text.append(_glued(f" {again}", ascii_only), style="yellow")
@@ -307,7 +329,7 @@ def rows_gone(snapshot: Snapshot) -> list[str]:
 
 
 def _returns(agents: Sequence[AgentRow]) -> str:
-    known = [(row.name, row.mean_return) for row in agents if row.mean_return is not None]
+    known = [(label(row.name, 40), row.mean_return) for row in agents if row.mean_return is not None]
     if not known:
         return "-"
     if len(agents) == 1:
@@ -349,7 +371,7 @@ class Live:
 
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
         self._console, self._title, self._history = console, title, history or History()
-        waiting = Text(f"{title}\nstarting", style="dim")
+        waiting = Text(f"{plain(title)}\nstarting", style="dim")
         self._live = RichLive(waiting, console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start(refresh=True)
 
@@ -363,7 +385,7 @@ class Live:
 
     def say(self, line: str) -> None:
         """Something happened."""
-        self._console.print(Text(line, style="yellow"), soft_wrap=True)
+        self._console.print(Text(plain(line), style="yellow"), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the last picture as it is."""
@@ -401,7 +423,7 @@ class Lines:
         """Nothing is left to do."""
 
     def _write(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(plain(text)), soft_wrap=True)
 
 
 def display(title: str = "", history: History | None = None, console: Console | None = None) -> Display:

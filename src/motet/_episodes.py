@@ -26,6 +26,7 @@ from motet._scripted import Noop
 from motet._seats import Together, joint_question, joint_spaces
 from motet.errors import PolicyFailure, WorldError
 from motet.policy import Policy, PolicySpec, RandomPolicy
+from motet.text import valid
 from motet.world import World, as_world
 
 if TYPE_CHECKING:
@@ -539,7 +540,15 @@ class _Sitting:
             output = player.output
             self._keep_output(bench, player)
         self._failures.append(
-            Failure(self._task.number, self._turn, entry.title, names, failure.cause, failure.detail, output)
+            Failure(
+                self._task.number,
+                self._turn,
+                entry.title,
+                names,
+                failure.cause,
+                valid(failure.detail),
+                valid(output),
+            )
         )
         self._table.after_failure(bench)
         if self._plan.stand_in == "forfeit":
@@ -547,7 +556,7 @@ class _Sitting:
 
     def _keep_output(self, bench: _Bench, player: Player) -> None:
         if player.output:
-            self._output[bench.entry] = player.output
+            self._output[bench.entry] = valid(player.output)
 
 
 def _where_it_raised(error: BaseException) -> str:

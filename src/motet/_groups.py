@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from motet._courses import Run
+from motet.text import label
 
 __all__ = ["ABSENT", "Group", "differing", "group"]
 
@@ -79,7 +80,7 @@ def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
     agents = {**config["agents"]}
     found = {"world": config["world"]}
     if uniform:
-        found |= {"agents": ", ".join(agents), "algorithm": next(iter(agents.values()))}
+        found |= {"agents": ", ".join(map(label, agents)), "algorithm": next(iter(agents.values()))}
     else:
         found |= {"agents": agents}
     found |= {"settings": {key: value for key, value in config["settings"].items() if key != "seed"}}

@@ -13,8 +13,8 @@ Numbers, words and pictures in, one string out; equal input gives equal bytes. T
     ])
 
 :class:`Html` is the only thing that becomes markup, and it is built from a tag, attributes and children: whatever else
-is given, strings above all, is text. Text is escaped and loses its control characters, scripts and handlers cannot be
-written, and addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to
+is given, strings above all, is text. Text is escaped, its control characters are spelt out, scripts and handlers cannot
+be written, and addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to
 run any script but its own.
 
 Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet._charts`; the
@@ -36,6 +36,7 @@ from typing import Literal
 
 from motet._numbers import short
 from motet.errors import SettingError
+from motet.text import plain_lines as plain
 
 __all__ = [
     "Cell",
@@ -64,19 +65,6 @@ _VOID = frozenset(("img", "input"))
 _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9]*(-[a-zA-Z0-9]+)*")
 _DATA = re.compile(r"data:image/(png|gif|jpeg);base64,[A-Za-z0-9+/]*=*")
 _STYLE = re.compile(r"(?:(?:--)?[a-z-]+:-?[0-9.]+(?:%|px|rem|ch)?;)*")
-
-# C0 and C1 without tab and newline, what turns the direction of text, what cannot be encoded, and what XML forbids.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
-_LONE = re.compile(r"[\ud800-\udfff]")
-
-
-def plain(text: str) -> str:
-    """Text without control characters; what cannot be encoded becomes a question mark in a diamond.
-
-    >>> plain("a\\x1b[31mb\\u202ec"), plain("\\udcff")
-    ('a[31mbc', '\ufffd')
-    """
-    return _LONE.sub("\ufffd", _CONTROL.sub("", text))
 
 
 class Html:

@@ -8,6 +8,7 @@ unless it is trusted.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -129,16 +130,17 @@ def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: An
 
 def _named(found: Sequence[Entry]) -> tuple[Entry, ...]:
     """Names that tell policies apart; equal policies on different seats keep one name."""
-    names: dict[str, list[str]] = {}
-    named = []
+    taken = {entry.title for entry in found}
+    names: dict[str, dict[str, str]] = {}
     for entry in found:
-        same = names.setdefault(entry.title, [])
-        if entry.key not in same:
-            same.append(entry.key)
-        number = same.index(entry.key)
-        title = entry.title if number == 0 else f"{entry.title} ({number + 1})"
-        named.append(replace(entry, spec=replace(entry.spec, name=title)))
-    return tuple(named)
+        same = names.setdefault(entry.title, {})
+        if not same:
+            same[entry.key] = entry.title
+        elif entry.key not in same:
+            numbers = itertools.count(len(same) + 1)
+            same[entry.key] = next(name for n in numbers if (name := f"{entry.title} ({n})") not in taken)
+            taken.add(same[entry.key])
+    return tuple(replace(entry, spec=replace(entry.spec, name=names[entry.title][entry.key])) for entry in found)
 
 
 def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:

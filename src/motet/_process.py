@@ -241,7 +241,7 @@ def _enter(
         sys.stderr.flush()
         # A parent that is gone has no use for the text.
         with contextlib.suppress(OSError):
-            home.send_bytes(text.encode()[-_room(home) :])
+            home.send_bytes(text.encode(errors="backslashreplace")[-_room(home) :])
         raise SystemExit(1) from None
 
 

@@ -31,6 +31,7 @@ from motet._page import (
 )
 from motet._version import __version__
 from motet.errors import SettingError
+from motet.text import label
 
 __all__ = ["report_page"]
 
@@ -242,8 +243,8 @@ def _by_agent(group: Group, y: str, of: str = "looks", band: Band = interval) ->
     found = (_mean(group.shown, _column(a, y, of=of), a, i, faint, band) for i, a in enumerate(group.agents))
     curves = [line for line in found if line is not None]
     if of == "evaluations" and len(group.shown) == 1:
-        return [_with_error(line, group.shown[0]) for line in curves]
-    return curves
+        curves = [_with_error(line, group.shown[0]) for line in curves]
+    return [replace(line, name=label(line.name)) for line in curves]
 
 
 def _with_error(line: Line, run: Run) -> Line:
@@ -342,7 +343,7 @@ def _agents_table(group: Group) -> Html:
         kinds = {str(run.config["agents"].get(agent, {}).get("class")).rpartition(":")[2] for run in group.runs}
         rows.append(
             [
-                agent,
+                label(agent),
                 _and(sorted(kinds)).removesuffix("Config"),
                 cell("mean_return", _last),
                 cell("mean_return", np.max),
@@ -432,7 +433,7 @@ def _faults(groups: Sequence[Group]) -> list[Child]:
     names = [name for name in COUNTERS if name != "episodes"]
     restarts: list[list[Cell]] = [[run.name, name, n] for run in runs for name, n in run.restarts.items() if n]
     counters: list[list[Cell]] = [
-        [run.name, agent, *(counts.get(name) for name in names)]
+        [run.name, label(agent), *(counts.get(name) for name in names)]
         for run in runs
         for agent, counts in run.counters.items()
         if any(counts.get(name) for name in names)

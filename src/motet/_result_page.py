@@ -9,6 +9,7 @@ from motet._charts import Bar, bars, strips
 from motet._numbers import clock, counted, short
 from motet._page import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
 from motet._statistics import Score
+from motet.text import label
 
 if TYPE_CHECKING:
     from motet.evaluate import Episode, Evaluation
@@ -52,7 +53,7 @@ def evaluation_page(result: Evaluation) -> str:
         _episodes(result),
     ]
     return page(
-        f"{_world(result)[0]}: {', '.join(result.names)}",
+        f"{_world(result)[0]}: {', '.join(label(name, 80) for name in result.names)}",
         [part for part in sections if part is not None],
         lead=f"{_world(result)[1]}, seed {result.settings['seed']}.",
     )
@@ -73,7 +74,7 @@ def _scores(result: Evaluation) -> Section:
         after = f"after {len(result.episodes):,} of {counted(asked, 'episode')}"
         parts.append(_why_partial(result.stopped, after))
     for name, episode in result.out.items():
-        parts.append(note(f"{name} failed too often and is out after episode {episode}.", level="error"))
+        parts.append(note(f"{label(name)} failed too often and is out after episode {episode}.", level="error"))
     parts.append(
         facts(
             [
@@ -100,10 +101,10 @@ def _scores(result: Evaluation) -> Section:
     for name, one in result.scores().items():
         failed = sum(failures.get(name, {}).values())
         if one is None:
-            rows.append([name, None, None, None, None, 0, failed])
+            rows.append([label(name), None, None, None, None, 0, failed])
             continue
         deviation = one.deviation if one.count > 1 else None
-        rows.append([name, score_cell(one), deviation, one.least, one.most, one.count, failed])
+        rows.append([label(name), score_cell(one), deviation, one.least, one.most, one.count, failed])
     team = result.team()
     if team is not None and len(result.agents) > 1:
         deviation = team.deviation if team.count > 1 else None
@@ -113,7 +114,7 @@ def _scores(result: Evaluation) -> Section:
     parts.append(table(columns, rows, caption="Returns"))
     parts.append(
         strips(
-            {name: result.returns(name) for name in result.names},
+            {label(name): result.returns(name) for name in result.names},
             title="Every episode",
             x_label="return on one seat, mean of a policy's seats",
             caption="A dot is an episode, the box the middle half, the line the median.",
@@ -129,12 +130,12 @@ def _seats(result: Evaluation) -> Section | None:
     rows: list[list[Cell]] = []
     for name in result.names:
         cells = [found.get((name, agent)) for agent in result.agents]
-        rows.append([name, *(None if one is None else score_cell(one) for one in cells)])
-    columns = [Column("policy"), *(Column(agent, number=True) for agent in result.agents)]
+        rows.append([label(name), *(None if one is None else score_cell(one) for one in cells)])
+    columns = [Column("policy"), *(Column(label(agent), number=True) for agent in result.agents)]
     shown: list[Html] = [table(columns, rows, caption="Return by seat")]
     if len(found) <= 40:
         marks = [
-            Bar(f"{name}, {agent}", one.mean, *_whisker(one), colour=result.names.index(name))
+            Bar(f"{label(name)}, {label(agent)}", one.mean, *_whisker(one), colour=result.names.index(name))
             for (name, agent), one in found.items()
         ]
         shown.append(bars(marks, title="Return by policy and seat", x_label="mean, with its 95 % interval"))
@@ -154,11 +155,12 @@ def _watch(result: Evaluation) -> Section | None:
 
 def _player(result: Evaluation, episode: Episode) -> Html:
     if episode.failed:
-        who = ", ".join(f"{agent}: {name}" for agent, name in zip(result.agents, episode.policies, strict=True))
+        pairs = zip(result.agents, episode.policies, strict=True)
+        who = ", ".join(f"{label(agent)}: {label(name)}" for agent, name in pairs)
         who += f". It failed ({episode.failed})."
     else:
         who = ", ".join(
-            f"{agent}: {name} ({short(value)})"
+            f"{label(agent)}: {label(name)} ({short(value)})"
             for agent, name, value in zip(result.agents, episode.policies, episode.returns, strict=True)
         )
     return player(
@@ -181,7 +183,7 @@ def _latency(result: Evaluation) -> Section:
     ]
     rows: list[list[Cell]] = [
         [
-            name,
+            label(name),
             "its own" if measured.isolated.get(name) else "the job's",
             one.count,
             Shown(one.quantile(0.5), seconds(one.quantile(0.5))),
@@ -213,7 +215,14 @@ def _failures(result: Evaluation) -> Section | None:
             Column("detail"),
         ]
         rows: list[list[Cell]] = [
-            [one.episode, one.turn, one.policy, ", ".join(one.agents), one.cause, _detail(one.detail)]
+            [
+                one.episode,
+                one.turn,
+                label(one.policy),
+                ", ".join(map(label, one.agents)),
+                one.cause,
+                _detail(one.detail),
+            ]
             for one in failures[:_FAILURES]
         ]
         more = len(failures) - len(rows)
@@ -221,7 +230,7 @@ def _failures(result: Evaluation) -> Section | None:
             parts.append(paragraph(f"The first {len(rows)}; {more:,} more are in the JSON.", quiet=True))
         parts.append(table(columns, rows, caption="Failures"))
     for name, text in outputs.items():
-        parts.append(details(f"The last that {name} printed", _log(text.splitlines())))
+        parts.append(details(f"The last that {label(name)} printed", _log(text.splitlines())))
     lead = (
         f"After a failure the stand-in ({result.settings['stand_in']}) acts to the end of the episode."
         if failures
@@ -244,7 +253,7 @@ def _episodes(result: Evaluation) -> Section:
     columns = [
         Column("episode", number=True),
         Column("turns", number=True),
-        *(Column(agent) for agent in result.agents),
+        *(Column(label(agent)) for agent in result.agents),
         Column("failures", number=True),
     ]
     rows: list[list[Cell]] = []
@@ -259,9 +268,9 @@ def _episodes(result: Evaluation) -> Section:
 def _seated(episode: Episode) -> list[Cell]:
     """By seat, what was earned and by whom."""
     if episode.failed:
-        return [Shown(None, f"failed {name}") for name in episode.policies]
+        return [Shown(None, f"failed {label(name)}") for name in episode.policies]
     pairs = zip(episode.policies, episode.returns, strict=True)
-    return [Shown(value, f"{short(value, 4)} {name}") for name, value in pairs]
+    return [Shown(value, f"{short(value, 4)} {label(name)}") for name, value in pairs]
 
 
 def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
@@ -271,7 +280,7 @@ def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
         return None
     columns = [Column(what, number=True), Column("cause"), Column("turn", number=True), Column("policies")]
     rows: list[list[Cell]] = [
-        [one.number, one.failed, one.turns, ", ".join(dict.fromkeys(one.policies)), _detail(one.detail)]
+        [one.number, one.failed, one.turns, ", ".join(map(label, dict.fromkeys(one.policies))), _detail(one.detail)]
         for one in failed[:_FAILURES]
     ]
     lead = "The world raised, or the job ended or hung. These count for nobody."
@@ -303,7 +312,7 @@ def _ratings(result: Tournament) -> Section:
     if result.partial:
         parts.append(_why_partial(result.stopped, f"after {counted(len(result.games), 'game')}"))
     for name, game in result.out.items():
-        parts.append(note(f"{name} failed too often and is out after game {game}.", level="error"))
+        parts.append(note(f"{label(name)} failed too often and is out after game {game}.", level="error"))
     failures, returns = result.failures(), result.returns()
     found = result.ratings()
     columns = [
@@ -319,8 +328,9 @@ def _ratings(result: Tournament) -> Section:
         mean = returns[name]
         shown = None if mean is None else score_cell(mean)
         between = Shown(one.high - one.low, f"{one.low:.0f} to {one.high:.0f}")
-        rows.append([name, Shown(one.rating, f"{one.rating:.0f}"), between, shown, one.games, failures.get(name, 0)])
-    marks = [Bar(name, one.rating - 1500, one.low - 1500, one.high - 1500) for name, one in found.items()]
+        rating = Shown(one.rating, f"{one.rating:.0f}")
+        rows.append([label(name), rating, between, shown, one.games, failures.get(name, 0)])
+    marks = [Bar(label(name), one.rating - 1500, one.low - 1500, one.high - 1500) for name, one in found.items()]
     parts.append(table(columns, rows, caption="Ratings"))
     parts.append(bars(marks, title="Above and below the mean", x_label="rating - 1500, with its 95 % interval"))
     lead = "A difference of 200 means about three wins in four games, one of 400 ten in eleven."
@@ -329,7 +339,7 @@ def _ratings(result: Tournament) -> Section:
 
 def _cross_table(result: Tournament) -> Section:
     cross, order = result.cross_table(), list(result.ratings())
-    columns = [Column("policy"), *(Column(name, number=True) for name in order)]
+    columns = [Column("policy"), *(Column(label(name), number=True) for name in order)]
     rows: list[list[Cell]] = []
     for name in order:
         cells: list[Cell] = []
@@ -339,7 +349,7 @@ def _cross_table(result: Tournament) -> Section:
                 continue
             share, count = cross[name][other]
             cells.append(Shown(share, f"{share:.0%}", counted(count, "game")))
-        rows.append([name, *cells])
+        rows.append([label(name), *cells])
     lead = "How much of its games against the one above each policy won; a draw is half a win."
     return Section("Who beat whom", [table(columns, rows, caption="Share won")], lead=lead)
 
@@ -347,7 +357,7 @@ def _cross_table(result: Tournament) -> Section:
 def _games(result: Tournament) -> Section:
     columns = [
         Column("game", number=True),
-        *(Column(agent) for agent in result.agents),
+        *(Column(label(agent)) for agent in result.agents),
         Column("failures", number=True),
     ]
     rows: list[list[Cell]] = []

@@ -19,6 +19,7 @@ from typing import Any
 
 from motet.errors import SettingError
 from motet.metrics import Snapshot
+from motet.text import label, plain, valid
 
 __all__ = ["Feed", "TensorBoard", "Wandb", "scalars"]
 
@@ -90,7 +91,8 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             "refused": float(row.refused),
             **row.metrics,
         }
-        yield from ((f"{name}/{row.name}", float(value)) for name, value in values.items() if value is not None)
+        who = label(row.name)
+        yield from ((f"{plain(name)}/{who}", float(value)) for name, value in values.items() if value is not None)
 
 
 class TensorBoard:
@@ -138,9 +140,9 @@ class Wandb:
             say(f"wandb: no login found, so it writes offline; later: wandb sync {run / 'wandb' / 'offline-run-*'}")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "motet"),
-            name=run.name,
+            name=plain(run.name),
             dir=str(run),
-            config=dict(config),
+            config=_storable(config),
             mode=mode,
             settings=wandb.Settings(console="off", silent=True),
         )
@@ -158,6 +160,15 @@ class Wandb:
     def close(self) -> None:
         """Write out what is left."""
         self._run.finish()
+
+
+def _storable(value: Any) -> Any:
+    """Plain values in which all text can be encoded."""
+    if isinstance(value, Mapping):
+        return {valid(str(key)): _storable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(item) for item in value]
+    return valid(value) if isinstance(value, str) else value
 
 
 def _has_login() -> bool:

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from motet._config import rebuild_world
 from motet._courses import Tally
-from motet._display import fitted, rows_gone
+from motet._display import PlainTable, fitted, rows_gone
 from motet._drawing import drawing, frames_per_s
 from motet._files import write_whole
 from motet._numbers import clock, short, typed
@@ -29,6 +28,7 @@ from motet._runs import read_history, read_lines
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import Snapshot
+from motet.text import label, legible, plain
 from motet.train import Result
 from motet.world import as_world
 
@@ -54,9 +54,9 @@ def summarise(
     console.print(_line(result, tally), soft_wrap=True)
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
-        console.print(Text(words, style="bold yellow"), soft_wrap=True)
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learnt_nothing(history):
-        console.print(Text(words, style="bold yellow"), soft_wrap=True)
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()
     if pictures:
         for what, make in (
@@ -65,7 +65,7 @@ def summarise(
         ):
             console.print(_picture(what, make), soft_wrap=True)
     for what, command in _next(run, result, directory, trust):
-        console.print(Text.assemble((f"{what:<16}", "dim"), command), soft_wrap=True)
+        console.print(Text.assemble((f"{what:<16}", "dim"), plain(command)), soft_wrap=True)
 
 
 def _whole(tally: Tally) -> Snapshot | None:
@@ -76,8 +76,8 @@ def _whole(tally: Tally) -> Snapshot | None:
     return replace(tally.newest, agents=[replace(row, **counted[row.name]) for row in tally.newest.agents])
 
 
-def _table(result: Result, history: Sequence[Snapshot], tally: Tally) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def _table(result: Result, history: Sequence[Snapshot], tally: Tally) -> PlainTable:
+    table = PlainTable()
     table.add_column("agent", style="cyan", no_wrap=True)
     for name in ("first return", "last return", "best", "episodes", "updates", "versions", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -92,7 +92,7 @@ def _table(result: Result, history: Sequence[Snapshot], tally: Tally) -> Table:
         first, best = (course[0], max(course)) if course else (None, None)
         last = Text(short(result.returns.get(row.name)), style="bold")
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
-        table.add_row(row.name, short(first), last, short(best), *cells)
+        table.add_row(label(row.name, 40), short(first), last, short(best), *cells)
     return table
 
 
@@ -118,7 +118,7 @@ def _learnt_nothing(history: Sequence[Snapshot]) -> str:
     if not (names := [row.name for row in history[-1].agents if not row.updates] if history else []):
         return ""
     return (
-        f"no update was due yet for {', '.join(names)}: a learner waits for min_rows rows (with PPO: for a batch), and "
+        f"no update was due yet for {', '.join(label(name, 40) for name in names)}: a learner waits for min_rows rows (with PPO: for a batch), and "
         "updates_per_step sets its pace"
     )
 
@@ -127,12 +127,12 @@ def _picture(what: str, make: Callable[[], Path | None]) -> Text:
     try:
         path = make()
     except (MotetError, OSError, ImportError) as error:
-        return Text(f"{what + ':':<16}none: {error}", style="yellow")
+        return Text(plain(f"{what + ':':<16}none: {error}"), style="yellow")
     except Exception as error:  # noqa: BLE001  # of the user's world: shown, but the run is done
-        return Text(f"{what + ':':<16}none: {type(error).__name__}: {error}", style="yellow")
+        return Text(plain(f"{what + ':':<16}none: {type(error).__name__}: {error}"), style="yellow")
     if path is None:
         return Text.assemble((f"{what:<16}", "dim"), "none: there is nothing to draw")
-    return Text.assemble((f"{what:<16}", "dim"), str(path))
+    return Text.assemble((f"{what:<16}", "dim"), plain(str(path)))
 
 
 def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> list[tuple[str, str]]:
@@ -179,6 +179,8 @@ def _evaluations(run: Path) -> list[dict[str, Any]]:
 def _draw(
     path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], evaluations: list[dict[str, Any]]
 ) -> None:
+    import warnings
+
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -190,13 +192,13 @@ def _draw(
     for i, (name, (steps, returns)) in enumerate(curves.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         style = "-" if i < len(_COLOURS) else "--"
-        axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=name, marker=_dot(steps))
+        axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=legible(name), marker=_dot(steps))
         points = [(one["step"], one["agents"][name]["mean"]) for one in evaluations if name in one["agents"]]
         if points:
             axes.plot(*zip(*points, strict=True), "o", ms=4, color=colour, mec="white", mew=0.6)
     if evaluations:
         axes.plot([], [], "o", ms=4, color="#666666", label="evaluated, greedy")
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(legible(title, 80), loc="left", fontsize=11)
     axes.set_xlabel("steps of each agent")
     axes.set_ylabel("return, mean of the last episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -207,7 +209,9 @@ def _draw(
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
     else:
         axes.legend(frameon=False, fontsize=9)
-    figure.savefig(path, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a box stands for what its font does not have
+        figure.savefig(path, format="png")
 
 
 def _dot(steps: Sequence[int]) -> str | None:

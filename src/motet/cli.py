@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from motet._version import __version__
 from motet.errors import MotetError
+from motet.text import plain_lines
 
 __all__ = ["COMMANDS", "main"]
 
@@ -85,11 +86,12 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def _print_anywhere() -> None:
-    """Terminals that are not UTF-8 get plain characters instead of an error."""
+    """Terminals that are not UTF-8 get plain characters instead of an error, half a character is spelt out anywhere."""
     codecs.register_error("motet.plain", _plain)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
-            stream.reconfigure(errors="motet.plain")
+        if isinstance(stream, io.TextIOWrapper):
+            utf_8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors="backslashreplace" if utf_8 else "motet.plain")
 
 
 def _usage() -> str:
@@ -112,7 +114,7 @@ def _usage() -> str:
 
 def _error(message: str, code: int = 2) -> int:
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
-    sys.stderr.write(f"{red}error: {message}{plain}\n")
+    sys.stderr.write(f"{red}error: {plain_lines(message)}{plain}\n")
     return code
 
 

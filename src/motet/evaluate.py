@@ -39,6 +39,7 @@ from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import MotetError, SettingError
+from motet.text import valid
 from motet.world import as_world
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ def told(entry: Entry) -> dict[str, Any]:
     """What a result says about a policy."""
     return {
         "name": entry.title,
-        "source": entry.source,
+        "source": valid(entry.source),
         "kind": entry.kind,
         "seat": entry.seat,
         "proportion": entry.proportion,

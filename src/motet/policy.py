@@ -20,6 +20,7 @@ import numpy.typing as npt
 from motet._values import brief
 from motet.algorithm import Behaviour, Nest, Space, map_nest
 from motet.errors import SettingError, SpecError
+from motet.text import valid
 
 __all__ = ["BehaviourPolicy", "ConstantPolicy", "JointPolicy", "Policy", "PolicySpec", "RandomPolicy"]
 
@@ -178,7 +179,7 @@ class PolicySpec:
     def title(self) -> str:
         """What it is called."""
         if self.name:
-            return self.name
+            return valid(self.name)
         if isinstance(self.factory, str):
             return self.factory.rpartition(":")[2]
         return getattr(self.factory, "__qualname__", None) or type(self.factory).__name__

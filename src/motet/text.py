@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["HIDDEN", "label", "plain", "plain_lines", "valid"]
+__all__ = ["HIDDEN", "label", "legible", "plain", "plain_lines", "valid"]
 
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -69,3 +69,13 @@ def label(name: str, room: int | None = None) -> str:
         return shown
     end = (room - 1) // 2
     return f"{shown[: room - 1 - end]}…{shown[-end:] if end else ''}"
+
+
+def legible(name: str, room: int | None = 40) -> str:
+    """A name as matplotlib shows it as it is: not a formula, and in the legend also if it begins with an underscore.
+
+    >>> legible("$5"), legible("_a")
+    ('\\\\$5', ' _a')
+    """
+    shown = label(name, room).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

@@ -387,7 +387,7 @@ def _digest(entry: Entry) -> str:
     """Of what a policy consists of, as far as that is data: so that nobody goes on with another one unawares."""
     digest = hashlib.sha256()
     for name, spec in [("", entry.spec), *entry.by_agent.items()]:
-        digest.update(name.encode())
+        digest.update(name.encode(errors="surrogatepass"))
         for key, value in sorted(spec.arguments.items()):
             if isinstance(value, np.ndarray):
                 data = value.tobytes()
@@ -395,7 +395,7 @@ def _digest(entry: Entry) -> str:
                 data = Path(str(value)).read_bytes()
             else:
                 data = repr(value).encode()
-            digest.update(key.encode() + b"\0" + data)
+            digest.update(key.encode(errors="surrogatepass") + b"\0" + data)
     return digest.hexdigest()[:16]
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.evaluate import Episode, Failure, Settings, first_line
+from motet.text import label, plain
 
 __all__ = [
     "Play",
@@ -197,6 +199,7 @@ def _to_stderr() -> Iterator[None]:
 def _progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
     last = [time.monotonic()]
@@ -207,19 +210,19 @@ def _progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[
                 last[0] = time.monotonic()
                 console.print(f"{done:,} of {total:,} {what}", soft_wrap=True)
 
-        yield tell, lambda line: console.print(line, soft_wrap=True)
+        yield tell, lambda line: console.print(Text(plain(line)), soft_wrap=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield (
             lambda done, total: bar.update(task, completed=done, total=total),
-            lambda line: bar.console.print(line, soft_wrap=True),
+            lambda line: bar.console.print(Text(plain(line)), soft_wrap=True),
         )
 
 
 def yaml(value: Any, depth: int = 0) -> str:
-    """Plain values as YAML: blocks of mappings and sequences, everything else as JSON, which is YAML too.
+    """Plain values as YAML: blocks of mappings and sequences, everything else as JSON, which is YAML too, almost.
 
     >>> print(yaml({"a": [1, {"b": None, "c": []}], "d e": "x"}))
     a:
@@ -231,11 +234,11 @@ def yaml(value: Any, depth: int = 0) -> str:
     """
     pad = "  " * depth
     if isinstance(value, dict) and value:
-        pairs = [(f"{pad}{_key(str(key))}:", item) for key, item in value.items()]
+        pairs = [(f"{pad}{_key(str(key), pad)}:", item) for key, item in value.items()]
     elif isinstance(value, list | tuple) and value:
         pairs = [(f"{pad}-", item) for item in value]
     else:
-        return json.dumps(value, allow_nan=False)
+        return _yaml_scalar(value)
     lines = []
     for head, item in pairs:
         text = yaml(item, depth + 1)
@@ -243,27 +246,42 @@ def yaml(value: Any, depth: int = 0) -> str:
     return "\n".join(lines)
 
 
-def _key(text: str) -> str:
-    """As it is, unless YAML would take it for something else than a text."""
+_PAIR = re.compile(r"\\\\|\\u(d[89ab]..)\\u(d[c-f]..)")  # what is escaped twice is none
+
+
+def _yaml_scalar(value: Any) -> str:
+    """As JSON, but for characters that JSON writes as two halves, which YAML would not put together."""
+
+    def whole(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        return f"\\U{0x10000 + (int(found[1], 16) - 0xD800) * 0x400 + int(found[2], 16) - 0xDC00:08x}"
+
+    return _PAIR.sub(whole, json.dumps(value, allow_nan=False))
+
+
+def _key(text: str, pad: str) -> str:
+    """As it is, unless YAML would take it for something else than a text; of a long one YAML wants to be warned."""
     special = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-    return text if text.isidentifier() and text.isascii() and text.lower() not in special else json.dumps(text)
+    key = text if text.isidentifier() and text.isascii() and text.lower() not in special else _yaml_scalar(text)
+    return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
 def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the files that were asked for, and print what came of it. Returns the exit code."""
-    plain = result.as_dict()
-    as_json = json.dumps(plain, indent=1, allow_nan=False)
+    everything = result.as_dict()
+    as_json = json.dumps(everything, indent=1, allow_nan=False)
     if chosen.out is not None:
         _write(chosen.out, as_json + "\n")
     if chosen.html is not None:
         _write(chosen.html, result.html())
     if chosen.format != "table":
-        sys.stdout.write((as_json if chosen.format == "json" else yaml(plain)) + "\n")
+        sys.stdout.write((as_json if chosen.format == "json" else yaml(everything)) + "\n")
     else:
         show(result)
         for path in (chosen.out, chosen.html):
             if path is not None:
-                sys.stdout.write(f"written to {path}\n")
+                sys.stdout.write(f"written to {plain(str(path))}\n")
     if result.partial and not result.stopped:
         return 130
     return 1 if result.stopped or result.failed() else 0
@@ -293,9 +311,9 @@ def _write(path: Path, text: str) -> None:
 
 def plain_table(*columns: str) -> Any:
     """A table without lines; the first column is a name, the others are numbers."""
-    from rich.table import Table
+    from motet._display import PlainTable
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = PlainTable()
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else None, no_wrap=i > 0)
     return table
@@ -316,7 +334,8 @@ def print_failures(episodes: Sequence[Episode], what: str, console: Any) -> None
         found.setdefault((failure.policy, failure.cause), []).append(failure)
     for (name, cause), own in found.items():
         first = own[0]
-        table.add_row(name, cause, f"{len(own):,}", f"{first.episode:,}", f"{first.turn:,}", first_line(first.detail))
+        numbers = (f"{len(own):,}", f"{first.episode:,}", f"{first.turn:,}")
+        table.add_row(label(name, 40), cause, *numbers, first_line(first.detail))
     console.print()
     console.print(table)
 
@@ -332,8 +351,8 @@ def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
     table.add_column("policies")
     table.add_column("detail")
     for one in failed[:_FAILED_SHOWN]:
-        seated = Text(", ".join(dict.fromkeys(one.policies)))
-        table.add_row(f"{one.number:,}", one.failed, f"{one.turns:,}", seated, Text(first_line(one.detail)))
+        seated = ", ".join(label(name, 40) for name in dict.fromkeys(one.policies))
+        table.add_row(f"{one.number:,}", one.failed, f"{one.turns:,}", seated, first_line(one.detail))
     console.print()
     console.print(table)
     hidden = len(failed) - _FAILED_SHOWN
@@ -348,7 +367,7 @@ def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:
         first = failed[0]
         sys.stderr.write(
             f"error: {len(failed):,} of {counted(len(episodes), what)} failed and count for nobody; the first is "
-            f"{what} {first.number} ({first.failed}): {first_line(first.detail)}\n"
+            f"{what} {first.number} ({first.failed}): {plain(first_line(first.detail))}\n"
         )
 
 
@@ -363,7 +382,7 @@ def tell_who_always_failed(names: Sequence[str], episodes: Sequence[Episode], wh
         why = first_line(failures[0].detail) or failures[0].cause
         never = all(failure.cause == "start" for failure in failures)
         how = "could not be made, and never played" if never else f"failed in every {what}"
-        sys.stderr.write(f"error: {name} {how}: {why}\n")
+        sys.stderr.write(f"error: {label(name)} {how}: {plain(why)}\n")
         code = 1
     return code
 

@@ -13,6 +13,7 @@ from motet._display import Display, History, display
 from motet._sinks import Feed, TensorBoard, Wandb
 from motet.checkpoint import RunDirectory
 from motet.metrics import Snapshot
+from motet.text import plain
 
 __all__ = ["Show", "showing"]
 
@@ -35,7 +36,7 @@ class Show:
     def __init__(self, run: Path, title: str, history: History | None = None, wandb: bool = False) -> None:
         self._run = run
         self._display: Display = display(title, history)
-        self._screen = Feed("the display", lambda text: print(text, file=sys.stderr))  # noqa: T201
+        self._screen = Feed("the display", lambda text: print(plain(text), file=sys.stderr))  # noqa: T201
         self._sinks: list[tuple[Feed, _Lazy]] = []
         self._add("tensorboard", lambda: TensorBoard(run / "tensorboard"))
         if wandb:
@@ -54,8 +55,8 @@ class Show:
         """Something happened: shown, and kept in the run's log."""
         self._screen.put(lambda: self._display.say(line))
         # The log is for later; a run whose disk is full ends at its next checkpoint, with that message.
-        with contextlib.suppress(OSError), (self._run / "logs" / "run.log").open("a") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        with contextlib.suppress(OSError), (self._run / "logs" / "run.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain(line)}\n")
 
     def close(self) -> None:
         """Write out what is left."""

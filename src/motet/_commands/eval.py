@@ -27,6 +27,7 @@ from motet._numbers import clock, counted, short
 from motet._result_page import score_cell, seconds
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate, first_line
+from motet.text import label, plain
 
 __all__ = ["evaluate_", "show"]
 
@@ -83,10 +84,10 @@ def evaluate_(arguments: Sequence[str]) -> int:
         if drawn is None:
             raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
         if drawn.failed and not drawn.frames:
-            sys.stderr.write(f"error: {chosen.video} was not written: episode {drawn.number} failed\n")
+            sys.stderr.write(f"error: {plain(str(chosen.video))} was not written: episode {drawn.number} failed\n")
         else:
             write_video(chosen.video, drawn.frames, drawn.frames_per_s)
-            sys.stderr.write(f"drawn in {chosen.video}\n")
+            sys.stderr.write(f"drawn in {plain(str(chosen.video))}\n")
     tell_of_failed(result.episodes, "episode")
     return tell_who_always_failed(result.names, result.episodes, "episode") or code
 
@@ -105,7 +106,8 @@ def show(result: Evaluation) -> None:
     console.print()
     measured = result.measured
     for name, episode in result.out.items():
-        console.print(Text(f"{name} failed too often and is out after episode {episode}", style="red"), soft_wrap=True)
+        words = f"{label(name)} failed too often and is out after episode {episode}"
+        console.print(Text(words, style="red"), soft_wrap=True)
     done = f"{counted(len(result.episodes), 'episode')}, seed {result.settings['seed']}"
     line = f"{done}, {clock(measured.seconds)} with {counted(measured.jobs, 'job')}"
     if result.partial:
@@ -128,10 +130,11 @@ def _scores(result: Evaluation) -> Any:
         times = (seconds(tempo.quantile(0.5)), seconds(tempo.quantile(0.99))) if tempo else ("-", "-")
         failed = sum(failures.get(name, {}).values())
         if one is None:
-            table.add_row(name, "-", "-", "-", "0", f"{failed:,}", *times)
+            table.add_row(label(name, 40), "-", "-", "-", "0", f"{failed:,}", *times)
             continue
         mean = str(score_cell(one).text)
-        table.add_row(name, mean, short(one.least), short(one.most), f"{one.count:,}", f"{failed:,}", *times)
+        numbers = (mean, short(one.least), short(one.most), f"{one.count:,}", f"{failed:,}")
+        table.add_row(label(name, 40), *numbers, *times)
     team = result.team()
     if team is not None and len(result.agents) > 1:
         row = (str(score_cell(team).text), short(team.least), short(team.most), f"{team.count:,}")
@@ -150,13 +153,13 @@ def _print_seats(result: Evaluation, console: Any) -> None:
         for agent in agents:
             one = seats.get((result.names[0], agent))
             numbers = ("-",) * 3 if one is None else (str(score_cell(one).text), short(one.least), short(one.most))
-            table.add_row(agent, *numbers)
+            table.add_row(label(agent, 40), *numbers)
         fitted(table, console)
     else:
-        table = plain_table("by seat", *agents)
+        table = plain_table("by seat", *(label(agent, 40) for agent in agents))
         for name in result.names:
             cells = [seats.get((name, agent)) for agent in agents]
-            table.add_row(name, *("-" if one is None else str(score_cell(one).text) for one in cells))
+            table.add_row(label(name, 40), *("-" if one is None else str(score_cell(one).text) for one in cells))
         shown = len(fitted(table, console).columns) - 1
     console.print()
     console.print(table)

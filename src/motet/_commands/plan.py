@@ -19,6 +19,7 @@ from motet.cluster import Cluster, connected
 from motet.errors import SettingError
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
 from motet.plan._folder import check_place
+from motet.text import label
 
 __all__ = ["plan"]
 
@@ -106,7 +107,7 @@ def _planned(
         _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
         for name in graph.agents:
             value = best_response(graph, name, workers=workers, **where).value[0]
-            sys.stdout.write(f"best response of {name} to uniform others, at the start: {value:.6g}\n")
+            sys.stdout.write(f"best response of {label(name)} to uniform others, at the start: {value:.6g}\n")
         if out is not None:
             graph.save(out)
             sys.stdout.write(
@@ -124,10 +125,10 @@ def _planned(
     _summary(graph, seconds, graph.nbytes + solution.nbytes, solution.described_convention)
     start = graph.states[0]
     for human in graph.humans:
-        sys.stdout.write(f"power of {graph.agents[human]} at the start: {solution.power(start, human):.4g}\n")
+        sys.stdout.write(f"power of {label(graph.agents[human])} at the start: {solution.power(start, human):.4g}\n")
     for agent in graph.robots:
         shares = _shares(made, solution.policy(start, agent))
-        sys.stdout.write(f"{graph.agents[agent]} at the start: {shares}\n")
+        sys.stdout.write(f"{label(graph.agents[agent])} at the start: {shares}\n")
     if out is not None:
         solution.save(out)
         sys.stdout.write(f"saved in {out}\n")
@@ -180,7 +181,7 @@ def _shares(made: Any, shares: Any) -> str:
     """How likely each action is, with its name if the model has names for actions, else with its number."""
     names = getattr(made, "action_names", ())
     titles = names if len(names) == len(shares) else [f"action {i}" for i in range(len(shares))]
-    return ", ".join(f"{title} {share:.1%}" for title, share in zip(titles, shares, strict=True))
+    return ", ".join(f"{label(str(title))} {share:.1%}" for title, share in zip(titles, shares, strict=True))
 
 
 def _summary(graph: Graph, seconds: dict[str, float], nbytes: int, convention: str | None = None) -> None:

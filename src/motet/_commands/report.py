@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from motet.report import report as write
+from motet.text import plain
 
 __all__ = ["report"]
 
@@ -30,9 +31,9 @@ def report(runs: tyro.conf.Positional[Runs], out: Annotated[Path, tyro.conf.arg(
     """
     made = write(runs, out)
     for name, members in made.groups.items():
-        sys.stdout.write(f"{name}: {', '.join(map(str, members))}\n")
+        sys.stdout.write(plain(f"{name}: {', '.join(map(str, members))}") + "\n")
     for path, problems in made.problems.items():
-        sys.stderr.writelines(f"{path}: {problem}\n" for problem in problems)
-    sys.stderr.writelines(f"not shown: {why}\n" for why in made.refused.values())
-    sys.stdout.write(f"{made.path} ({made.path.stat().st_size / 1e6:.1f} MB)\n")
+        sys.stderr.writelines(plain(f"{path}: {problem}") + "\n" for problem in problems)
+    sys.stderr.writelines(plain(f"not shown: {why}") + "\n" for why in made.refused.values())
+    sys.stdout.write(f"{plain(str(made.path))} ({made.path.stat().st_size / 1e6:.1f} MB)\n")
     return 1 if made.refused else 0

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from motet._display import History, clock, display, frame, short
+from motet._display import History, PlainTable, clock, display, frame, short
 from motet._runs import is_alive, read_history, read_status
 from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.metrics import ProcessRow, Snapshot
+from motet.text import plain
 
 __all__ = ["status", "watch"]
 
@@ -36,7 +36,7 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     console.print(_verdict(directory, snapshot, alive, age), soft_wrap=True)
     if snapshot.fell_back:
         words = f"played by the serial engine instead: {snapshot.fell_back}"
-        console.print(Text(words, style="bold yellow"), soft_wrap=True)
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()
     console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))
     console.print()
@@ -47,21 +47,21 @@ def status(run: tyro.conf.Positional[Path]) -> int:
 
 
 def _verdict(directory: RunDirectory, snapshot: Snapshot, alive: bool, age: float) -> Text:
-    run = directory.path
+    run = plain(str(directory.path))
     if alive:
         text = Text(f"{run}: alive, last look {age:.0f} s ago", style="green")
         if age > 10:
             text = Text(f"{run}: alive, but its last look was {age:.0f} s ago: its supervisor is stuck", style="yellow")
         return text
     if snapshot.state == "running":
-        return Text(f"{run}: dead since {clock(age)}, without an end; {directory.way_on()}", style="red")
-    return Text(f"{run}: {snapshot.state}, {clock(age)} ago")
+        return Text(plain(f"{run}: dead since {clock(age)}, without an end; {directory.way_on()}"), style="red")
+    return Text(plain(f"{run}: {snapshot.state}, {clock(age)} ago"))
 
 
-def _process_table(snapshot: Snapshot, alive: bool, age: float) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def _process_table(snapshot: Snapshot, alive: bool, age: float) -> PlainTable:
+    table = PlainTable()
     for name, justify in (("process", "left"), ("pid", "right"), ("state", "left"), ("last beat", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, no_wrap=True)
     table.add_column("restarts", justify="right")
     on_nodes = any(row.node for row in snapshot.processes)
     if on_nodes:
@@ -132,7 +132,8 @@ def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
     finally:
         screen.close()
     if before is None or before.state == "running":
-        Console(highlight=False).print(f"no process plays this run any more; {directory.way_on()}", soft_wrap=True)
+        words = f"no process plays this run any more; {directory.way_on()}"
+        Console(highlight=False).print(Text(plain(words)), soft_wrap=True)
     return 0
 
 

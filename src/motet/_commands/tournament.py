@@ -25,6 +25,7 @@ from motet._display import fitted
 from motet._numbers import clock, counted
 from motet._result_page import score_cell
 from motet.evaluate import first_line
+from motet.text import label
 from motet.tournament import Tournament, tournament
 
 __all__ = ["tournament_"]
@@ -84,7 +85,7 @@ def show(result: Tournament, path: Path | None) -> None:
     for name, one in found.items():
         mean = returns[name]
         table.add_row(
-            name,
+            label(name, 40),
             f"{one.rating:.0f}",
             f"{one.low:.0f} to {one.high:.0f}",
             "-" if mean is None else str(score_cell(mean).text),
@@ -94,16 +95,18 @@ def show(result: Tournament, path: Path | None) -> None:
     console.print(fitted(table, console))
     if 1 < len(found) <= 12:
         cross = result.cross_table()
-        table = plain_table("share won against", *found)
+        table = plain_table("share won against", *(label(name, 40) for name in found))
         for name in found:
-            table.add_row(name, *(f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found))
+            shares = (f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found)
+            table.add_row(label(name, 40), *shares)
         console.print()
         console.print(fitted(table, console))
     print_failures(result.games, "game", console)
     print_failed(result.games, "game", console)
     console.print()
     for name, game in result.out.items():
-        console.print(Text(f"{name} failed too often and is out after game {game}", style="red"), soft_wrap=True)
+        words = f"{label(name)} failed too often and is out after game {game}"
+        console.print(Text(words, style="red"), soft_wrap=True)
     if result.partial:
         on = "nothing was kept; with --dir it would go on" if path is None else "the same command goes on from there"
         why = first_line(result.stopped) or "it was interrupted"

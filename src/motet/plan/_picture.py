@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from motet.errors import SettingError
 from motet.plan.graph import Graph
+from motet.text import legible
 
 if TYPE_CHECKING:
     from motet.plan.solution import Solution
@@ -135,7 +136,12 @@ def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str
     """The humans' power where they stand, and where the robot stands what it does."""
     graph, visits = solution.graph, plan_visits(solution)
     panels: list[Panel] = [
-        (f"power of {graph.agents[human]}, by where it stands", human, solution.arrays["power"][:, place], None)
+        (
+            f"power of {legible(graph.agents[human])}, by where it stands",
+            human,
+            solution.arrays["power"][:, place],
+            None,
+        )
         for place, human in enumerate(graph.humans)
     ]
     value = solution.arrays["robot_value"]
@@ -145,5 +151,5 @@ def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str
         policy = solution.arrays["robot_policy"].reshape(len(graph), *sizes)
         policy = policy.sum(axis=rest) if rest else policy
         arrows = policy if policy.shape[1] == len(_ARROWS) else None
-        panels.append((f"{graph.agents[robot]}: log(-V_r) and policy", robot, np.log(-value), arrows))
+        panels.append((f"{legible(graph.agents[robot])}: log(-V_r) and policy", robot, np.log(-value), arrows))
     return on_the_world(model, graph, visits, panels, "what the plan expects", path)
