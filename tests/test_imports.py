@@ -59,8 +59,8 @@ def _exists(module: str) -> None:
         pytest.skip(f"{module} does not exist")
 
 
-def test_errors_import_nothing_of_ours():
-    assert _ours("motet.errors") == set()
+def test_errors_and_text_import_nothing_of_ours():
+    assert _ours("motet.errors") == _ours("motet.text") == set()
 
 
 def test_checks_know_errors_alone():
@@ -74,7 +74,7 @@ PARTS = {"motet._adapters", "motet._error_text", "motet._objects", "motet._value
 @pytest.mark.parametrize("module", sorted({*CONTRACTS, *PARTS}))
 def test_contracts_import_errors_and_contracts_alone(module):
     _exists(module)
-    assert _ours(module) <= {"motet.errors", *CONTRACTS, *PARTS}
+    assert _ours(module) <= {"motet.errors", "motet.text", *CONTRACTS, *PARTS}
 
 
 def test_replay_and_publication_do_not_know_each_other_nor_the_loop():

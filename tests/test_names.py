@@ -190,8 +190,8 @@ def test_names_that_are_safe_keep_their_files(name):
         "nul",
         "com1.txt",
         "a:b",
-    ]
-    + ["x" * 300, "ü" * 200, "\ud800", "a.", "a ", "x.replay", "-", "~", "a\u202eb", "*", "x~0123456789abcdef"],
+        *("x" * 300, "ü" * 200, "\ud800", "a.", "a ", "x.replay", "-", "~", "a\u202eb", "*", "x~0123456789abcdef"),
+    ],
 )
 def test_any_name_has_a_file_of_its_own_within_its_folder(name, tmp_path):
     stems = file_stems([name, "other", "-", "a", "~"])

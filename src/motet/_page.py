@@ -12,10 +12,10 @@ Numbers, words and pictures in, one string out; equal input gives equal bytes. T
         ]),
     ])
 
-:class:`Html` is the only thing that becomes markup, and it is built from a tag, attributes and children: whatever else
-is given, strings above all, is text. Text is escaped, its control characters are spelt out, scripts and handlers cannot
-be written, and addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to
-run any script but its own.
+Only :class:`Html` becomes markup, and it is built from a tag, attributes and children: whatever else is given, strings
+above all, is text. Text is escaped, its control characters are spelt out, scripts and handlers cannot be written, and
+addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to run any
+script but its own.
 
 Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet._charts`; the
 looks are in ``_page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``_page.js``. Everything

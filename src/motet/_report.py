@@ -401,13 +401,13 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
 
 def _small_charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str, str, bool]]) -> list[Child]:
     charts = []
-    for y, title, label, from_zero in wanted:
+    for y, title, unit, from_zero in wanted:
         if len(groups) == 1:
             found = _by_agent(groups[0], y, band=extent)
         else:
             found = _by_group(groups, _over_agents(y), faint=False, band=extent)
         if found:
-            charts.append(lines(found, title=title, x_label="steps", y_label=label, from_zero=from_zero, height_rem=11))
+            charts.append(lines(found, title=title, x_label="steps", y_label=unit, from_zero=from_zero, height_rem=11))
     if not charts:
         return []
     words = ["Means over all agents of a group."] if len(groups) > 1 else []

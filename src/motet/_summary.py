@@ -115,10 +115,10 @@ def _line(result: Result, tally: Tally) -> Text:
 
 def _learnt_nothing(history: Sequence[Snapshot]) -> str:
     """Whose settings kept them from any update, if there are such agents."""
-    if not (names := [row.name for row in history[-1].agents if not row.updates] if history else []):
+    if not (names := [label(row.name, 40) for row in history[-1].agents if not row.updates] if history else []):
         return ""
     return (
-        f"no update was due yet for {', '.join(label(name, 40) for name in names)}: a learner waits for min_rows rows (with PPO: for a batch), and "
+        f"no update was due yet for {', '.join(names)}: a learner waits for min_rows rows (with PPO: for a batch), and "
         "updates_per_step sets its pace"
     )
 
