@@ -39,7 +39,7 @@ from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.cluster import Cluster
 from motet.errors import MotetError, SettingError
-from motet.text import valid
+from motet.text import plain, valid
 from motet.world import as_world
 
 if TYPE_CHECKING:
@@ -452,12 +452,12 @@ def failed_line(played: Played, what: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """Of several.
+    """The first line of a text, for people.
 
     >>> first_line("one\\ntwo"), first_line("")
     ('one', '')
     """
-    return text.strip().splitlines()[0] if text.strip() else ""
+    return plain(text.strip().splitlines()[0]) if text.strip() else ""
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:

@@ -367,7 +367,7 @@ def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:
         first = failed[0]
         sys.stderr.write(
             f"error: {len(failed):,} of {counted(len(episodes), what)} failed and count for nobody; the first is "
-            f"{what} {first.number} ({first.failed}): {plain(first_line(first.detail))}\n"
+            f"{what} {first.number} ({first.failed}): {first_line(first.detail)}\n"
         )
 
 
