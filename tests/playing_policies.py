@@ -102,7 +102,7 @@ class Team:
     def __init__(self, action_spaces):
         self.spaces, self.asked = action_spaces, 0
 
-    def agent_policy(self, agent_id):
+    def agent_policy(self, agent_id: str):
         return Member(self, self.spaces[agent_id])
 
 

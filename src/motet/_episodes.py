@@ -24,8 +24,9 @@ from motet._policies import Entry
 from motet._roster import masked_agents
 from motet._scripted import Noop
 from motet._seats import Together, joint_question, joint_spaces
+from motet._teams import describe_world
 from motet.errors import PolicyFailure, WorldError
-from motet.policy import Policy, PolicySpec, RandomPolicy
+from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.text import valid
 from motet.world import World, as_world
 
@@ -214,7 +215,7 @@ def benches(plan: Plan, task: Task) -> list[_Bench]:
         if place in task.out:
             continue
         entry = plan.entries[place]
-        together = entry.kind != "agent" or (plan.sharing and plan.isolated[place])
+        together = entry.shared or (plan.sharing and plan.isolated[place])
         # One policy on several seats of its own is several entries with one key.
         found.setdefault((entry.key or place,) if together else (place, agent), []).append(agent)
     return [_Bench(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
@@ -238,6 +239,7 @@ class Table:
         self._plan, self.beat = plan, beat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether they draw; with their frames per second
         self._masked: frozenset[int] | None = None
+        self._description: WorldDescription | None = None
         self._players: dict[_Bench, Player] = {}  # the least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
         try:
@@ -288,6 +290,7 @@ class Table:
             self.beat(0)
             env = (drawing(self._plan.world) if film else self._plan.world)()
             self._world = as_world(env)
+            self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
             self.beat(0)
         return self._worlds[film]
@@ -348,7 +351,7 @@ class Table:
         if bench.joint:
             observation_space, action_space = self.spaces(bench)
             seats = dict(zip(names, bench.agents, strict=True))
-            arguments = {"specs": specs, "kind": entry.kind, "seats": seats, "data": spec.arguments.get("data")}
+            arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
             spec = PolicySpec(Together, arguments, spec.title)
             masked = False  # masks are part of the question
         else:
@@ -357,6 +360,7 @@ class Table:
                 world.action_spaces[bench.agents[0]],
             )
         known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
+        known["description"] = self._description
         if not plan.isolated[bench.entry]:
             return LocalPolicy(spec, observation_space, action_space, **known)
         from motet.isolate import IsolatedPolicy, Limits

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._error_text import DETAIL, describe, pressed_by_user, printable
+from motet._teams import make_policy
 from motet._values import Misfit, giver
 from motet.algorithm import Nest, Space
 from motet.errors import PolicyFailure
-from motet.policy import Policy, PolicySpec, asker
+from motet.policy import Policy, PolicySpec, WorldDescription, asker
 
 __all__ = ["LocalPolicy"]
 
@@ -31,6 +32,7 @@ class LocalPolicy:
         agent: str = "",
         world: Mapping[str, Any] | None = None,
         masked: bool = False,
+        description: WorldDescription | None = None,
     ) -> None:
         self._spec = spec
         self._offered = {
@@ -38,6 +40,7 @@ class LocalPolicy:
             "action_space": action_space,
             "agent": agent,
             "world": dict(world or {}),
+            "description": description,
         }
         self._give = giver(action_space)
         self._policy: Policy | None = None
@@ -73,7 +76,7 @@ class LocalPolicy:
         _blamed("reset", lambda: policy.reset(seed))
 
     def _make(self) -> tuple[Policy, Callable[[Any, Any], Any]]:
-        policy = self._spec.make(**self._offered)
+        policy = make_policy(self._spec, self._offered)
         return policy, asker(policy.act)
 
     def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:

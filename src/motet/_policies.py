@@ -70,7 +70,7 @@ class Entry:
     proportion: float = 1.0
     """Its share of the seats, against those of the others."""
     kind: Kind = "agent"
-    """The interface it has."""
+    """The interface it has, as far as it is known before it is made: a path may name a team without saying so."""
     isolate: bool | None = None
     """Whether it lives in a process of its own; None: as all others."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
@@ -94,6 +94,11 @@ class Entry:
     def title(self) -> str:
         """What it is called in results."""
         return self.spec.title
+
+    @property
+    def shared(self) -> bool:
+        """Whether one object acts for all its seats."""
+        return self.spec.shared or self.kind == "joint"
 
     def on(self, agent: str) -> PolicySpec:
         """Where it comes from on one seat."""
@@ -158,7 +163,7 @@ def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
     if isinstance(given, str):
         return as_given(given, trust=trust, world=world)
     if isinstance(given, PolicySpec):
-        kind = "agent" if isinstance(given.factory, str) else kind_of(given.factory)
+        kind = given.kind or ("agent" if isinstance(given.factory, str) else kind_of(given.factory))
         return Entry(given, kind=kind, source=given.title, key=f"{id(given)}")
     if isinstance(given, type):
         return Entry(PolicySpec(given), kind=kind_of(given), source=given.__qualname__, key=f"{id(given)}")
@@ -178,7 +183,8 @@ def _of_object(given: Any) -> Entry:
     """A copy of an object, as it is now: whatever it becomes while it plays, the user's own stays as it is."""
     name = getattr(given, "name", None)
     title = name if isinstance(name, str) and name else type(given).__name__
-    return Entry(PolicySpec(_Copy(given, title), name=title), kind=kind_of(given), source=title, key=f"{id(given)}")
+    kind = kind_of(given)
+    return Entry(PolicySpec(_Copy(given, title), name=title, kind=kind), kind=kind, source=title, key=f"{id(given)}")
 
 
 class _Copy:
@@ -206,14 +212,16 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
 
     What it is: a built-in name, ``module:Class``, a run or checkpoint directory, or a folder of ``motet plan``; or by
     name, ``class=my.module.Policy``, ``run=…``, ``plan=…``. Then ``data=`` (a path for the class), ``kw.NAME=`` (an
-    argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``isolate=yes|no``, and for a run
-    ``agent=`` (whose policy) and ``step=`` (of which checkpoint).
+    argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``shared=yes|no`` and
+    ``translate=module:attribute`` (of a team), ``isolate=yes|no``, and for a run ``agent=`` (whose policy) and
+    ``step=`` (of which checkpoint).
 
     >>> as_given("class=my.Policy,data=w.safetensors,kw.depths=[3,4]").spec
     PolicySpec(factory='my:Policy', arguments={'data': 'w.safetensors', 'depths': [3, 4]}, name='')
     """
     what, options, arguments = _parsed(text)
-    apart = {name: options[name] for name in ("data", "kind", "agent", "step", "name") if name in options}
+    telling = ("data", "kind", "shared", "translate", "agent", "step", "name")
+    apart = {name: options[name] for name in telling if name in options}
     taken: dict[str, Any] = {"source": text, "key": json.dumps([what, apart, arguments])}
     if "seat" in options:
         taken["seat"] = options.pop("seat")
@@ -234,8 +242,7 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
     else:
         if "data" in options:
             arguments = {"data": options.pop("data"), **arguments}
-        entry = Entry(PolicySpec(BUILT_IN.get(value) or _class_path(value), arguments))
-        taken["kind"] = options.pop("kind", "agent")
+        entry = _of_class(BUILT_IN.get(value) or _class_path(value), arguments, options)
         name = name or (value if value in BUILT_IN else "")
     if options:
         raise SettingError(f"policy: given {', '.join(options)} in {text!r}, which a {form} does not take")
@@ -244,10 +251,24 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
     return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)
 
 
+def _of_class(path: str, arguments: Mapping[str, Any], options: dict[str, str]) -> Entry:
+    """A class by its path. Only where it is made does it turn out whether it is a team, unless ``kind`` says so."""
+    given: Any = options.pop("kind", None)
+    entry = Entry(PolicySpec(path, arguments), kind=given or "agent")
+    shared = _yes(options.pop("shared"), "shared") if "shared" in options else given == "joint"
+    if given == "joint" and not shared:
+        raise SettingError("kind=joint implies shared=yes, got shared=no")
+    translate = options.pop("translate", "")
+    return replace(entry, spec=replace(entry.spec, kind=given, shared=shared, translate=translate))
+
+
 _PARTS = re.compile(
     r"(?:[^,\"\[{]|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\})+"
 )  # commas in quotes, lists and mappings are no borders
-_OPTIONS = ("class", "run", "plan", "data", "proportion", "name", "seat", "kind", "isolate", "agent", "step")
+_OPTIONS = (
+    *("class", "run", "plan", "data", "proportion", "name", "seat", "kind", "shared", "translate", "isolate"),
+    *("agent", "step"),
+)
 
 
 def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]:

@@ -35,6 +35,7 @@ from motet import _mailbox, _sandbox
 from motet._error_text import describe
 from motet._mailbox import Mailbox
 from motet._memory import Segment
+from motet._teams import make_policy
 from motet._values import Misfit, giver
 from motet.policy import Policy, asker
 
@@ -63,7 +64,7 @@ class Birth:
     spaces: bytes
     """Pickled observation space and action space."""
     policy: bytes
-    """Pickled spec, agent and settings of the world."""
+    """Pickled spec, and what is known of its agent and the world."""
     memory_bytes: int | None
     open_files: int
     sandbox: _sandbox.Cell | None
@@ -159,8 +160,9 @@ class _Desk:
         observations, actions = cloudpickle.loads(birth.spaces)
         self._mailbox.bind(observations, actions)
         self._give = giver(actions)
-        spec, agent, world = cloudpickle.loads(birth.policy)
-        self._policy: Policy = spec.make(observation_space=observations, action_space=actions, agent=agent, world=world)
+        spec, known = cloudpickle.loads(birth.policy)
+        offered = {"observation_space": observations, "action_space": actions, **known}
+        self._policy: Policy = make_policy(spec, offered, exclusive=True)
         self._ask = asker(self._policy.act)
         self._say(_mailbox.FINE)
 

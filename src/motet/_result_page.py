@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from motet.evaluate import Episode, Evaluation
     from motet.tournament import Tournament
 
-__all__ = ["evaluation_page", "score_cell", "seconds", "tournament_page"]
+__all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
 
 _EPISODES = 1000  # rows of the table of episodes at most
 _FAILURES = 200
@@ -39,6 +39,12 @@ def score_cell(one: Score) -> Shown:
         return Shown(one.mean, short(one.mean), "one episode has no interval")
     half = (one.high - one.low) / 2
     return Shown(one.mean, f"{short(one.mean)} ± {short(half)}", f"95 % between {short(one.low)} and {short(one.high)}")
+
+
+def shared_line(result: Evaluation | Tournament) -> str:
+    """Which policies have one object for all their agents; empty if none has."""
+    names = dict.fromkeys(one["name"] for one in result.policies if one["shared"])
+    return f"{', '.join(names)}: one object acts for all agents of the policy (shared)" if names else ""
 
 
 def evaluation_page(result: Evaluation) -> str:
@@ -112,6 +118,8 @@ def _scores(result: Evaluation) -> Section:
             [Html("em", "all seats together"), score_cell(team), deviation, team.least, team.most, team.count, ""]
         )
     parts.append(table(columns, rows, caption="Returns"))
+    if shared := shared_line(result):
+        parts.append(paragraph(f"{shared}."))
     parts.append(
         strips(
             {label(name): result.returns(name) for name in result.names},
@@ -332,6 +340,8 @@ def _ratings(result: Tournament) -> Section:
         rows.append([label(name), rating, between, shown, one.games, failures.get(name, 0)])
     marks = [Bar(label(name), one.rating - 1500, one.low - 1500, one.high - 1500) for name, one in found.items()]
     parts.append(table(columns, rows, caption="Ratings"))
+    if shared := shared_line(result):
+        parts.append(paragraph(f"{shared}."))
     parts.append(bars(marks, title="Above and below the mean", x_label="rating - 1500, with its 95 % interval"))
     lead = "A difference of 200 means about three wins in four games, one of 400 ten in eleven."
     return Section("Ratings", parts, lead=lead)

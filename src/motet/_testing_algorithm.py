@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from motet._teams import Alone, is_team, team_policy
+from motet._testing_teams import check_separate
 from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, Nest, Space, StackedBatch, map_nest, map_space
 from motet.errors import SpecError
-from motet.policy import Policy, asker
+from motet.policy import Policy, PolicySpec, WorldDescription, asker
 
 __all__ = ["check_algorithm", "check_policy"]
 
@@ -51,14 +54,19 @@ def _samples(space: Space, lead: tuple[int, ...], seed: int) -> Nest:
 
 
 def check_policy(
-    factory: Callable[[], Policy],
+    factory: Callable[..., Any] | PolicySpec,
     observation_space: Space,
     action_space: Space,
     *,
     masked: bool = False,
     steps: int = 20,
+    agents: int = 3,
 ) -> None:
     """Raise :class:`~motet.errors.SpecError` unless what the factory makes keeps the contract of a policy.
+
+    A team is made from a :class:`~motet.policy.WorldDescription` of ``agents`` agents that have these spaces. Unless it
+    is shared (``PolicySpec(Team, shared=True)``), its agents must act alike whether they come from one team object or
+    from one each, and whether the others act or not: else they share memory.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.policy import RandomPolicy
@@ -96,16 +104,34 @@ def check_policy(
             actions.append(action)
         return actions
 
-    policy, other = factory(), factory()
-    _expect(isinstance(policy, Policy), "a policy has reset and act", "write both methods")
-    once = episode(policy, 1)
-    episode(policy, 2)
-    for twin, what in ((policy, "after other episodes"), (other, "in another object")):
-        _expect(
-            all(map(_same, once, episode(twin, 1))),
-            f"the same seed and observations give the same actions {what}",
-            "in reset, forget everything of the last episode and make the random stream anew from the seed alone",
-        )
+    def check(make: Callable[[], Policy]) -> None:
+        policy, other = make(), make()
+        _expect(isinstance(policy, Policy), "a policy has reset and act", "write both methods")
+        once = episode(policy, 1)
+        episode(policy, 2)
+        for twin, what in ((policy, "after other episodes"), (other, "in another object")):
+            _expect(
+                all(map(_same, once, episode(twin, 1))),
+                f"the same seed and observations give the same actions {what}",
+                "in reset, forget everything of the last episode and make the random stream anew from the seed alone",
+            )
+
+    spec = factory if isinstance(factory, PolicySpec) else PolicySpec(factory)
+    description = WorldDescription.uniform([f"agent_{i}" for i in range(agents)], observation_space, action_space)
+    offered = {"observation_space": observation_space, "action_space": action_space, "description": description}
+    team = is_team(spec, {**offered, "agent": description.agents[0]})
+
+    def one_agent(index: int) -> Policy:
+        agent = description.agents[index]
+        if team:
+            return Alone(team_policy(spec, description, {agent: index}, shared=spec.shared), agent)
+        made: Policy = spec.build(**offered, agent=agent)
+        return made
+
+    if team and not spec.shared:
+        check_separate(spec, description, observations, masks)
+    for index in range(agents if team else 1):
+        check(partial(one_agent, index))
 
 
 def check_algorithm(

@@ -168,7 +168,7 @@ class Evaluation:
     """Where the world comes from, and its settings."""
     agents: tuple[str, ...]
     policies: tuple[dict[str, Any], ...]
-    """Name, source, kind, seat and proportion of each."""
+    """Name, source, kind, seat and proportion of each, and whether it is shared."""
     settings: dict[str, Any]
     """Those that decide the result."""
     episodes: tuple[Episode, ...]
@@ -474,6 +474,7 @@ def told(entry: Entry) -> dict[str, Any]:
         "name": entry.title,
         "source": valid(entry.source),
         "kind": entry.kind,
+        "shared": entry.shared,
         "seat": entry.seat,
         "proportion": entry.proportion,
     }
@@ -553,7 +554,7 @@ class Game:
         for place, entry in enumerate(self.entries):
             if not plan.isolated[place]:
                 continue
-            alone = entry.kind == "agent" and not plan.sharing
+            alone = not entry.shared and not plan.sharing
             if entry.seat is not None:
                 fixed += 1
             else:

@@ -50,7 +50,7 @@ from motet._policy_process import Birth
 from motet._values import Misfit, giver, taker
 from motet._warden import Warden
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
-from motet.policy import PolicySpec
+from motet.policy import PolicySpec, WorldDescription
 
 __all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
 
@@ -124,6 +124,7 @@ class IsolatedPolicy:
             the kernel cannot hold it to that. ``"best-effort"``: as far as the kernel can, with a warning. Its own data
             are those arguments of the spec that are paths (``pathlib.Path``), or are called ``data``.
         masked: whether questions may come with a mask.
+        description: of the world, which a team is made from; offered to other factories too.
     """
 
     def __init__(
@@ -134,12 +135,13 @@ class IsolatedPolicy:
         *,
         agent: str = "",
         world: Mapping[str, Any] = {},
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: Limits = Limits(),
         sandbox: Literal["no", "best-effort", "strict"] = "no",
         masked: bool = False,
+        description: WorldDescription | None = None,
     ) -> None:
         self._name = f"policy {spec.title}" + (f" of {agent}" if agent else "")
-        self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _module_and_data(spec)
+        self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _modules_and_data(spec)
         self._spaces = observation_space, action_space
         self._give = giver(action_space)
         self._mask_size = _mask_size(action_space) if masked else 0
@@ -150,7 +152,8 @@ class IsolatedPolicy:
             self._dtype, self._shape = observation_space.dtype, observation_space.shape
         self._rest = memoryview(b"")  # of an observation that crosses in pieces
         check_picklable(spec, f"policy {spec.title}", "policy", MAKE_IT_THERE)
-        self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, agent, dict(world)))
+        known = {"agent": agent, "world": dict(world), "description": description}
+        self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, known))
         self._warden: Warden | None = None
         self._seen = self._number = 0
         self._start()
@@ -369,7 +372,8 @@ class IsolatedPolicy:
         with contextlib.ExitStack() as on_failure:
             cell = None
             if self._sandbox != "no":
-                within = _sandbox.reach(*self._own)
+                modules, data = self._own
+                within = tuple(dict.fromkeys(path for one in modules for path in _sandbox.reach(one, data)))
                 folder = tempfile.mkdtemp(prefix="motet-policy-")
                 on_failure.callback(_sandbox.remove, folder)
                 cell = _sandbox.Cell(within, folder, self._sandbox == "strict")
@@ -398,9 +402,19 @@ def _mask_size(space: Any) -> int:
     return int(space.n)
 
 
-def _module_and_data(spec: PolicySpec) -> tuple[str | None, list[str | os.PathLike[str]]]:
-    """Which module and which files a policy needs."""
-    factory = spec.factory
-    module = factory.partition(":")[0] if isinstance(factory, str) else getattr(factory, "__module__", None)
-    data = [value for name, value in spec.arguments.items() if name == "data" or isinstance(value, os.PathLike)]
-    return module, [path for path in data if isinstance(path, str | os.PathLike)]
+def _modules_and_data(spec: PolicySpec) -> tuple[list[str], list[str | os.PathLike[str]]]:
+    """Which modules and which files a policy needs."""
+    modules: list[str] = []
+    data: list[Any] = []
+    for one in (spec, *_inner_specs(spec)):
+        for made in (one.factory, one.translate):
+            module = made.partition(":")[0] if isinstance(made, str) else getattr(made, "__module__", None)
+            modules += [module] if module else []
+        data += [value for name, value in one.arguments.items() if name == "data" or isinstance(value, os.PathLike)]
+    return modules, [path for path in data if isinstance(path, str | os.PathLike)]
+
+
+def _inner_specs(spec: PolicySpec) -> list[PolicySpec]:
+    """Of a policy that is made of others: those in its arguments."""
+    parts = [value.values() for value in spec.arguments.values() if isinstance(value, Mapping)]
+    return [one for part in parts for one in part if isinstance(one, PolicySpec)]

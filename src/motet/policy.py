@@ -3,16 +3,17 @@
 A :class:`Policy` may be anything with ``reset`` and ``act``; a :class:`JointPolicy` acts for several agents at once.
 :class:`BehaviourPolicy` makes a Policy of the acting half of an algorithm and its trained weights;
 :class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A :class:`PolicySpec` says where a policy
-comes from, so that another process can make it.
+comes from, so that another process can make it. A *team* is a policy of two levels, made from a
+:class:`WorldDescription`: its ``agent_policy(agent)`` gives an object with ``reset()`` and ``step(observation)``.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,32 @@ from motet.algorithm import Behaviour, Nest, Space, map_nest
 from motet.errors import SettingError, SpecError
 from motet.text import valid
 
-__all__ = ["BehaviourPolicy", "ConstantPolicy", "JointPolicy", "Policy", "PolicySpec", "RandomPolicy"]
+__all__ = [
+    "BehaviourPolicy",
+    "ConstantPolicy",
+    "JointPolicy",
+    "Kind",
+    "Policy",
+    "PolicySpec",
+    "RandomPolicy",
+    "Translator",
+    "WorldDescription",
+    "kind_of",
+]
+
+Kind = Literal["agent", "joint", "team"]
+"""One object acts for one agent; one acts for all agents of the policy; a team gives an object for each agent."""
+
+
+def kind_of(thing: Any) -> Kind:
+    """The kind of a policy class or object, recognised by its methods.
+
+    >>> kind_of(RandomPolicy)
+    'agent'
+    """
+    if hasattr(thing, "act_jointly"):
+        return "joint"
+    return "team" if hasattr(thing, "agent_policy") else "agent"
 
 
 @runtime_checkable
@@ -50,6 +76,76 @@ class JointPolicy(Protocol):
         self, observations: Mapping[str, Nest], masks: Mapping[str, npt.NDArray[np.bool_]]
     ) -> Mapping[str, Any]:
         """One action for each of those that are asked now, by name. ``masks`` holds those that have one."""
+        ...
+
+
+@dataclass(frozen=True)
+class WorldDescription:
+    """What a team is made from: the agents of a world, their spaces, the names of their actions, and the settings.
+
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> description = WorldDescription.uniform(["red", "blue"], Box(0, 1, (4,)), Discrete(3), settings={"size": 9})
+    >>> description.agents, description.action_names["blue"], description.settings["size"]
+    (('red', 'blue'), ('0', '1', '2'), 9)
+    """
+
+    agents: tuple[str, ...]
+    """All agents of the world, not only those of the team. An agent's index is its index in here."""
+    observation_spaces: Mapping[str, Space]
+    """By agent."""
+    action_spaces: Mapping[str, Space]
+    """By agent."""
+    action_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By agent: one name for each action of a Discrete space; numbers where the world has no names; else empty."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the world, by name."""
+
+    def __post_init__(self) -> None:
+        for name in ("observation_spaces", "action_spaces"):
+            if missing := [agent for agent in self.agents if agent not in getattr(self, name)]:
+                raise SettingError(f"{name} must have a space for each agent, got none for {', '.join(missing)}")
+        names = {
+            agent: tuple(self.action_names.get(agent) or _numbers(self.action_spaces[agent])) for agent in self.agents
+        }
+        object.__setattr__(self, "action_names", names)
+
+    @classmethod
+    def uniform(
+        cls,
+        agents: Sequence[str],
+        observation_space: Space,
+        action_space: Space,
+        *,
+        settings: Mapping[str, Any] | None = None,
+    ) -> WorldDescription:
+        """The description of a world in which all agents have the same spaces."""
+        spaces = dict.fromkeys(agents, observation_space), dict.fromkeys(agents, action_space)
+        return cls(tuple(agents), *spaces, settings=dict(settings or {}))
+
+
+def _numbers(space: Space) -> tuple[str, ...]:
+    if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
+        return ()
+    first = int(getattr(space, "start", 0))
+    return tuple(str(number) for number in range(first, first + int(space.n)))
+
+
+class Translator(Protocol):
+    """Converts between motet and a project's own classes, for a team. It is made from a :class:`WorldDescription`.
+
+    A method that is missing leaves its values as they are. ``agent`` is the agent's index in the world.
+    """
+
+    def description(self) -> Any:
+        """What the team is made from."""
+        ...
+
+    def observation(self, observation: Nest, agent: int, mask: npt.NDArray[np.bool_] | None) -> Any:
+        """What the agent's ``step`` gets."""
+        ...
+
+    def action(self, action: Any, agent: int) -> Any:
+        """An element of the agent's action space, from what ``step`` returned."""
         ...
 
 
@@ -166,14 +262,27 @@ class PolicySpec:
     """By name."""
     name: str = ""
     """What it is called in results; by default the factory's name."""
+    kind: Kind | None = field(default=None, repr=False)
+    """None: recognised by its methods, in the process in which it is made. A path of a joint policy needs "joint"."""
+    shared: bool = field(default=False, repr=False)
+    """Of a team: one object acts for all its agents, which share memory. Else each agent has a team object."""
+    translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)
+    """Of a team that has classes of its own: makes a :class:`Translator`, or ``'module:attribute'`` that does."""
 
     def __post_init__(self) -> None:
         if isinstance(self.factory, str):
-            module, _, name = self.factory.partition(":")
-            if not (module and name and all(part.isidentifier() for part in f"{module}.{name}".split("."))):
+            if not _is_path(self.factory):
                 raise SettingError(f"policy: given {self.factory!r}, expected 'package.module:Class'")
         elif not callable(self.factory):
             raise SettingError(f"policy: given {self.factory!r} as its factory, expected a class or a function")
+        if self.kind not in (None, *get_args(Kind)):
+            raise SettingError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.kind == "agent" and self.shared:
+            raise SettingError("shared=yes is only valid for teams and joint policies, got kind=agent")
+        if self.translate and self.kind in ("agent", "joint"):
+            raise SettingError(f"translate is only valid for a team, got kind={self.kind}")
+        if isinstance(self.translate, str) and self.translate and not _is_path(self.translate):
+            raise SettingError(f"translate must be 'package.module:attribute', got {self.translate!r}")
 
     @property
     def title(self) -> str:
@@ -187,21 +296,32 @@ class PolicySpec:
     def make(self, **offered: Any) -> Policy:
         """The policy. Of what is ``offered`` the factory gets what it has parameters for, unless it is an argument.
 
-        ``evaluate`` offers ``observation_space``, ``action_space``, ``agent`` (its name) and ``world`` (the settings of
-        the world, by name).
+        ``evaluate`` offers ``observation_space``, ``action_space``, ``agent`` (its name), ``world`` (the settings of
+        the world, by name) and ``description`` (a :class:`WorldDescription`).
 
         >>> from gymnasium.spaces import Discrete
         >>> int(PolicySpec(RandomPolicy).make(action_space=Discrete(1), agent="agent_0").act(None))
         0
         """
-        policy = self.build(**offered)
-        if not isinstance(policy, Policy):
-            raise SettingError(f"policy: {self.factory!r} made {brief(policy)}, expected something with reset and act")
-        return policy
+        return self.checked(self.build(**offered))
+
+    def checked(self, made: Any) -> Policy:
+        """What was made, if it is a policy for one agent."""
+        if isinstance(made, Policy):
+            return made
+        hint = {"joint": "; kind=joint is for policies with act_jointly", "team": "; IsolatedPolicy takes teams"}
+        raise SettingError(
+            f"policy: {self.factory!r} made {brief(made)}, expected something with reset and act"
+            + hint.get(kind_of(made), "")
+        )
+
+    def resolved(self) -> Callable[..., Any]:
+        """The factory; imported here if it is given by its path."""
+        return imported(self.factory) if isinstance(self.factory, str) else self.factory
 
     def build(self, **offered: Any) -> Any:
         """What the factory makes, whatever it is: a Policy, or something that an adapter makes one of."""
-        factory = _imported(self.factory) if isinstance(self.factory, str) else self.factory
+        factory = self.resolved()
         return factory(**{**_accepted(factory, offered), **self.arguments})
 
 
@@ -250,7 +370,13 @@ def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any]
     return ask
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def _is_path(text: str) -> bool:
+    """Whether it reads ``package.module:Name``."""
+    module, _, name = text.partition(":")
+    return bool(module and name) and all(part.isidentifier() for part in f"{module}.{name}".split("."))
+
+
+def imported(path: str, what: str = "policy") -> Callable[..., Any]:
     """What ``'module:Class'`` names."""
     module, _, name = path.partition(":")
     try:
@@ -258,25 +384,26 @@ def _imported(path: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise  # the module is there, and lacks something itself
-        raise SettingError(f"policy: given {path!r}, but there is no module {error.name!r} to import") from error
+        raise SettingError(f"{what}: given {path!r}, but there is no module {error.name!r} to import") from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SettingError(f"policy: given {path!r}, but {module} has no {name}")
+            raise SettingError(f"{what}: given {path!r}, but {module} has no {name}")
         found = getattr(found, part)
     if not callable(found):
-        raise SettingError(f"policy: given {path!r}, which is {found!r}, expected a class or a function")
+        raise SettingError(f"{what}: given {path!r}, which is {found!r}, expected a class or a function")
     made: Callable[..., Any] = found
     return made
 
 
 def _accepted(factory: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a factory takes by name: the parameters it has, or all of them if it has ``**``."""
+    """Those that a factory takes by name: the parameters it has; all but the description if it has ``**``."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = tuple(inspect.signature(factory).parameters.values())
     except ValueError:  # a builtin that does not tell
         return {}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return dict(offered)
+        named = {parameter.name for parameter in parameters}
+        return {name: value for name, value in offered.items() if name != "description" or name in named}
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = {parameter.name for parameter in parameters if parameter.kind in by_name}
     return {name: value for name, value in offered.items() if name in names}

@@ -388,6 +388,8 @@ def _digest(entry: Entry) -> str:
     digest = hashlib.sha256()
     for name, spec in [("", entry.spec), *entry.by_agent.items()]:
         digest.update(name.encode(errors="surrogatepass"))
+        if spec.translate:
+            digest.update(str(getattr(spec.translate, "__qualname__", spec.translate)).encode(errors="surrogatepass"))
         for key, value in sorted(spec.arguments.items()):
             if isinstance(value, np.ndarray):
                 data = value.tobytes()

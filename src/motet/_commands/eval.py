@@ -24,7 +24,7 @@ from motet._commands._play import (
 from motet._display import fitted
 from motet._drawing import check_video, write_video
 from motet._numbers import clock, counted, short
-from motet._result_page import score_cell, seconds
+from motet._result_page import score_cell, seconds, shared_line
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate, first_line
 from motet.text import label, plain
@@ -39,6 +39,8 @@ or one of random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_stro
   proportion=2                  its share of the seats, which are shuffled by the seed
   seat=agent_0                  or one seat for it alone
   name=NAME kind=joint|team isolate=yes|no
+  shared=yes                    of a team: one object for all its agents, which share memory
+  translate=package.module:NAME of a team: converts to and from its own classes
   agent=agent_0 step=50000      of a run: whose policy, of which checkpoint
 
 Without one a run's own policies play. The same seed gives the same result, byte for byte,
@@ -104,6 +106,8 @@ def show(result: Evaluation) -> None:
     print_failures(result.episodes, "episode", console)
     print_failed(result.episodes, "episode", console)
     console.print()
+    if shared := shared_line(result):
+        console.print(Text(shared, style="dim"), soft_wrap=True)
     measured = result.measured
     for name, episode in result.out.items():
         words = f"{label(name)} failed too often and is out after episode {episode}"

@@ -23,7 +23,7 @@ from motet._commands._play import (
 )
 from motet._display import fitted
 from motet._numbers import clock, counted
-from motet._result_page import score_cell
+from motet._result_page import score_cell, shared_line
 from motet.evaluate import first_line
 from motet.text import label
 from motet.tournament import Tournament, tournament
@@ -104,6 +104,8 @@ def show(result: Tournament, path: Path | None) -> None:
     print_failures(result.games, "game", console)
     print_failed(result.games, "game", console)
     console.print()
+    if shared := shared_line(result):
+        console.print(Text(shared, style="dim"), soft_wrap=True)
     for name, game in result.out.items():
         words = f"{label(name)} failed too often and is out after game {game}"
         console.print(Text(words, style="red"), soft_wrap=True)

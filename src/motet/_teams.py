@@ -1,0 +1,437 @@
+"""Teams: policies of two levels. A team object is made from a description of the world and gives a policy per agent.
+
+A :class:`~motet.policy.WorldDescription` flows in, is translated if the project has classes of its own, and becomes the
+team object; observations flow to what ``agent_policy`` gave, actions back. Unless a team is shared, every agent has a
+team object of its own, wherever it lives: in its own process, or in one with others.
+
+Teams take no seed. They draw from the process's random streams (``random``, ``numpy.random``, torch's) and from the
+spaces that they were given. So these are set while a team works, and put back afterwards: to one fixed seed while the
+team is made and asked for its agent policies, so that all copies agree; to the seed of ``reset`` from there on.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from motet._values import brief
+from motet.algorithm import Nest, Space
+from motet.errors import SettingError
+from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, imported, kind_of
+from motet.world import World
+
+__all__ = [
+    "Alone",
+    "Streams",
+    "TeamPolicy",
+    "describe_world",
+    "is_team",
+    "make_policy",
+    "shared_policy",
+    "team_policy",
+]
+
+_MADE = 0
+"""The seed with which every team is made, whatever the episode and the agent."""
+
+
+class TeamPolicy:
+    """A team as one policy for some of its agents: all of them if it is shared, else one.
+
+    Args:
+        team: makes the team object.
+        agents: the agents it acts for: their indices in the world by name, or names in the order of the world.
+        translator: converts observations and actions; see :class:`~motet.policy.Translator`.
+        rng: what the spaces draw from that the team was given.
+        exclusive: nobody else draws in this process, so the streams need not be put back, which takes 0.2 ms.
+
+    >>> class Member:
+    ...     def reset(self): self.count = 0
+    ...     def step(self, observation): self.count += 1; return self.count
+    >>> class Team:
+    ...     def agent_policy(self, agent_id): return Member()
+    >>> policy = TeamPolicy(Team, ["a", "b"])
+    >>> policy.reset(seed=1)
+    >>> policy.act_jointly({"a": None}, {}), policy.act_jointly({"a": None, "b": None}, {})
+    ({'a': 1}, {'a': 2, 'b': 1})
+    """
+
+    def __init__(
+        self,
+        team: Callable[[], Any],
+        agents: Mapping[str, int] | Iterable[str],
+        translator: Any = None,
+        rng: np.random.Generator | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        self._exclusive = exclusive
+        self._agents = dict(agents) if isinstance(agents, Mapping) else {name: i for i, name in enumerate(agents)}
+        self._rng, self._streams = rng, Streams(_MADE, rng)
+        self._to_observation = getattr(translator, "observation", None)
+        self._to_action = getattr(translator, "action", None)
+        self._team = self._made(team)
+        if not hasattr(self._team, "agent_policy"):
+            raise SettingError(f"policy must be a team with agent_policy(agent), got {brief(self._team)}")
+        self._by_name = _wants_name(self._team.agent_policy)
+        self._has_reset = callable(getattr(self._team, "reset", None))
+        self._members: dict[str, Any] = {}
+        if not self._has_reset:
+            self._take_members()
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+        self._streams = Streams(seed, self._rng)
+        if self._exclusive:
+            self._streams.begin()
+        with self._drawing():
+            self._reset_team()
+            for member in self._members.values():
+                member.reset()
+
+    def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
+        """One step of each agent that is asked, in the order of the agents."""
+        with self._drawing():
+            return {a: self._step(a, observations[a], masks.get(a)) for a in self._members if a in observations}
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._exclusive else self._streams.taken()
+
+    def _made(self, team: Callable[[], Any]) -> Any:
+        had_torch = "torch" in sys.modules
+        with Streams(_MADE, self._rng).taken():
+            made = team()
+        if not had_torch and "torch" in sys.modules:  # torch's stream was not set yet: once more, now that it can be
+            with Streams(_MADE, self._rng).taken():
+                made = team()
+        return made
+
+    def _reset_team(self) -> None:
+        """Agent policies that a team gave before its reset may be stale after it."""
+        if self._has_reset:
+            self._team.reset()
+            self._take_members()
+
+    def _take_members(self) -> None:
+        with Streams(_MADE, self._rng).taken():
+            for agent, index in self._agents.items():
+                which = agent if self._by_name else index
+                member = self._team.agent_policy(which)
+                if missing := [name for name in ("step", "reset") if not callable(getattr(member, name, None))]:
+                    raise SettingError(
+                        f"agent_policy({which!r}) must return an object with reset() and step(observation), got "
+                        f"{brief(member)}, which has no {missing[0]}()"
+                    )
+                self._members[agent] = member
+
+    def _step(self, agent: str, observation: Nest, mask: Any) -> Any:
+        index = self._agents[agent]
+        if self._to_observation is not None:
+            observation = self._to_observation(observation, index, mask)
+        action = self._members[agent].step(observation)
+        return action if self._to_action is None else self._to_action(action, index)
+
+
+class Alone:
+    """One agent of a team, as a Policy for it alone."""
+
+    def __init__(self, policy: TeamPolicy, agent: str) -> None:
+        self._policy, self._agent = policy, agent
+
+    def reset(self, seed: int) -> None:
+        """A new episode begins."""
+        self._policy.reset(seed)
+
+    def act(self, observation: Nest, mask: Any = None) -> Any:
+        """The action for one observation."""
+        masks = {} if mask is None else {self._agent: mask}
+        return self._policy.act_jointly({self._agent: observation}, masks)[self._agent]
+
+
+def make_policy(spec: PolicySpec, offered: Mapping[str, Any], *, exclusive: bool = False) -> Policy:
+    """The policy of one agent, whatever its spec makes. A team is recognised here; it needs a description.
+
+    Args:
+        spec: where the policy comes from.
+        offered: what its factory may have by name: ``observation_space``, ``action_space``, ``agent``, ``world``,
+            ``description``.
+        exclusive: it has the process to itself.
+    """
+    kind = spec.kind or kind_of(spec.resolved())
+    if kind == "joint" and not hasattr(spec.resolved(), "act"):
+        raise SettingError(f"{spec.title} acts for all its agents in one call (act_jointly): give it with kind=joint")
+    made = None if kind == "team" else _made_or_team(spec, offered)
+    if made is None:
+        return _agent_of_team(spec, offered, exclusive)
+    if spec.translate:
+        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, which is none")
+    return spec.checked(made)
+
+
+def is_team(spec: PolicySpec, offered: Mapping[str, Any]) -> bool:
+    """Whether a spec makes a team; a function is called to find out."""
+    kind = spec.kind or kind_of(spec.resolved())
+    return kind == "team" or (spec.kind is None and _made_or_team(spec, offered) is None)
+
+
+def _agent_of_team(spec: PolicySpec, offered: Mapping[str, Any], exclusive: bool) -> Policy:
+    """The policy of one agent, from a team object of its own."""
+    description, agent = _described(spec, offered), offered.get("agent")
+    if agent not in description.agents:
+        raise SettingError(f"agent must be one of {', '.join(description.agents)}, got {agent!r}")
+    index = description.agents.index(agent)
+    return Alone(team_policy(spec, description, {agent: index}, exclusive=exclusive), agent)
+
+
+def _made_or_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Any:
+    """What a factory makes that does not look like a team, or None if it made one.
+
+    A function, or a joint policy, may want a description too. A team that a function makes is dropped, because the
+    random streams were not set, and made once more as a team. (``PolicySpec(kind="team")`` says so beforehand.)
+    """
+    factory, before = spec.resolved(), _streams(None)
+    described = not isinstance(factory, type) or kind_of(factory) == "joint"
+    if described and offered.get("description") is not None and _first_free(factory, {*offered, *spec.arguments}):
+        args, keywords = _team_arguments(factory, offered, offered.get("world") or {}, spec.arguments)
+        made = factory(*args, **keywords)
+    else:
+        made = spec.build(**offered)
+    if spec.kind is None and kind_of(type(made)) == "team":
+        _set_streams(before, None)
+        return None
+    return made
+
+
+def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[str, Any]) -> JointPolicy:
+    """One object for all its agents: a joint policy, or a team that is shared."""
+    factory = spec.resolved()
+    kind = spec.kind or kind_of(factory)
+    if kind == "agent" and isinstance(factory, type):
+        raise SettingError(f"shared=yes is only valid for teams and joint policies, but {spec.title} is neither")
+    made = None if kind == "team" else _made_or_team(spec, offered)
+    if made is None:
+        return team_policy(spec, _described(spec, offered), seats, shared=True)
+    if spec.translate:
+        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, which is none")
+    if not isinstance(made, JointPolicy):
+        raise SettingError(f"policy: {spec.title} made {brief(made)}, expected something with reset and act_jointly")
+    return made
+
+
+def team_policy(
+    spec: PolicySpec,
+    description: WorldDescription,
+    agents: Mapping[str, int],
+    *,
+    shared: bool = False,
+    exclusive: bool = False,
+    kind: type[TeamPolicy] = TeamPolicy,
+) -> TeamPolicy:
+    """A team object with everything it needs, acting for some agents.
+
+    Args:
+        spec: where the team comes from.
+        description: of the world. The team gets a copy, so that it shares nothing with other teams.
+        agents: their indices in the world, by name.
+        shared: whether these are all agents of the team.
+        exclusive: it has the process to itself.
+        kind: TeamPolicy, or a class that is made in the same way.
+    """
+    factory, own = spec.resolved(), copy.deepcopy(description)
+    rng = np.random.default_rng(_MADE)
+    for space in (*own.observation_spaces.values(), *own.action_spaces.values()):
+        _draw_from(space, rng)
+    translator = _translator(spec, own)
+    given = translator.description() if hasattr(translator, "description") else own
+    team = tuple(agents) if shared else own.agents
+    offered = {
+        "agents": team,
+        "observation_spaces": {agent: own.observation_spaces[agent] for agent in team},
+        "action_spaces": {agent: own.action_spaces[agent] for agent in team},
+        "description": given,
+    }
+    args, keywords = _team_arguments(factory, offered, dict(own.settings), spec.arguments)
+    return kind(lambda: factory(*args, **keywords), agents, translator, rng, exclusive)
+
+
+def describe_world(world: World, settings: Mapping[str, Any] | None = None) -> WorldDescription:
+    """What teams are told about a world."""
+    known: list[Space] = []
+    actions = dict(zip(world.agents, world.action_spaces, strict=True))
+    return WorldDescription(
+        agents=tuple(world.agents),
+        observation_spaces={a: _same(s, known) for a, s in zip(world.agents, world.observation_spaces, strict=True)},
+        action_spaces={agent: _same(space, known) for agent, space in actions.items()},
+        action_names={agent: _action_names(world, agent, space) for agent, space in actions.items()},
+        settings=dict(settings or {}),
+    )
+
+
+def _same(space: Space, known: list[Space]) -> Space:
+    """Equal spaces as one object: many agents that see pictures would make a description large."""
+    for one in known:
+        if one is space or one == space:
+            return one
+    known.append(space)
+    return space
+
+
+def _action_names(world: World, agent: str, space: Space) -> tuple[str, ...]:
+    """As the world, or the environment in it, names them: ``action_names`` or ``get_action_meanings()``."""
+    environment = getattr(world, "_env", None)
+    environment = getattr(environment, "env", environment)
+    for holder in (world, environment, getattr(environment, "unwrapped", None)):
+        names = getattr(holder, "action_names", None)
+        if names is None and callable(meanings := getattr(holder, "get_action_meanings", None)):
+            names = meanings()
+        if isinstance(names, Mapping):
+            names = names.get(agent)
+        if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == getattr(space, "n", -1):
+            return tuple(str(name) for name in names)
+    return ()
+
+
+# ---- making one
+
+
+def _described(spec: PolicySpec, offered: Mapping[str, Any]) -> WorldDescription:
+    description = offered.get("description")
+    if not isinstance(description, WorldDescription):
+        raise SettingError(
+            f"{spec.title} is a team, which needs a description of the world: give description=WorldDescription(…)"
+        )
+    return description
+
+
+def _translator(spec: PolicySpec, description: WorldDescription) -> Any:
+    if not spec.translate:
+        return None
+    make = imported(spec.translate, "translate") if isinstance(spec.translate, str) else spec.translate
+    parts = ("description", "observation", "action")
+    made = make(description) if not isinstance(make, type) or any(hasattr(make, part) for part in parts) else None
+    if not any(callable(getattr(made, part, None)) for part in parts):
+        raise SettingError(
+            f"translate must be a class or function that makes an object with {', '.join(parts)} or some of them from "
+            f"a WorldDescription, got {spec.translate!r}"
+        )
+    return made
+
+
+def _team_arguments(
+    factory: Callable[..., Any], offered: Mapping[str, Any], settings: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a team's constructor gets: the description for its first required parameter, the rest by their names."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # a builtin that does not tell
+        return [], dict(arguments)
+    first = _first_free(factory, {*offered, *arguments})
+    keywords = {name: value for name, value in offered.items() if name in parameters}
+    if "world" in parameters:
+        keywords["world"] = settings
+    args = []
+    if first is not None and first.kind is first.POSITIONAL_ONLY:
+        args.append(offered["description"])
+    elif first is not None:
+        keywords[first.name] = offered["description"]
+    return args, {**keywords, **arguments}
+
+
+def _first_free(factory: Callable[..., Any], taken: set[str]) -> inspect.Parameter | None:
+    """The first required parameter that nothing else fills."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:
+        return None
+    for one in parameters:
+        several = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        if one.default is one.empty and not several and one.name not in taken:
+            return one
+    return None
+
+
+def _wants_name(agent_policy: Callable[..., Any]) -> bool:
+    """Whether the annotation of its parameter asks for an agent's name. Else it gets the index in the world."""
+    try:
+        parameter = next(iter(inspect.signature(agent_policy).parameters.values()), None)
+    except (TypeError, ValueError):
+        return False
+    if parameter is None:
+        return False
+    if isinstance(parameter.annotation, str):
+        try:
+            return typing.get_type_hints(agent_policy).get(parameter.name) is str
+        except Exception:  # noqa: BLE001 - an annotation of something else that cannot be resolved
+            return parameter.annotation == "str"
+    return parameter.annotation is str
+
+
+# ---- chance
+
+
+def _draw_from(space: Any, rng: np.random.Generator) -> None:
+    """Have a space and its parts draw from one generator; by itself each would begin with a seed of the system's."""
+    parts = getattr(space, "spaces", ())
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
+        _draw_from(part, rng)
+    space._np_random = rng
+
+
+class Streams:
+    """The random streams that one team draws from: those of the process, and that of its spaces."""
+
+    def __init__(self, seed: int, rng: np.random.Generator | None = None) -> None:
+        self._seed: int | None = seed
+        self._rng = rng
+        self._own: tuple[Any, ...] = ()
+
+    def begin(self) -> None:
+        """From here on the process draws from these streams, from their beginning."""
+        assert self._seed is not None, "begin() only once"
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(self._seed)
+        if self._rng is not None:
+            self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
+        self._seed = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """In here the process draws from these streams; afterwards from those it had."""
+        before = _streams(self._rng)
+        if self._seed is None:
+            _set_streams(self._own, self._rng)
+        else:
+            self.begin()
+        try:
+            yield
+        finally:
+            self._own = _streams(self._rng)
+            _set_streams(before, self._rng)
+
+
+def _streams(rng: np.random.Generator | None) -> tuple[Any, ...]:
+    torch = sys.modules.get("torch")
+    return (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state() if torch is not None else None,
+        rng.bit_generator.state if rng is not None else None,
+    )
+
+
+def _set_streams(state: tuple[Any, ...], rng: np.random.Generator | None) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    if state[2] is not None:
+        sys.modules["torch"].set_rng_state(state[2])
+    if rng is not None:
+        rng.bit_generator.state = state[3]
