@@ -43,8 +43,9 @@ def score_cell(one: Score) -> Shown:
 
 def shared_line(result: Evaluation | Tournament) -> str:
     """Which policies have one object for all their agents; empty if none has."""
-    names = dict.fromkeys(one["name"] for one in result.policies if one["shared"])
-    return f"{', '.join(names)}: one object acts for all agents of the policy (shared)" if names else ""
+    shared = [one["name"] for one in result.policies if one.get("shared") or one["kind"] == "joint"]
+    names = map(label, dict.fromkeys(shared))
+    return f"{', '.join(names)}: one object acts for all agents of the policy (shared)" if shared else ""
 
 
 def evaluation_page(result: Evaluation) -> str:

@@ -469,12 +469,13 @@ def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def told(entry: Entry) -> dict[str, Any]:
-    """What a result says about a policy."""
+    """What a result says about a policy. A joint policy is shared by its kind."""
+    shared = {"shared": True} if entry.shared and entry.kind != "joint" else {}
     return {
         "name": entry.title,
         "source": valid(entry.source),
         "kind": entry.kind,
-        "shared": entry.shared,
+        **shared,
         "seat": entry.seat,
         "proportion": entry.proportion,
     }
