@@ -51,8 +51,8 @@ if __name__ == "__main__":
     returns = dict.fromkeys(world.agents, 0.0)
     while group := world.group():
         world.act([rng.integers(world.action_spaces[agent].n) for agent in group])
-        for agent, terminated, _ in world.ended():
-            print(f"{world.agents[agent]} {'terminated' if terminated else 'was truncated'}")
+        for end in world.ended():
+            print(f"{world.agents[end.agent]} {'terminated' if end.terminated else 'was truncated'}")
         for agent, name in enumerate(world.agents):
             returns[name] += world.reward(agent)
     print({name: round(value, 1) for name, value in returns.items()})

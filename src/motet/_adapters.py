@@ -125,7 +125,7 @@ class _Adapter(World):
             None if raw is None else freeze(take(raw)) for take, raw in zip(self._take, self._seen, strict=True)
         )
         masks = tuple(None if mask is None else freeze(np.array(mask, np.bool_)) for mask in self._masks)
-        ends = tuple(tuple(end) for end in self._ends)
+        ends = tuple(tuple(end[:3]) for end in self._ends)
         counts = (self._step, self._seed, self._resets)
         return (self._env.get_state(), counts, self._group, tuple(self._owed), tuple(self._over), ends, seen, masks)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from motet.algorithm import Nest, map_nest
 from motet.errors import WorldError
-from motet.world import VectorWorld, World, as_world
+from motet.world import VectorWorld, World, as_world, last_of
 
 __all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd", "stack_nests"]
 
@@ -206,9 +206,10 @@ class OneByOne:
             world = self._worlds[w]
             try:
                 world.act([chosen[agent][place] for agent, place in asked])
-                for agent, terminated, truncated in world.ended():
-                    end = (w, terminated, truncated and not terminated, world.reward(agent), world.observe(agent))
-                    ends.setdefault(agent, []).append(end)
+                for end in world.ended():
+                    reward, seen = last_of(world, end)
+                    row = (w, end.terminated, end.truncated and not end.terminated, reward, seen)
+                    ends.setdefault(end.agent, []).append(row)
                 if not world.group():
                     self.over.append(w)
             except WorldError:

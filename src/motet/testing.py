@@ -260,7 +260,7 @@ class _Episode:
         return mask
 
     def _end(self, end: End) -> dict[str, Any]:
-        agent, terminated, truncated = end
+        agent, terminated, truncated = end.agent, end.terminated, end.truncated
         if agent in self.over:
             _broken("ended", f"{self._where(agent)} ended for the second time", "report an end once in an episode")
         if not (terminated or truncated):

@@ -9,10 +9,13 @@ of the actor is, in short::
 
     for agent, action in zip(group := world.group(), actions): ...    # remember what each saw and did
     world.act(actions)
-    for agent, terminated, truncated in world.ended(): ...            # close its episode: reward(agent), observe(agent)
+    for end in world.ended(): ...                                     # close the last step of end.agent's segment
     for agent in world.group(): ...                                   # reward(agent) closes its last step
 
 A reward belongs to the action before it: what an agent earns on others' turns is summed up to its next turn or its end.
+
+What an agent plays up to its end is a *segment*. In most worlds an agent has one in each episode of the world. A world
+may ask an agent again after its end: that begins the agent's next segment, while the world's episode continues.
 """
 
 from __future__ import annotations
@@ -33,13 +36,25 @@ __all__ = ["End", "VectorWorld", "World", "as_world", "from_objects"]
 
 
 class End(NamedTuple):
-    """The end of one agent's episode."""
+    """The end of one agent's segment: of its whole episode, unless the world asks it again.
+
+    ``reward`` and ``observation`` are for worlds that ask agents again after their ends. An agent may then be in
+    ``ended()`` and in the next ``group()`` at once, and its end has to say what closed the segment. Give both or
+    neither.
+    """
 
     agent: int
     terminated: bool
     """The world says that nothing follows: the value behind it is 0."""
     truncated: bool
     """It was cut off: something would have followed. If both are set, it terminated."""
+    reward: float | None = None
+    """What the agent earned between its last question and its end. None: ask ``reward(agent)``."""
+    observation: Any = None
+    """What it saw last, as its space says and the caller's own. None: ask ``observe(agent)``.
+
+    If it is given, ``reward(agent)`` and ``observe(agent)`` belong to what comes after the end.
+    """
 
 
 class World(Protocol):
@@ -60,14 +75,17 @@ class World(Protocol):
 
     @abstractmethod
     def group(self) -> Sequence[int]:
-        """The agents that act at once now. Empty: the episode is over. Who ended is in no group until the reset."""
+        """The agents that act at once now. Empty: the episode is over.
+
+        An agent that is asked after its end begins a new segment. Its end must have had a reward and an observation.
+        """
 
     @abstractmethod
     def observe(self, agent: int) -> Any:
         """What an agent sees now: an array of its space's dtype and shape, or a dict or tuple of them.
 
-        C-contiguous and the caller's own. Asked for the agents of the group, and for those that ended: what they saw
-        last, until the reset.
+        C-contiguous and the caller's own. Asked for the agents of the group, and for those whose end had no
+        observation: what they saw last, until the reset.
         """
 
     def mask(self, agent: int) -> NDArray[np.bool_] | None:
@@ -82,12 +100,16 @@ class World(Protocol):
     def reward(self, agent: int) -> float:
         """What an agent earned since it was last asked, on its own turn and on others'. Asking clears it.
 
-        What it earned before its first action belongs to no action: it counts for the return alone.
+        What it earned before its first action, or between its end and its next action, belongs to no action: it counts
+        for the return alone.
         """
 
     @abstractmethod
     def ended(self) -> Sequence[End]:
-        """Whose episode ended since the last call, each agent once in an episode. Asking clears it."""
+        """Whose segment ended since the last call, each agent once at most. Asking clears it.
+
+        An agent ends again only after it was asked again.
+        """
 
     def get_state(self) -> Any:
         """Everything that decides what happens next, for an exact resumption. Plain values can be saved in a run."""
@@ -104,6 +126,12 @@ class World(Protocol):
     def close(self) -> None:
         """Release what is held."""
         return
+
+
+def last_of(world: World, end: End) -> tuple[float, Any]:
+    """The reward and the observation that close a segment."""
+    reward = world.reward(end.agent) if end.reward is None else end.reward
+    return reward, world.observe(end.agent) if end.observation is None else end.observation
 
 
 class VectorWorld(Protocol):
