@@ -58,12 +58,11 @@ class Board:
         processes: how many there are; each has one row.
         actors: how many of them act.
         agents: how many agents there are.
-        stacks: how many stacks of agents are learnt together.
         segment: has room for :meth:`layout`.
     """
 
-    def __init__(self, processes: int, actors: int, agents: int, stacks: int, segment: Segment) -> None:
-        self._size = (processes, actors, agents, stacks)
+    def __init__(self, processes: int, actors: int, agents: int, segment: Segment) -> None:
+        self._size = (processes, actors, agents)
         self._segment = segment
         for name in self.layout(*self._size):
             segment[name][...] = 0
@@ -73,14 +72,14 @@ class Board:
         self.alive[:, 0] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, agents: int, stacks: int) -> dict[str, Array]:
+    def layout(processes: int, actors: int, agents: int) -> dict[str, Array]:
         """The arrays that a segment needs to hold such a board."""
         return {
             "board/stop": Array((8,), "uint64"),
             "board/evaluation": Array((8,), "float64"),
             "board/alive": Array((processes, 8), "float64"),
             "board/rounds": Array((actors, 8), "uint64"),
-            "board/learned": Array((stacks, 8), "uint64"),
+            "board/learned": Array((agents, 8), "uint64"),
             "board/episodes": Array((actors, agents, 8), "float64"),
             "board/metrics": Array((agents, _METRICS), "float64"),
             "board/names": Array((agents, _NAMES), "uint8"),
@@ -95,7 +94,7 @@ class Board:
         self.evaluation = part["board/evaluation"]  # how many, step, team return of the newest, best so far
         self.alive = part["board/alive"]
         self.rounds = part["board/rounds"]
-        # updates, synced round, steps at the newest version, updates waived, whether it rests, stage
+        # by agent: updates, synced round, steps at the newest version, updates waived, whether it rests, stage
         self.learned = part["board/learned"]
         # count, mean of the last, last, mean length, worlds remade, version, refreshes forced
         self.episodes = part["board/episodes"]

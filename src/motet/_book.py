@@ -195,7 +195,7 @@ class Book:
                 "reader": vault["reader"][i].copy(),
                 "steps": vault["steps"][i].copy(),
                 "stage": vault["stage"][i].copy(),
-                "before": np.array([handles.steps_before[agent], handles.updates_before[stack]], np.int64),
+                "before": np.array([handles.steps_before[agent], handles.updates_before[agent]], np.int64),
             }
         return found
 
@@ -265,13 +265,13 @@ def fill(
             if lanes := checkpoint.replay.get(roster.parts[a].name):
                 for lane in range(roster.lanes):
                     handles.replays[a].restore(lane, lanes[f"lane{lane}"])
-                handles.steps_before[a], handles.updates_before[k] = map(int, held[i].get("before", (0, 0)))
-                _check_cursors(handles, a, held[i], handles.updates_before[k])
+                handles.steps_before[a], handles.updates_before[a] = map(int, held[i].get("before", (0, 0)))
+                _check_cursors(handles, a, held[i], handles.updates_before[a])
             else:
                 readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
                 places[i, 1:] = 0  # the pace begins anew
                 handles.steps_before[a] = int(held[i]["steps"])
-                handles.updates_before[k] = int(held[i]["counters"][0])
+                handles.updates_before[a] = int(held[i]["counters"][0])
                 handles.board.rows[a, 0] += np.uint64(unused(roster.parts[a], handles.replays[a].spec, checkpoint))
         random = np.stack([arrays["random"] for arrays in held])
         handles.vaults[k].publisher().publish(
@@ -283,7 +283,7 @@ def fill(
             steps=[int(arrays["steps"]) for arrays in held],
             stage=places,
         )
-        handles.board.learned[k, 0] = int(held[0]["counters"][0])
+        handles.board.learned[list(stack), 0] = [int(arrays["counters"][0]) for arrays in held]
 
 
 def unused(part: Part, spec: ReplaySpec, checkpoint: Checkpoint) -> int:

@@ -125,8 +125,8 @@ class Place(Handles):
         timeout_s: float = 60.0,
     ) -> None:
         self._agents, self._lanes, self._keeps, self._timeout_s = set(agents), lanes, vaults, timeout_s
-        self.pace = np.zeros((len(roster.stacks), 2), np.int64)
-        """By stack, steps and whole batches since its replays began, as its learner last told."""
+        self.pace = np.zeros((len(roster.parts), 2), np.int64)
+        """By agent, steps and whole batches since its replay began, as its learner last told."""
         self.gone = np.zeros((len(roster.parts), roster.lanes), np.int64)
         """By agent and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
         self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
@@ -172,21 +172,23 @@ class Place(Handles):
 
     # The pace as an actor sees it: what its learners told, and its own rows that they have not got yet.
 
-    def _steps(self, stack: int) -> int:
+    def _steps(self, stack: int) -> list[int]:
         agents = self.roster.stacks[stack]
         if self._agents.issuperset(agents):
             return super()._steps(stack)
         replays: list[Any] = [self.replays[agent] for agent in agents]
-        return int(self.pace[stack, 0]) + min(int(one.made - sum(one.carried)) for one in replays)
+        told = self.pace[list(agents), 0].tolist()
+        return [steps + one.made - sum(one.carried) for steps, one in zip(told, replays, strict=True)]
 
-    def _batches(self, stack: int) -> int:
-        if self._agents.issuperset(self.roster.stacks[stack]):
-            return super()._batches(stack)
-        return int(self.pace[stack, 1])
+    def _batches(self, agent: int) -> int:
+        return super()._batches(agent) if agent in self._agents else int(self.pace[agent, 1])
 
-    def tell_pace(self, stacks: Sequence[int]) -> npt.NDArray[np.int64]:
-        """What actors need to know of stacks that learn here."""
-        rows = [(self._steps(k), self._batches(k) if self.settings(k).once else 0) for k in stacks]
+    def tell_pace(self, agents: Sequence[int]) -> npt.NDArray[np.int64]:
+        """What actors need to know of agents that learn here."""
+        once = [self.roster.parts[agent].settings.once for agent in agents]
+        rows = [
+            (self.replays[a].steps, self._batches(a) if is_once else 0) for a, is_once in zip(agents, once, strict=True)
+        ]
         return np.array(rows, np.int64)
 
 

@@ -59,7 +59,7 @@ class Link:
         roster = place.roster
         self._place, self._actor, self._incarnation, self._process = place, actor, incarnation, process
         self._limits, self._age_s = limits, age_s
-        self._stacks, self._agents = list(roster.processes[process]), agents_of(roster, process)
+        self._agents = agents_of(roster, process)
         self._made, self._came = (
             [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
         )
@@ -104,8 +104,8 @@ class Link:
                 break
         for agent, before in zip(self._agents, joined.steps_before, strict=True):
             self._place.steps_before[agent] = before
-        for k, updates in zip(self._stacks, joined.updates_before, strict=True):
-            self._place.updates_before[k] = updates
+        for agent, updates in zip(self._agents, joined.updates_before, strict=True):
+            self._place.updates_before[agent] = updates
         self._place.gone[self._agents] = joined.gone
         self._hear(joined.words)
         if self._ring is not None and joined.results is not None:
@@ -217,8 +217,8 @@ class Link:
             if where is not None and (flat := self._fetched(where)) is not None:
                 unpack(flat, self._publications[i])
                 self._editions[i] = number
-        place.pace[self._stacks] = arrived.pace
-        place.board.learned[self._stacks] = arrived.learned
+        place.pace[self._agents] = arrived.pace
+        place.board.learned[self._agents] = arrived.learned
         place.board.learnt.ring()
         return True
 

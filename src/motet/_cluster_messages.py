@@ -38,7 +38,7 @@ class Arrived(NamedTuple):
     words: npt.NDArray[np.uint64]
     """As in :class:`Joined`."""
     learned: npt.NDArray[np.uint64]
-    """The board's rows of its stacks."""
+    """The board's rows of its agents."""
     pace: npt.NDArray[np.int64]
     editions: list[tuple[int, Any]]
     """The number of each and, if it is news, where it is."""

@@ -85,10 +85,11 @@ class LearnerPlace:
         for agent, steps in zip(self._agents, after.steps, strict=True):
             place.steps_before[agent] = steps - place.replays[agent].steps
         for k in self._stacks:  # the pace goes on from the rows that are left
-            names = [place.roster.parts[agent].name for agent in place.roster.stacks[k]]
-            waived = int(start.checkpoint.agents[names[0]]["stage"][2]) if names[0] in start.checkpoint.replay else 0
-            due = place.roster.pace.due(place._steps(k), place.warm_up(k))
-            place.updates_before[k] = int(place.board.learned[k, 0]) + waived - due
+            for agent, count in zip(place.roster.stacks[k], place._counts(k), strict=True):
+                name = place.roster.parts[agent].name
+                waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
+                due = place.roster.pace.due(count, place.warm_up(k))
+                place.updates_before[agent] = int(place.board.learned[agent, 0]) + waived - due
 
     def play(self) -> LearnerTold:
         """Learn until the run ends."""
@@ -143,7 +144,7 @@ class LearnerPlace:
             return Joined(
                 self._words(lanes),
                 [place.steps_before[a] for a in self._agents],
-                [place.updates_before[k] for k in self._stacks],
+                [place.updates_before[a] for a in self._agents],
                 int(place.board.rounds[actor, 0]),
                 self._number,
                 place.gone[self._agents],
@@ -182,7 +183,7 @@ class LearnerPlace:
         if waits:
             self._hold(round)
         # First how far it is, then the policies: who learns of a round has the versions that were made in it.
-        learned, pace = board.learned[list(self._stacks)], place.tell_pace(self._stacks)
+        learned, pace = board.learned[self._agents], place.tell_pace(self._agents)
         words, news = self._words(place.roster.lanes_of(actor)), self._publish(editions)
         return Arrived(taken, words, learned, pace, news)
 
@@ -224,12 +225,12 @@ class LearnerPlace:
             board.learnt.wait(seen, left)
 
     def _has_caught_up(self, stack: int, round: int) -> bool:
-        place, pace = self._place, self._place.roster.pace
+        place, pace, agents = self._place, self._place.roster.pace, self._place.roster.stacks[stack]
         if pace.lockstep:
-            return int(place.board.learned[stack, 1]) >= round
+            return int(place.board.learned[list(agents), 1].min()) >= round
         if not place.may_act(stack) or place.settings(stack).once:
             return place.may_act(stack)
-        return place._rests(stack) or place.owed(stack) <= pace.slack / 2
+        return all(place.rests(agent) or place.owed(agent) <= pace.slack / 2 for agent in agents)
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
         """The number of each edition, and where it is if it is newer than what is known."""
@@ -293,13 +294,13 @@ class LearnerPlace:
             self._node,
             time.monotonic() - float(board.alive[row, 0]),
             board.alive[row].copy(),
-            board.learned[list(self._stacks)],
+            board.learned[self._agents],
             board.metrics[self._agents],
             board._names[self._agents],
             rows,
             words,
             before,
-            [place.updates_before[k] for k in self._stacks],
+            [place.updates_before[a] for a in self._agents],
             gone,
             incarnations,
             max(map(max, versions)),

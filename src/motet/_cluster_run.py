@@ -451,7 +451,7 @@ class Remote:
                 return
             board.alive[row] = told.alive
             board.alive[row, 0] = time.monotonic() - told.age_s
-            board.learned[stacks] = told.learned
+            board.learned[agents] = told.learned
             board.metrics[agents] = told.metrics
             board._names[agents] = told.names
             newest = np.maximum(board.rows[agents, 2], told.rows[:, 2])  # a successor has published nothing at first
@@ -464,8 +464,8 @@ class Remote:
             for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
                 _bring_up_to_date(handles.replays[agent], range(roster.lanes), words)
                 handles.steps_before[agent] = before
-            for k, updates in zip(stacks, told.updates_before, strict=True):
-                handles.updates_before[k] = updates
+            for agent, updates in zip(agents, told.updates_before, strict=True):
+                handles.updates_before[agent] = updates
             self._brought |= told.replays
             for which, (number, flat) in enumerate(told.editions):
                 if flat is not None:

@@ -62,7 +62,7 @@ class Acting:
                     header=tuple(part.config.header),
                     n_frames=part.settings.n_frames,
                     masked=part.masked,
-                    newest_step=functools.partial(handles.newest_step, roster.stack_of(i)),
+                    newest_step=functools.partial(handles.newest_step, i),
                 )
             )
         self.memory = Memory.fresh(self.crowd.worlds, self.seats)
@@ -180,19 +180,19 @@ class Learning:
         return Desk(reader, Counter(handles, agent), handles.publications[agent].publisher(), drawn)
 
     @property
-    def done(self) -> int:
-        """Updates done."""
-        return int(self.algorithm.counters[0, 0])
-
-    @property
     def once(self) -> bool:
         """Whether it reads every row once."""
         return self._settings.once
 
     @property
-    def may_update(self) -> bool:
-        """Whether there are rows enough, and the pace allows one more update."""
-        return self._handles.may_learn(self.index)
+    def agents(self) -> list[int]:
+        """The agents of the stack."""
+        return list(self._agents)
+
+    @property
+    def due(self) -> list[bool]:
+        """For each agent, whether it has rows enough and the pace allows it one more update."""
+        return self._handles.due(self.index)
 
     def move_on(self) -> None:
         """Enter the stages that the agents' steps have reached, and publish them, update or not; review the league."""
@@ -212,27 +212,32 @@ class Learning:
             self._show_stage()
         elif any(desk.resting for desk in self._desks):
             rows = max(self._settings.min_rows, self._settings.batch_size)
-            if all(desk.reader.ready() >= rows for desk in self._desks):
-                waived = self._desks[0].waived + max(0, self._handles.owed(self.index))
-                for desk in self._desks:
-                    desk.resting, desk.waived = False, waived
+            ready = [not desk.resting or desk.reader.ready() >= rows for desk in self._desks]
+            # Those in step go on together: then one pass does for all of them again.
+            together = [all(ready[i] for i in places) for places in self._handles.in_step(self.index)]
+            over = [i for i, desk in enumerate(self._desks) if desk.resting and together[i]]
+            for i in over:
+                self._desks[i].waived += max(0, self._handles.owed(self._agents[i]))
+                self._desks[i].resting = False
+            if over:
                 self.keep()  # a successor neither rests again nor waives more
                 self._show_stage()
 
     def _show_stage(self) -> None:
         """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
-        row, desks = self._board.learned[self.index], self._desks
-        if resting := any(desk.resting for desk in desks):
-            row[4] = 1
-        row[3], row[5] = desks[0].waived, min(desk.stage for desk in desks)
-        if not resting:
-            row[4] = 0
+        for agent, desk in zip(self._agents, self._desks, strict=True):
+            row = self._board.learned[agent]
+            if desk.resting:
+                row[4] = 1
+            row[3], row[5] = desk.waived, desk.stage
+            if not desk.resting:
+                row[4] = 0
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
         self.move_on()
-        while self._handles.is_behind(self.index):
-            self.update()
+        while any(due := self.due):
+            self.update(due)
             if pulse:
                 pulse.beat()
 
@@ -241,16 +246,17 @@ class Learning:
         next(self.updates)
         self._show()
 
-    def update(self) -> None:
-        """One update."""
-        update = next(self.updates)
+    def update(self, due: Sequence[bool] | None = None) -> None:
+        """One update of the agents that are due; None: of all."""
+        update = self.updates.send(due)
         self._show()
-        if update is None or (self.done % _METRICS_EVERY and not self.once):
+        if update is None:
             return
         rates = {} if self._table is None else self._table.rates()
         for i, agent in enumerate(self._agents):
-            metrics = {name: float(values[i]) for name, values in update.metrics.items()}
-            self._board.write_metrics(agent, metrics | self._rows(agent) | rates)
+            if (due is None or due[i]) and (self.once or self.algorithm.counters[i, 0] % _METRICS_EVERY == 0):
+                metrics = {name: float(values[i]) for name, values in update.metrics.items()}
+                self._board.write_metrics(agent, metrics | self._rows(agent) | rates)
 
     def _rows(self, agent: int) -> dict[str, float]:
         """What became of an agent's rows, so that nothing is dropped in silence."""
@@ -265,9 +271,10 @@ class Learning:
         self._show()
 
     def _show(self) -> None:
-        """How far it is: updates done, steps at its newest version."""
-        row = self._board.learned[self.index]
-        row[0], row[2] = self.done, min(desk.step for desk in self._desks)
+        """How far each agent is: updates done, steps at its newest version."""
+        for i, (agent, desk) in enumerate(zip(self._agents, self._desks, strict=True)):
+            row = self._board.learned[agent]
+            row[0], row[2] = self.algorithm.counters[i, 0], desk.step
 
     def end(self) -> None:
         """Keep and publish the last state."""
@@ -344,8 +351,8 @@ def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> Non
         worked = False
         for learner in learners:
             learner.move_on()
-            if learner.may_update:
-                learner.update()
+            if any(due := learner.due):
+                learner.update(due)
                 worked = True
         if worked:
             pulse.beat()
@@ -368,10 +375,10 @@ def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -
     while True:
         seen = board.acted.count
         played = int(board.rounds[:, 0].min())
-        behind = [learner for learner in learners if int(board.learned[learner.index, 1]) < played]
+        behind = [learner for learner in learners if int(board.learned[learner.agents, 1].min()) < played]
         for learner in behind:
             learner.catch_up(pulse)
-            board.learned[learner.index, 1] = played
+            board.learned[learner.agents, 1] = played
         if behind:
             pulse.beat()
             board.learnt.ring()

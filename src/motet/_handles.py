@@ -116,12 +116,12 @@ class Handles:
     steps_before: list[int]
     """Steps of each agent before its replay began: above 0 where a run goes on without its old rows."""
     updates_before: list[int]
-    """Updates of each stack that belong to those steps."""
+    """Updates of each agent that belong to those steps."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.steps_before = [0] * len(roster.parts)
-        self.updates_before = [0] * len(roster.stacks)
+        self.updates_before = [0] * len(roster.parts)
         specs = [roster.replay_spec(part) for part in roster.parts]
         layout: dict[str, Array] = {}
         for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
@@ -130,7 +130,7 @@ class Handles:
             layout |= Publication.layout(part.sizes.weights, header, slots=roster.slots, prefix=f"agent{i}/publication")
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
-        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(roster.parts), len(roster.stacks))
+        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(roster.parts))
         layout |= Board.layout(*size)
         if (play := roster.self_play) is not None:
             weights = roster.parts[0].sizes.weights
@@ -182,28 +182,53 @@ class Handles:
         return part - sum(replay.words(lane).steps for lane in roster.lanes_of(actor))
 
     def may_act(self, stack: int) -> bool:
-        """Whether the pace of a stack allows one more round of acting."""
-        pace, settings = self.roster.pace, self.settings(stack)
-        if settings.once:
-            return pace.may_act_once(self._done(stack), self._batches(stack))
-        return self._rests(stack) or pace.may_act(self._done(stack), self._steps(stack), self.warm_up(stack))
-
-    def may_learn(self, stack: int) -> bool:
-        """Whether there are rows enough, and the pace of a stack allows one more update."""
-        pace, settings = self.roster.pace, self.settings(stack)
-        if settings.once:
-            return pace.may_learn_once(self._done(stack), self._batches(stack))
-        return not self._rests(stack) and pace.may_learn(self._done(stack), self._steps(stack), self.warm_up(stack))
-
-    def is_behind(self, stack: int) -> bool:
-        """Whether updates are due that a stack has not done."""
+        """Whether the pace of all agents of a stack allows one more round of acting."""
+        pace, agents = self.roster.pace, self.roster.stacks[stack]
         if self.settings(stack).once:
-            return self._done(stack) < self._batches(stack)
-        return not self._rests(stack) and self.owed(stack) > 0
+            return all(pace.may_act_once(self._done(agent), self._batches(agent)) for agent in agents)
+        if pace.free:
+            return True
+        warm_up, counts = self.warm_up(stack), self._counts(stack)
+        return all(
+            self.rests(agent) or pace.may_act(self._done(agent), count, warm_up)
+            for agent, count in zip(agents, counts, strict=True)
+        )
 
-    def owed(self, stack: int) -> int:
-        """Updates that are due and not done; nothing is due while a stack rests."""
-        return self.roster.pace.due(self._steps(stack), self.warm_up(stack)) - self._done(stack)
+    def due(self, stack: int) -> list[bool]:
+        """For each agent of a stack, whether it takes part in an update now. All False: no update is due.
+
+        Agents that have enough rows wait for each other, so that one pass does for all of them. An agent that acts more
+        often than the others does not wait for long (:meth:`Pace.patience`). An agent without enough rows is not waited
+        for.
+        """
+        pace, agents = self.roster.pace, self.roster.stacks[stack]
+        if self.settings(stack).once:
+            return [pace.may_learn_once(self._done(agent), self._batches(agent)) for agent in agents]
+        warm_up, found, late, waits = self.warm_up(stack), list[bool](), False, False
+        patience = pace.patience(self.roster.lanes)
+        for agent, count in zip(agents, self._counts(stack), strict=True):
+            if count <= warm_up or self.rests(agent):
+                found.append(False)
+                continue
+            done = self._done(agent)
+            found.append(pace.may_learn(done, count, warm_up))
+            late = late or pace.due(count, warm_up) - done > patience
+            waits = waits or not found[-1]
+        return found if late or not waits else [False] * len(found)
+
+    def owed(self, agent: int) -> int:
+        """Updates of an agent that are due and not done; nothing is due while it rests."""
+        stack = self.roster.stack_of(agent)
+        count = self._counts(stack)[self.roster.stacks[stack].index(agent)]
+        return self.roster.pace.due(count, self.warm_up(stack)) - self._done(agent)
+
+    def in_step(self, stack: int) -> list[list[int]]:
+        """For each agent of a stack, the positions in the stack of those that are as far as it is, itself among them.
+
+        Agents that act in turns differ by one step in each lane. That is no difference.
+        """
+        steps, lanes = self._steps(stack), self.roster.lanes
+        return [[i for i, other in enumerate(steps) if abs(other - own) <= lanes] for own in steps]
 
     def warm_up(self, stack: int) -> int:
         """Steps before the first update: rows enough for a batch, however they are spread over the lanes.
@@ -217,9 +242,13 @@ class Handles:
         """What a stack asked of its replays."""
         return self.roster.parts[self.roster.stacks[stack][0]].settings
 
-    def newest_step(self, stack: int) -> int:
-        """The ``published_step`` of a stack's newest version."""
-        return int(self.board.learned[stack, 2])
+    def newest_step(self, agent: int) -> int:
+        """The ``published_step`` of an agent's newest version."""
+        return int(self.board.learned[agent, 2])
+
+    def rests(self, agent: int) -> bool:
+        """Whether an agent's replay was cleared, and has too few rows since."""
+        return bool(self.board.learned[agent, 4])
 
     def where(self, process: int) -> str:
         """The node of a process, by its row of the board; empty on this machine."""
@@ -227,23 +256,33 @@ class Handles:
 
     # As the pace counts: since the replays began.
 
-    def _done(self, stack: int) -> int:
+    def _done(self, agent: int) -> int:
         """Updates done or waived."""
-        learned = self.board.learned[stack]
-        return int(learned[0]) + int(learned[3]) - self.updates_before[stack]
+        learned = self.board.learned[agent]
+        return int(learned[0]) + int(learned[3]) - self.updates_before[agent]
 
-    def _rests(self, stack: int) -> bool:
-        return bool(self.board.learned[stack, 4])
+    def _steps(self, stack: int) -> list[int]:
+        """Steps of each agent of a stack."""
+        return [self.replays[agent].steps for agent in self.roster.stacks[stack]]
 
-    def _steps(self, stack: int) -> int:
-        return min(self.replays[agent].steps for agent in self.roster.stacks[stack])
+    def _counts(self, stack: int) -> list[int]:
+        """Steps of each agent of a stack by which its updates are due.
 
-    def _batches(self, stack: int) -> int:
+        Agents in step with each other (:meth:`in_step`) count as many as the one with the fewest, so that their updates
+        are due together. Whoever has fallen behind them holds up nobody.
+        """
+        steps, lanes = self._steps(stack), self.roster.lanes
+        least = min(steps)
+        if max(steps) - least <= lanes:
+            return [least] * len(steps)
+        return [min(other for other in steps if own - lanes <= other) for own in steps]
+
+    def _batches(self, agent: int) -> int:
         """Whole batches of rows that are read once: a cursor moves by fragments, and each needs the row behind it."""
-        settings, lanes = self.settings(stack), range(self.roster.lanes)
-        replays = [self.replays[agent] for agent in self.roster.stacks[stack]]
-        fragments = [sum(max(r.words(lane).head - 1, 0) // settings.length for lane in lanes) for r in replays]
-        return min(fragments) // settings.batch_size
+        settings, replay = self.roster.parts[agent].settings, self.replays[agent]
+        lanes = range(self.roster.lanes)
+        fragments = sum(max(replay.words(lane).head - 1, 0) // settings.length for lane in lanes)
+        return fragments // settings.batch_size
 
 
 class Counter:

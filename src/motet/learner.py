@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, value_at
+from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, map_nest, value_at
 from motet.errors import NotReadyError
 
 __all__ = ["Desk", "learn", "restore", "vault_header"]
@@ -118,6 +118,8 @@ class Desk:
     """Updates that became due while it rested, and are not made up for."""
     step: int = 0
     """Its agent's steps in the newest version."""
+    drawn: bool = False
+    """Whether its batch has ever been filled."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -160,10 +162,11 @@ def learn(
     settings: ReaderSettings,
     batch: StackedBatch,
     publish_every: int = 1,
-) -> Generator[Update | None, bool | None, None]:
+) -> Generator[Update | None, bool | Sequence[bool] | None, None]:
     """Publish what there is and yield None; then update for ever, once for each ``next``.
 
-    ``send(True)`` keeps and publishes the present state instead, and so does closing.
+    ``send(due)``, with True or False for each agent, updates those that are due. The others stay as they are, bit for
+    bit. ``send(True)`` keeps and publishes the present state instead, and so does closing.
 
     Args:
         algorithm: runs the stack; fresh, or restored from the vault.
@@ -185,19 +188,24 @@ def learn(
             _keep(algorithm, desks, vault)
             _hand_out(algorithm, desks, vault.newest, settings.once)
             return
-        if asked:
+        if asked is True:
             update = None
         else:
-            update = _update(algorithm, desks, settings, batch)
-            if algorithm.counters[0, 0] % every:
+            due = list(asked or [True] * len(desks))
+            update = _update(algorithm, desks, settings, batch, due)
+            if (algorithm.counters[due, 0] % every).all():
                 continue
         _keep(algorithm, desks, vault)
         _hand_out(algorithm, desks, vault.newest, settings.once)
 
 
-def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch) -> Update:
+def _update(
+    algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch, due: Sequence[bool]
+) -> Update:
     steps = [desk.replay.steps for desk in desks]
-    for desk, step in zip(desks, steps, strict=True):
+    for desk, step, is_due in zip(desks, steps, due, strict=True):
+        if not is_due:
+            continue
         if not settings.once:
             beta = value_at(settings.beta, step, settings.stages)
             desk.reader.sample(settings.batch_size, beta=beta, into=desk.batch)
@@ -206,11 +214,44 @@ def _update(algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSetting
                 f"an update needs {settings.batch_size} fragments of {settings.length} rows of each agent, which are "
                 "not there yet: ask for it when they are"
             )
-    update = algorithm.update(batch, steps)
+        desk.drawn = True
+    update = algorithm.update(batch, steps) if all(due) else _update_some(algorithm, desks, batch, steps, due)
     if update.priorities is not None and settings.prioritised:
-        for desk, priorities in zip(desks, update.priorities, strict=True):
-            desk.reader.update(desk.batch, priorities)
+        for desk, priorities, is_due in zip(desks, update.priorities, due, strict=True):
+            if is_due:
+                desk.reader.update(desk.batch, priorities)
     return update
+
+
+def _update_some(
+    algorithm: Algorithm, desks: Sequence[Desk], batch: StackedBatch, steps: Sequence[int], due: Sequence[bool]
+) -> Update:
+    """One pass over the whole stack, after which the agents that are not due are put back to where they were."""
+    model = due.index(True)
+    others = [i for i, is_due in enumerate(due) if not is_due]
+    for i in others:
+        if not desks[i].drawn:  # nothing has been in its part of the batch: any rows will do, if the space has them
+            for array in _leaves(batch):
+                array[i] = array[model]
+            desks[i].drawn = True
+    algorithm.save()
+    parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
+    kept = [part[others] for part in parts]
+    update = algorithm.update(batch, steps)
+    algorithm.save()
+    for part, rows in zip(parts, kept, strict=True):
+        part[others] = rows
+    algorithm.load()
+    return update
+
+
+def _leaves(batch: StackedBatch) -> list[npt.NDArray[Any]]:
+    """All arrays of a batch."""
+    found: list[npt.NDArray[Any]] = []
+    for value in vars(batch).values():
+        if value is not None:
+            map_nest(found.append, value)
+    return found
 
 
 def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> None:
@@ -235,8 +276,8 @@ def _hand_out(algorithm: Algorithm, desks: Sequence[Desk], version: int, once: b
     if once:
         for desk in desks:
             desk.reader.release()
-    weights, published_step = algorithm.weights(), min(desk.step for desk in desks)
+    weights = algorithm.weights()
     for i, desk in enumerate(desks):
         if desk.publisher.newest < version:
             header = algorithm.header(desk.step, i)
-            desk.publisher.publish(weights[i], version=version, published_step=published_step, **header)
+            desk.publisher.publish(weights[i], version=version, published_step=desk.step, **header)

@@ -109,10 +109,7 @@ class Watch:
         handles, roster = self._handles, self._handles.roster
         now = time.monotonic()
         steps = [handles.steps(i) for i in range(len(handles.replays))]
-        updates = [0] * len(steps)
-        for k, stack in enumerate(roster.stacks):
-            for agent in stack:
-                updates[agent] = int(handles.board.learned[k, 0])
+        updates = [int(count) for count in handles.board.learned[:, 0]]
         before, old_steps, old_updates = self._last or (self._started, handles.steps_before, updates)
         self._last = (now, steps, updates)
         span = max(now - before, 1e-9)
@@ -157,10 +154,10 @@ class Watch:
             replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes[:, 5].min())),
-            lag_steps=max(0, steps - handles.newest_step(stack)),
+            lag_steps=max(0, steps - handles.newest_step(i)),
             broken=sum(w.broken for w in words),
             metrics=handles.board.read_metrics(i),
-            stage=stages[int(handles.board.learned[stack, 5])] if len(stages) > 1 else "",
+            stage=stages[int(handles.board.learned[i, 5])] if len(stages) > 1 else "",
             forced=int(episodes[:, 6].sum()),
             restarts=self._restarts(stack),
             lost=int(handles.board.rows[i, 0]),

@@ -70,6 +70,14 @@ class Pace:
         """Rounds of acting and learning alternate."""
         return self.slack == 0
 
+    def patience(self, lanes: int) -> int:
+        """Updates that an agent may owe while it waits for others to take part in a pass.
+
+        One step in each lane makes so many due, and half of the slack at most, so that actors need not wait.
+        """
+        owed = math.ceil(self.updates_per_step * lanes)
+        return owed if self.lockstep or self.free else min(owed, math.floor(self.slack / 2))
+
     def due(self, steps: int, warm_up: int = 0) -> int:
         """How many updates belong to so many steps."""
         return math.floor(self.updates_per_step * max(0, steps - warm_up))

@@ -174,9 +174,7 @@ class System:
     @property
     def updates(self) -> int:
         """Updates of all agents together."""
-        return sum(
-            int(self.handles.board.learned[k, 0]) * len(stack) for k, stack in enumerate(self.handles.roster.stacks)
-        )
+        return int(self.handles.board.learned[:, 0].sum())
 
     def until(
         self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S

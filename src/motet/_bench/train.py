@@ -199,7 +199,9 @@ def _kill(system: System, learner: int) -> float:
     """Kill a learner; seconds until its successor has done an update."""
     board, row = system.handles.board, system.handles.roster.actors + learner
     pid = int(board.alive[row, 2])
-    least = int(board.learned[learner, 0])
+    roster = system.handles.roster
+    agent = roster.stacks[roster.processes[learner][0]][0]
+    least = int(board.learned[agent, 0])
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     system.until(lambda: int(board.alive[row, 2]) != pid, "the successor of a killed learner", 0.001)
@@ -207,7 +209,7 @@ def _kill(system: System, learner: int) -> float:
     def updated() -> bool:
         # The successor first goes back to the last version that was kept.
         nonlocal least
-        now = int(board.learned[learner, 0])
+        now = int(board.learned[agent, 0])
         least = min(least, now)
         return now > least
 

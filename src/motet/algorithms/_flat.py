@@ -31,6 +31,9 @@ __all__ = [
 STREAM_BYTES = 40
 """Of a PCG64 stream."""
 
+METRICS_EVERY = 16
+"""Passes between two computations of the metrics."""
+
 _LINE = 64
 _BETA1, _BETA2 = 0.9, 0.999
 
@@ -71,6 +74,7 @@ class FlatRows:
             initialise(row, np.random.default_rng(seed))
         self._host, self._device = torch.from_numpy(self.state), torch.device(device)
         self._shared = self._device.type == "cpu"
+        self._passes = 0
         self._rows = self._host if self._shared else self._host.to(self._device)  # [A, n_state]
 
     def weights(self) -> npt.NDArray[np.float32]:
@@ -78,6 +82,11 @@ class FlatRows:
         if not self._shared:
             self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
         return self.state[:, : self.n_weights]
+
+    def _measures(self) -> bool:
+        """Whether this pass is one whose metrics are computed. By passes: the agents' own counts may differ."""
+        self._passes += 1
+        return self._passes % METRICS_EVERY == 1
 
     def save(self) -> None:
         """Bring ``state``, ``counters`` and ``random`` up to date."""

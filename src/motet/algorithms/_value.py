@@ -33,9 +33,6 @@ from motet.errors import NotReadyError, SettingError
 
 __all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "ValueLearner", "n_actions"]
 
-METRICS_EVERY = 16
-"""Updates between two computations of the metrics."""
-
 
 @dataclass(frozen=True)
 class ValueConfig:

@@ -18,7 +18,7 @@ from torch import Tensor
 from motet.algorithm import Sizes, Space, StackedBatch, Update
 from motet.algorithms._flat import check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, ValueConfig, ValueLearner, n_actions
+from motet.algorithms._value import EpsilonGreedy, ValueConfig, ValueLearner, n_actions
 
 __all__ = ["DQN", "DQNBehaviour", "DQNConfig"]
 
@@ -99,7 +99,7 @@ class DQN(ValueLearner):
         grad = self._output_grad(slope.unsqueeze(2), action, layers[-1].shape[2])
         self._online.backward(data.x, here, grad)
         norms = self._clip(config.max_grad_norm)
-        if self.counters[0, 0] % METRICS_EVERY == 0:
+        if self._measures():
             self._measure(self._loss(error, data.weight), chosen.mean(1), norms)
         self._adam(config._rates(steps), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)

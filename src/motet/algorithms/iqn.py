@@ -20,7 +20,7 @@ from torch import Tensor
 from motet.algorithm import Sizes, Space, StackedBatch, Update
 from motet.algorithms._flat import STREAM_BYTES, check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._value import METRICS_EVERY, EpsilonGreedy, ValueConfig, ValueLearner, n_actions
+from motet.algorithms._value import EpsilonGreedy, ValueConfig, ValueLearner, n_actions
 from motet.errors import SettingError
 
 __all__ = ["IQN", "IQNBehaviour", "IQNConfig"]
@@ -158,7 +158,7 @@ class IQN(ValueLearner):
         slope, losses = quantile_loss(chosen, goal, taus, config.kappa)
         self._backward(data.x, cosines, here, embedded, product, head, slope.mul_(scale), data.action)
         norms = self._clip(config.max_grad_norm)
-        if self.counters[0, 0] % METRICS_EVERY == 0:
+        if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
             self._measure(loss, chosen.mean((1, 2)), norms)
         self._adam(config._rates(steps), config.adam_eps)

@@ -44,7 +44,7 @@ from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
 from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
-from motet.algorithms._value import METRICS_EVERY, Tensors
+from motet.algorithms._value import Tensors
 from motet.errors import NotReadyError, SettingError
 
 __all__ = ["TD3", "TD3Behaviour", "TD3Config"]
@@ -374,10 +374,15 @@ class TD3(FlatRows):
         rates = [value_at(config.learning_rate, int(step), config.stages) for step in steps]
         errors = self._learn_critics(data, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
-        if self.counters[0, 0] % config.policy_delay == 0:
+        early = np.flatnonzero(self.counters[:, 0] % config.policy_delay)
+        if len(early) < len(self.counters):
+            kept = self._rows[early]
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
+            if len(early):  # agents with other counts: not yet
+                self._rows[early] = kept
+                self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
         if self._normaliser is not None:
             self._normaliser.update(data.raw, frozen=[config._freezes(int(step)) for step in steps])
         return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
@@ -398,7 +403,7 @@ class TD3(FlatRows):
         if self._eyes is not None:
             self._learn_to_see(self._eyes, back.view(agents, 2, rows, -1).sum(1), rates)
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
-        if self.counters[0, 0] % METRICS_EVERY == 0:
+        if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
             for name, value in (
                 ("loss", losses.mean((1, 2))),
