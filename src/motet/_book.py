@@ -33,6 +33,9 @@ _TRIES = 3  # of copying rows that are read once together with the state that th
 _FIRST_S, _EVERY_S = 60.0, 300.0  # until the first checkpoint, and the next one, at the latest
 _REST = 50  # times what a checkpoint took, before the clock asks for another one
 
+_LOOK_S = 1.0  # between two snapshots
+_ENDLESS = 100_000  # steps without an end, before that is said
+
 _ODD = "what its world shows may be NaN or huge (motet.testing.check_world looks), or its learning rate too high"
 
 
@@ -79,6 +82,8 @@ class Book:
         self._looks, self._watch, self._serial = looks, watch, serial
         self._fell_back, self._say = fell_back, say
         self._began = self._steps()
+        self._ends, self._ended_at = 0, self._began  # ends seen so far, and the step at which that was
+        self._said_endless = False
         self._odd: set[str] = set()  # agents whose measurements are not finite, which has been said
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
@@ -94,7 +99,7 @@ class Book:
             # A learner elsewhere that died just now is asked again later.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
-        if time.monotonic() - self._looked >= 1.0:
+        if time.monotonic() - self._looked >= _LOOK_S:
             self._looked = time.monotonic()
             self._tell("running")
             self._write_league()
@@ -132,12 +137,26 @@ class Book:
             self._directory.append_line("metrics.jsonl", snapshot.as_dict())
             self._directory.write_json("status.json", snapshot.as_dict())
         self._watch(snapshot)
+        self._warn_of_no_end(snapshot)
         for row in snapshot.agents:
             odd = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
             if odd and row.name not in self._odd:
                 self._odd.add(row.name)
                 self._say(f"{row.name} has learnt nonsense by update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
+
+    def _warn_of_no_end(self, snapshot: Snapshot) -> None:
+        """Say once if there was no end for a long time."""
+        ends = sum(row.episodes for row in snapshot.agents)
+        if ends > self._ends:
+            self._ends, self._ended_at = ends, snapshot.steps
+        steps = snapshot.steps - self._ended_at
+        if steps >= _ENDLESS and not self._said_endless:
+            self._said_endless = True
+            self._say(
+                f"no episode has ended in the last {steps:,} steps, and returns are known at an end only: let the "
+                "world terminate or truncate its agents at some time"
+            )
 
     def out_of_time(self) -> bool:
         limit = self._settings.seconds

@@ -22,6 +22,8 @@ from motet.world import VectorWorld, World, as_world, last_of
 
 __all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd", "stack_nests"]
 
+_EMPTY = 1000  # episodes in a row in which nobody acts, before that is an error
+
 Places = npt.NDArray[np.int64]
 """Numbers of worlds, or of lanes."""
 
@@ -136,6 +138,7 @@ class OneByOne:
         self._rewards = list(np.zeros((len(self._agents), self.worlds)))
         self._turns: list[Turn] = []
         self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in self._agents]
+        self._empty = [0] * self.worlds  # episodes in a row in which nobody acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.worlds)
         ]  # (agent, its place in the turn), by world
@@ -143,9 +146,21 @@ class OneByOne:
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
-        for world, seed in zip(at, seeds, strict=True):
-            self._worlds[world].reset(seed)
-        self.over = [world for world in self.over if world not in at]
+        empty = set()
+        for w, seed in zip(at, seeds, strict=True):
+            world = self._worlds[w]
+            world.reset(seed)
+            if world.group():
+                self._empty[w] = 0
+                continue
+            empty.add(w)
+            self._empty[w] += 1
+            if self._empty[w] == _EMPTY:
+                raise WorldError(
+                    f"{type(world).__name__}: nobody is to act after reset(), {_EMPTY} times in a row; expected "
+                    "group() with those who act first"
+                )
+        self.over = [world for world in self.over if world not in at or world in empty]
 
     def look(self) -> list[Turn]:
         """Whose turn it is."""

@@ -164,6 +164,8 @@ class Played:
     """By agent: how often it was its turn; empty if the episode failed."""
     turns: int
     failures: tuple[Failure, ...] = ()
+    segments: tuple[int, ...] = ()
+    """By agent, how many segments it had; empty if nobody had more than one."""
     forfeited: tuple[int, ...] = ()
     """The entries that forfeited it; it ended there."""
     tempo: dict[int, Tempo] = field(default_factory=dict)
@@ -416,6 +418,9 @@ class _Sitting:
         self._tempo: dict[int, Tempo] = {}
         self._output: dict[int, str] = {}
         self._decisions = [0] * len(world.agents)
+        self._segments = [1] * len(world.agents)
+        self._ended: set[int] = set()  # agents whose last segment is over
+        self._earned = [0.0] * len(world.agents)  # in segments that were closed by what their ends said
         self._turn = 0
 
     def play(self) -> Played:
@@ -427,7 +432,10 @@ class _Sitting:
         else:
             self._begin()
             self._run()
-        returns = tuple(float(world.reward(agent)) for agent in range(len(world.agents)))
+        returns = tuple(
+            float(world.reward(agent)) + earned if earned else float(world.reward(agent))
+            for agent, earned in enumerate(self._earned)
+        )
         for bench, player in self._players.items():
             self._keep_output(bench, player)
         self._table.after_episode()
@@ -439,6 +447,7 @@ class _Sitting:
             decisions=tuple(self._decisions),
             turns=self._turn,
             failures=tuple(self._failures),
+            segments=tuple(self._segments) if max(self._segments) > 1 else (),
             forfeited=tuple(self._forfeited),
             tempo=self._tempo,
             seconds=time.perf_counter() - began,
@@ -473,15 +482,40 @@ class _Sitting:
         if film:
             film.look(world)
         while not self._forfeited and (group := tuple(world.group())):
+            self._begin_segments(group)
             actions = self._decide(group)
             if actions is None:
                 return
             world.act(actions)
-            world.ended()
+            for end in world.ended():
+                self._ended.add(end.agent)
+                self._earned[end.agent] += end.reward or 0.0
             self._turn += 1
             self._table.beat(self._turn)
             if film:
                 film.look(world, group)
+
+    def _begin_segments(self, group: Sequence[int]) -> None:
+        """Agents that are asked again after their end begin with a policy that remembers nothing, as in training.
+
+        A player that answers for several agents keeps what it knows: the others are in the middle of theirs.
+        """
+        base = seed_for(self._plan.seed, _POLICY, *self._task.key)
+        asked = []
+        for agent in self._ended.intersection(group):
+            self._ended.remove(agent)
+            seed = seed_for(base, agent, self._segments[agent])
+            self._segments[agent] += 1
+            bench = self._of.get(agent)
+            if bench is not None and bench in self._players and not bench.joint:
+                self._players[bench].ask_reset(seed)
+                asked.append(bench)
+        for bench in asked:
+            self._table.beat(self._turn)
+            try:
+                self._players[bench].answer()
+            except PolicyFailure as failure:
+                self._fail(bench, failure)
 
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
         """One action for each of the group: all are asked first, then awaited. None: somebody forfeited."""

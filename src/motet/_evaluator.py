@@ -48,12 +48,13 @@ def play_greedily(
             actions.append(behaviours[agent].act(seen, mask, explore=False)[0])
         for ending in crowd.act(actions):
             totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
+            frames[ending.agent].end(ending.at)
         playing[crowd.over] = False
     return totals
 
 
 class _Frames:
-    """The newest ``n`` observations of one agent in each world, from the beginning of its episode there."""
+    """The newest ``n`` observations of one agent in each world, from the beginning of its segment there."""
 
     def __init__(self, n: int) -> None:
         self._n, self._stacks = n, dict[int, FrameStack]()
@@ -63,6 +64,11 @@ class _Frames:
         if self._n == 1:
             return observation
         return stack_nests([self._one(w, map_nest(lambda a: a[i], observation)) for i, w in enumerate(at.tolist())])  # noqa: B023
+
+    def end(self, at: Places) -> None:
+        """Its segments in these worlds are over."""
+        for world in at.tolist():
+            self._stacks.pop(world, None)
 
     def _one(self, world: int, observation: Nest) -> Nest:
         if world in self._stacks:

@@ -37,6 +37,9 @@ __all__ = [
     "world_factory",
 ]
 
+_PROBED = 5
+"""Episodes that are played at most to see who has action masks."""
+
 WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
     "cleanup": "motet.worlds:Cleanup",
@@ -203,13 +206,23 @@ def _made(factory: Callable[[], Any]) -> Any:
 
 
 def masked_agents(world: World) -> set[int]:
-    """The agents that have action masks: seen by playing until everybody had a turn, or for a while."""
+    """The agents that have action masks: seen by playing until everybody had a turn, or for a while.
+
+    Agents may be absent from an episode, so it plays more than one if it must.
+    """
     seen: set[int] = set()
     found: set[int] = set()
     rng = np.random.default_rng(0)
+    episodes = 1
     for _ in range(1000):
-        if len(seen) == len(world.agents) or not (group := world.group()):
+        if len(seen) == len(world.agents):
             break
+        if not (group := world.group()):
+            if episodes == _PROBED:
+                break
+            episodes += 1
+            world.reset(episodes)
+            continue
         actions = []
         for agent in group:
             seen.add(agent)
@@ -222,6 +235,7 @@ def masked_agents(world: World) -> set[int]:
             else:
                 actions.append(space.sample())
         world.act(actions)
+        world.ended()
     return found
 
 

@@ -244,10 +244,14 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
 def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
-    frames = [world.render()]
+    frames, ended, segments = [world.render()], set[int](), 0
     while (group := world.group()) and len(frames) < _FRAMES:
+        for agent in ended.intersection(group):  # asked again: it remembers nothing
+            ended.remove(agent)
+            segments += 1
+            policies[agent].reset(seed + segments * len(policies) + agent)
         world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
-        world.ended()
+        ended.update(end.agent for end in world.ended())
         following = world.group()
         if not following or following[0] <= group[0]:  # everybody's turn is over
             frames.append(world.render())

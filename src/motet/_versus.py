@@ -215,6 +215,7 @@ class Versus:
         self._begun = np.zeros(self.worlds, np.int64)  # episodes
         self._side = np.zeros(self.worlds, np.int64)  # where the player sits
         self._met = np.zeros(self.worlds, np.int64)  # the number of the opponent
+        self._segments = 0  # of opponents, beyond the first ones
         self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent, as far as it counts
         self._begin_anew(NEWEST)
         self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
@@ -315,9 +316,18 @@ class Versus:
                     at=ending.at[player], terminated=ending.terminated[player], truncated=ending.truncated[player],
                     reward=ending.reward[player], observation=map_nest(lambda a: a[player], ending.observation),  # noqa: B023
                 ))  # fmt: skip
+            self._begin_segments(ending.at[~player])
         for world in sorted(ended.intersection(self._crowd.over)):
             self._results.tell(int(self._met[world]), float(self._ahead[world]), self._margin)
         return [ending._replace(agent=0) for ending in mine]
+
+    def _begin_segments(self, at: Places) -> None:
+        """Opponents that ended in these worlds remember nothing, if they are asked again before the game is over."""
+        for world in set(at.tolist()).difference(self._crowd.over):
+            self._segments += 1
+            opponent = self._known[int(self._met[world])]
+            if isinstance(opponent, Scripted):
+                opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
 
     def get_state(self) -> Any:
         """The worlds, who sits where, and the opponents that may be gone from the pool.

@@ -106,7 +106,7 @@ class Seat:
 
 
 class Episode(NamedTuple):
-    """A finished episode of one agent."""
+    """A finished segment of one agent: in most worlds its whole episode."""
 
     agent: int
     total: float
@@ -139,8 +139,12 @@ class Place:
         """A new episode in one world."""
         self.open[world] = False
         self._all_open = False
-        self.total[world] = 0.0
-        self.steps[world] = -self._turns
+        self._start([world])
+
+    def _start(self, at: Sequence[int] | Places) -> None:
+        """Return and length of what comes next in these worlds start at 0."""
+        self.total[at] = 0.0
+        self.steps[at] = -self._turns
 
     def close(self, turn: Turn, seat: Seat, lanes: Places) -> int:
         """Close the rows that the last actions began; how many."""
@@ -174,10 +178,11 @@ class Place:
         return actions
 
     def finish(self, ending: Ending, seat: Seat, lanes: Places) -> list[Episode]:
-        """The last rows of episodes, and what was seen behind them. Who never acted has none."""
+        """The last rows of segments, and what was seen behind them. An agent that did not act in one has none."""
         known = self.open[ending.at]
         rows = ending.at[known]
         if not len(rows):
+            self._start(ending.at)
             return []
         final = {"final_observation": map_nest(lambda array: np.ascontiguousarray(array[known]), ending.observation)}
         row = self._part(rows)
@@ -192,7 +197,9 @@ class Place:
         self.open[rows] = False
         self._all_open = False
         steps = self.steps + self._turns
-        return [Episode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
+        episodes = [Episode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
+        self._start(ending.at)
+        return episodes
 
     def _part(self, rows: Places) -> dict[str, Nest]:
         """Fields of the rows of some worlds."""

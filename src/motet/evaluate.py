@@ -125,6 +125,8 @@ class Episode:
     """Policies that were out already."""
     forfeited: tuple[str, ...] = ()
     """Policies that forfeited it; it counts for nobody's mean."""
+    segments: tuple[int, ...] = ()
+    """By agent, how many segments it had, if an agent had more than one."""
     frames: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """PNG pictures, if it was to be drawn."""
     frames_per_s: float = field(default=0.0, repr=False, compare=False)
@@ -341,6 +343,7 @@ def plain_episode(episode: Episode) -> dict[str, Any]:
         "out": list(episode.out),
         "forfeited": list(episode.forfeited),
         "failed": episode.failed or None,
+        **({"segments": list(episode.segments)} if episode.segments else {}),
     }
 
 
@@ -615,6 +618,7 @@ class Game:
             failures=played.failures,
             out=tuple(dict.fromkeys(titles[place] for place in played.out)),
             forfeited=tuple(dict.fromkeys(titles[place] for place in played.forfeited)),
+            segments=played.segments,
             frames=played.frames,
             frames_per_s=played.frames_per_s,
             failed=played.failed,

@@ -45,8 +45,9 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
         raise SettingError("the factory gave the same world twice; expected a new one at each call")
     try:
         _check_shape(world)
-        for episode in range(episodes):
-            _check_episode(world, other, seed + episode, limit)
+        begun = [_check_episode(world, other, seed + episode, limit) for episode in range(episodes)]
+        if not any(begun):
+            _broken("reset", "after reset() nobody is to act", "group() with those who act first")
         _check_interrupted_reset(world)
         if has_vector(given):
             check_vector(factory, episodes, seed, limit)
@@ -55,9 +56,12 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
         other.close()
 
 
-def _check_episode(world: World, other: World, seed: int, limit: int) -> None:
+def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
+    """Play one episode, again and again; False if nobody is there to act."""
     choose = _Random(world, seed)
     world.reset(seed)
+    if not world.group():
+        return False
     first = _Episode(world, choose, limit)
     states: list[tuple[int, int, Any]] = []
     while first.turn():
@@ -76,6 +80,7 @@ def _check_episode(world: World, other: World, seed: int, limit: int) -> None:
         while rest.turn():
             pass
         _compare(f"what follows a snapshot taken after {turns} turns", "get_state and set_state", first, turns, rest)
+    return True
 
 
 def _check_shape(world: World) -> None:
@@ -91,15 +96,22 @@ def _check_shape(world: World) -> None:
 def _check_interrupted_reset(world: World) -> None:
     """A reset in the middle of an episode begins a new one."""
     choose = _Random(world, 0)
-    world.reset()
+    _reset_until_somebody_acts(world)
     world.act([choose(agent, world.mask(agent)) for agent in world.group()])
-    world.reset()
-    if not world.group():
-        _broken("reset", "after a reset in the middle of an episode nobody is to act", "a new episode")
+    _reset_until_somebody_acts(world)
     if ends := list(world.ended()):
         _broken("reset", f"after a reset ended() still speaks of {ends}", "forget what the last episode left")
     if earned := {name: r for agent, name in enumerate(world.agents) if (r := world.reward(agent))}:
         _broken("reset", f"after a reset there are rewards, {earned}", "forget what the last episode left")
+
+
+def _reset_until_somebody_acts(world: World) -> None:
+    """Begin an episode that has a turn: all agents may be absent from some of them."""
+    for _ in range(100):
+        world.reset()
+        if world.group():
+            return
+    _broken("reset", "after a reset in the middle of an episode nobody is to act", "a new episode")
 
 
 class _Random:
@@ -134,11 +146,11 @@ class _Episode:
         self.actions: list[Any] = []
         self.turns = 0
         self.trace: list[dict[str, Any]] = []
-        self.acted: set[int] = set(mark[0]) if mark else set()
-        self.over: set[int] = set(mark[1]) if mark else set()
-        self.marks: list[_Mark] = [(frozenset(self.acted), frozenset(self.over))]
-        if not world.group():
-            _broken("reset", "after reset() nobody is to act", "group() with those who act first")
+        self.open, self.over, self.away = (set(part) for part in mark or _NOBODY)
+        self.marks: list[_Mark] = [self._mark()]
+
+    def _mark(self) -> _Mark:
+        return frozenset(self.open), frozenset(self.over), frozenset(self.away)
 
     def turn(self) -> bool:
         """Play one turn; False when the episode is over."""
@@ -168,7 +180,8 @@ class _Episode:
                 self.trace.append(happened)
                 return False
         self.actions += actions
-        self.acted |= set(group)
+        self.open |= set(group)
+        self.away -= set(group)
         world.act(actions)
         self.turns += 1
         for end in world.ended():
@@ -176,14 +189,14 @@ class _Episode:
         if again := list(world.ended()):
             _broken("ended", f"asked a second time it tells {again} again", "clear it when asked")
         self.trace.append(happened)
-        self.marks.append((frozenset(self.acted), frozenset(self.over)))
+        self.marks.append(self._mark())
         return True
 
     def finish(self) -> None:
         """What must hold when nobody acts any more."""
         world = self.world
-        if left := self.acted - self.over:
-            names = [world.agents[agent] for agent in sorted(left)]
+        if self.open:
+            names = [world.agents[agent] for agent in sorted(self.open)]
             _broken("ended", f"group() is empty, but ended() never told of {names}", "report everyone who acted")
         for agent in sorted(self.over):
             if late := world.reward(agent):
@@ -203,21 +216,35 @@ class _Episode:
             _broken(
                 "nobody acts after its end",
                 f"{self._where(min(back))} is to act, but its episode has ended",
-                "leave it out until reset()",
+                "leave it out until reset(), or give its End a reward and an observation: then it begins a new segment",
             )
 
     def _reward(self, agent: int) -> float:
-        reward = self.world.reward(agent)
-        if not isinstance(reward, float | int) or not math.isfinite(reward):
-            _broken("reward", f"{self._where(agent)} earned {reward!r}", "give a finite float")
+        reward = self._finite(agent, self.world.reward(agent))
         if again := self.world.reward(agent):
             _broken("reward", f"{self._where(agent)} was asked twice and got {reward}, then {again}", "clear it")
+        return reward
+
+    def _finite(self, agent: int, reward: Any) -> float:
+        if not isinstance(reward, float | int) or not math.isfinite(reward):
+            _broken("reward", f"{self._where(agent)} earned {reward!r}", "give a finite float")
         return float(reward)
 
     def _observation(self, agent: int) -> str:
         where = self._where(agent)
+        mark = self._written_over(agent, self.world.observe(agent))
+        if _digest(_arrays(self.world.observe(agent))) != mark:
+            _broken(
+                "fresh observations",
+                f"{where}: after its observation was written over, or just by looking, a second look shows another one",
+                "give a copy at each call, and let looking change nothing",
+            )
+        return mark
+
+    def _written_over(self, agent: int, seen: Any) -> str:
+        """What was seen, in short, if the space allows it; then all its bits are turned."""
+        where = self._where(agent)
         space = self.world.observation_spaces[agent]
-        seen = self.world.observe(agent)
         arrays = _arrays(seen)
         for array, leaf in _pairs(seen, space):
             if not isinstance(array, np.ndarray):
@@ -240,12 +267,6 @@ class _Episode:
         mark = _digest(arrays)
         for array in arrays:  # all bits turned, so that no value stays as it was
             array.reshape(-1).view(np.uint8)[...] ^= 255
-        if _digest(_arrays(self.world.observe(agent))) != mark:
-            _broken(
-                "fresh observations",
-                f"{where}: after its observation was written over, or just by looking, a second look shows another one",
-                "give a copy at each call, and let looking change nothing",
-            )
         return mark
 
     def _mask(self, agent: int) -> NDArray[np.bool_] | None:
@@ -260,21 +281,45 @@ class _Episode:
         return mask
 
     def _end(self, end: End) -> dict[str, Any]:
-        agent, terminated, truncated = end.agent, end.terminated, end.truncated
-        if agent in self.over:
-            _broken("ended", f"{self._where(agent)} ended for the second time", "report an end once in an episode")
-        if not (terminated or truncated):
-            _broken("ended", f"{self._where(agent)} neither terminated nor was truncated", "say which")
-        self.over.add(agent)
+        agent, where = end.agent, self._where(end.agent)
+        if agent in self.over | self.away:
+            _broken("ended", f"{where} ended for the second time", "report an end once, until the agent is asked again")
+        if not (end.terminated or end.truncated):
+            _broken("ended", f"{where} neither terminated nor was truncated", "say which")
+        if (end.reward is None) != (end.observation is None):
+            given, lacking = ("an observation", "reward") if end.reward is None else ("a reward", "observation")
+            _broken("ended", f"the end of {where} has {given} and no {lacking}", "give both or neither")
+        self.open.discard(agent)
+        if end.reward is None:
+            self.over.add(agent)
+            reward, seen = self._reward(agent), self._observation(agent)
+        else:
+            self.away.add(agent)
+            reward, seen = self._finite(agent, end.reward), self._last(agent, end.observation)
         name = self.world.agents[agent]
         return {
-            f"the end of {name}": (bool(terminated), bool(truncated)),
-            f"the last reward of {name}": self._reward(agent),
-            f"the last observation of {name}": self._observation(agent),
+            f"the end of {name}": (bool(end.terminated), bool(end.truncated)),
+            f"the last reward of {name}": reward,
+            f"the last observation of {name}": seen,
         }
 
+    def _last(self, agent: int, seen: Any) -> str:
+        """The observation of an end; it must not be one that the world goes on with."""
+        asked = agent in self.world.group()
+        before = _digest(_arrays(self.world.observe(agent))) if asked else ""
+        mark = self._written_over(agent, seen)
+        if asked and _digest(_arrays(self.world.observe(agent))) != before:
+            _broken(
+                "fresh observations",
+                f"{self._where(agent)}: after the observation of its end was written over, it sees something else",
+                "give a copy to End",
+            )
+        return mark
 
-_Mark = tuple[frozenset[int], frozenset[int]]  # who has acted, whose episode is over
+
+_Mark = tuple[frozenset[int], frozenset[int], frozenset[int]]
+"""Who is in the middle of a segment, whose episode is over, and who ended and may be asked again."""
+_NOBODY: _Mark = (frozenset(), frozenset(), frozenset())
 
 
 def _compare(what: str, clause: str, first: _Episode, skip: int, second: _Episode) -> None:

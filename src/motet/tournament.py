@@ -497,4 +497,5 @@ def _read_game(plain: Mapping[str, Any]) -> Episode:
         forfeited=tuple(plain["forfeited"]),
         failed=plain.get("failed") or "",
         detail=plain.get("detail", ""),
+        segments=tuple(plain.get("segments", ())),
     )

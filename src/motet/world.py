@@ -49,7 +49,7 @@ class End(NamedTuple):
     truncated: bool
     """It was cut off: something would have followed. If both are set, it terminated."""
     reward: float | None = None
-    """What the agent earned between its last question and its end. None: ask ``reward(agent)``."""
+    """What ``reward(agent)`` would give, which giving it here clears. None: ask ``reward(agent)``."""
     observation: Any = None
     """What it saw last, as its space says and the caller's own. None: ask ``observe(agent)``.
 
