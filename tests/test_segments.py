@@ -14,10 +14,10 @@ from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
-from motet.errors import WorldError
+from motet.errors import SpecError, WorldError
 from motet.evaluate import evaluate
 from motet.replay import Replay, ReplaySpec
-from motet.testing import check_world
+from motet.testing import check_algorithm, check_world
 from motet.train import Settings, train
 from motet.world import End, World
 
@@ -334,7 +334,7 @@ def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it():
 def test_a_pass_leaves_agents_that_are_not_due_as_they_were():
     order = (0, 1) * 5 + (2,)  # rarely: it learns in few of the passes
     world = functools.partial(Office, 3, order, calls=22)
-    algorithm, settings = IQNConfig(**SMALL), {"steps": 500, "updates_per_step": 0.25}
+    algorithm, settings = IQNConfig(**SMALL, prioritised=True), {"steps": 500, "updates_per_step": 0.25}
     alone = run(world, algorithm, engine="processes", slack=0, learner_processes=3, **settings)
     stacked = run(world, algorithm, engine="serial", **settings)
     assert 0 < stacked.updates["clerk_2"] < 20
@@ -477,3 +477,33 @@ def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
     settings = Settings(engine="serial", steps=400)
     train(functools.partial(Endless, calls), StandIn(), settings, say=lines.append)
     assert sum("no episode has ended in the last" in line for line in lines) == count, lines
+
+
+@pytest.mark.parametrize("config", [DQN, IQNConfig(**SMALL), TD3Config(**SMALL, policy_delay=3), ONCE])
+def test_shipped_algorithms_count_the_updates_of_each_agent(config):
+    actions = gymnasium.spaces.Box(-1, 1, (1,)) if isinstance(config, TD3Config) else gymnasium.spaces.Discrete(3)
+    check_algorithm(config, gymnasium.spaces.Box(0, 1, (3,)), actions)
+
+
+class Alike(TD3Config):
+    """The first agent's count decides for all."""
+
+    def build(self, *args, **options):
+        algorithm = super().build(*args, **options)
+        update = algorithm.update
+
+        def by_the_first(batch, steps):
+            own = algorithm.counters.copy()
+            algorithm.counters[:] = own[0]
+            result = update(batch, steps)
+            algorithm.counters[:] = own + 1
+            return result
+
+        algorithm.update = by_the_first
+        return algorithm
+
+
+def test_the_check_finds_an_algorithm_that_counts_for_all_agents_alike():
+    spaces = gymnasium.spaces.Box(0, 1, (3,)), gymnasium.spaces.Box(-1, 1, (1,))
+    with pytest.raises(SpecError, match="learned more often than the others"):
+        check_algorithm(Alike(**SMALL, policy_delay=3), *spaces)

@@ -237,6 +237,26 @@ def check_algorithm(
         "an agent in a stack learns as it does alone",
         "let nothing cross between agents: norms, means and random numbers are each agent's own",
     )
+    for i in range(6):  # beside an agent that has learned less often: from the second batch on
+        source = batch(2, i)
+        for to, value in zip(_arrays(shared[1]), _arrays(source), strict=True):
+            to[:] = value[1:]
+        alone.update(shared[1], [i])
+        alone.save()
+        if i == 0:
+            stacked = build([1, 2])
+            for name in ("state", "counters", "random"):
+                getattr(stacked, name)[1] = getattr(alone, name)[0]
+            stacked.load()
+        else:
+            stacked.update(source, [i, i])
+    stacked.save()
+    _expect(
+        stacked.counters[0, 0] + 2 == stacked.counters[1, 0]
+        and np.allclose(stacked.state[1], alone.state[0], rtol=1e-3, atol=1e-5),
+        "an agent in a stack learns as it does alone, also if it has learned more often than the others",
+        "let what is done every few updates follow each agent's own row of counters",
+    )
     _check_behaviour(config, whole, spaces, masked)
 
 
