@@ -9,16 +9,19 @@ import pytest
 from stand_in import StandIn
 
 from motet._crowd import OneByOne
+from motet._evaluator import play_greedily
 from motet.actor import Memory, Seat, act
+from motet.algorithm import Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SpecError, WorldError
 from motet.evaluate import evaluate
+from motet.league import League
 from motet.replay import Replay, ReplaySpec
 from motet.testing import check_algorithm, check_world
-from motet.train import Settings, train
+from motet.train import Settings, resume, train
 from motet.world import End, World
 
 BOX = gymnasium.spaces.Box(-1e3, 1e3, (2,))
@@ -315,20 +318,26 @@ def test_each_agent_is_updated_by_its_own_steps(at_once):
     assert result.updates["clerk_2"] > 200
 
 
-def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it():
-    class Shift(Office):
-        """The first clerk works alone in the first episodes, the second one in all later ones."""
+class Shift(Office):
+    """The first clerk works alone in the first episodes, the second one in all later ones."""
 
-        episodes = 0
+    episodes = 0
 
-        def reset(self, seed=None):
-            self.order = (0,) if self.episodes < 15 else (1,)
-            self.episodes += 1
-            super().reset(seed)
+    def reset(self, seed=None):
+        self.order = (0,) if self.episodes < 15 else (1,)
+        self.episodes += 1
+        super().reset(seed)
 
-    result = run(functools.partial(Shift, 2), StandIn(), engine="serial", steps=700)
+
+def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it(monkeypatch):
+    monkeypatch.setattr("motet._book._LOOK_S", 0.0)
+    versions = []
+    settings = Settings(engine="serial", steps=700, publish_every=3)
+    watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
+    result = train(functools.partial(Shift, 2), StandIn(), settings, watch=watch)
     assert result.updates["clerk_0"] == 300 - 10
     assert 700 - 11 <= result.updates["clerk_1"] <= 700 - 10  # the last one may wait for a step of the other
+    assert versions[-1] >= 290 // 3 + 689 // 3
 
 
 def test_a_pass_leaves_agents_that_are_not_due_as_they_were():
@@ -507,3 +516,35 @@ def test_the_check_finds_an_algorithm_that_counts_for_all_agents_alike():
     spaces = gymnasium.spaces.Box(0, 1, (3,)), gymnasium.spaces.Box(-1, 1, (1,))
     with pytest.raises(SpecError, match="learned more often than the others"):
         check_algorithm(Alike(**SMALL, policy_delay=3), *spaces)
+
+
+def test_an_agent_that_is_never_asked_holds_up_no_stage():
+    stages = Stages({"first": 100, "second": 150, "third": None}, clear_replay_on_stage=("second", "third"))
+    config = DQNConfig(**SMALL, stages=stages)
+    two, three = (run(world, config, engine="serial", steps=500) for world in (TWO, THREE))
+    assert two.agents["clerk_0"]["stage"][0] == 2 and three.agents["clerk_2"]["stage"][0] == 0
+    assert three.updates == {**two.updates, "clerk_2": 0} and min(two.updates.values()) > 100
+    assert fingerprint(three) == fingerprint(two)
+
+
+@pytest.mark.parametrize("keep_replay", [False, True])
+def test_an_agent_that_is_never_asked_holds_up_no_checkpoint_and_no_resumed_run(keep_replay, tmp_path):
+    settings = Settings(engine="serial", checkpoint_every=100, steps=400, keep_replay=keep_replay)
+    result = train(THREE, StandIn(), settings, run=tmp_path / "run")
+    assert result.state == "done" and len(list((tmp_path / "run" / "checkpoints").iterdir())) >= 2
+    more = resume(tmp_path / "run", steps=600, world=THREE, algorithm=StandIn())
+    assert more.state == "done" and more.steps >= 600 and more.updates["clerk_2"] == 0
+    assert more.updates["clerk_0"] >= result.updates["clerk_0"] + 180
+
+
+def test_evaluations_in_training_begin_frames_anew_in_each_segment():
+    still = [Still(), Still()]
+    totals = play_greedily(OneByOne([Cat(), Cat(moves=2)], [False] * 2), still, [1, 2], [3, 3])
+    assert totals.tolist() == [[5.0, -4.25], [5.0, 10 - 25 + 4 * 0.25]]  # what comes after the last end is no move's
+    for seen in still[1].seen:
+        assert (seen[:, :, 0] == seen[:, -1:, 0]).all()
+
+
+def test_scripted_opponents_begin_anew_in_each_segment():
+    settings = Settings(engine="serial", steps=200, self_play=True, league=League(anchors=("test_segments:Diary",)))
+    assert train(Cat, StandIn(), settings).state == "done"
