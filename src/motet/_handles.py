@@ -204,17 +204,25 @@ class Handles:
         pace, agents = self.roster.pace, self.roster.stacks[stack]
         if self.settings(stack).once:
             return [pace.may_learn_once(self._done(agent), self._batches(agent)) for agent in agents]
-        warm_up, found, late, waits = self.warm_up(stack), list[bool](), False, False
+        warm_up, counts = self.warm_up(stack), self._counts(stack)
+        if max(counts) <= warm_up:
+            return [False] * len(counts)
+        learned, before = [self.board.learned[agent].tolist() for agent in agents], self.updates_before
+        # Updates done or waived, as in _done; None: it has too few rows.
+        done = [
+            None if count <= warm_up or row[4] else row[0] + row[3] - before[agent]
+            for agent, count, row in zip(agents, counts, learned, strict=True)
+        ]
+        if done.count(done[0]) == len(done) and counts.count(counts[0]) == len(counts):  # as most of the time
+            return [done[0] is not None and pace.may_learn(done[0], counts[0], warm_up)] * len(counts)
+        found = [
+            one is not None and pace.may_learn(one, count, warm_up) for one, count in zip(done, counts, strict=True)
+        ]
+        if all(is_due or one is None for is_due, one in zip(found, done, strict=True)):
+            return found
         patience = pace.patience(self.roster.lanes)
-        for agent, count in zip(agents, self._counts(stack), strict=True):
-            if count <= warm_up or self.rests(agent):
-                found.append(False)
-                continue
-            done = self._done(agent)
-            found.append(pace.may_learn(done, count, warm_up))
-            late = late or pace.due(count, warm_up) - done > patience
-            waits = waits or not found[-1]
-        return found if late or not waits else [False] * len(found)
+        owed = [pace.due(count, warm_up) - one for one, count in zip(done, counts, strict=True) if one is not None]
+        return found if max(owed) > patience else [False] * len(found)
 
     def owed(self, agent: int) -> int:
         """Updates of an agent that are due and not done; nothing is due while it rests."""

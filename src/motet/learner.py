@@ -193,7 +193,8 @@ def learn(
         else:
             due = list(asked or [True] * len(desks))
             update = _update(algorithm, desks, settings, batch, due)
-            if (algorithm.counters[due, 0] % every).all():
+            counts = algorithm.counters[:, 0].tolist()
+            if all(count % every for count, is_due in zip(counts, due, strict=True) if is_due):
                 continue
         _keep(algorithm, desks, vault)
         _hand_out(algorithm, desks, vault.newest, settings.once)
