@@ -772,13 +772,10 @@ class Ghost(Entity):
 
 
 class Walker(Entity):
-    has_transitions = True  # their loops leave agents out by type
+    has_transitions = True  # their loops leave agents out by type: a transition is what it lacks
 
     def __init__(self, actions=4):
         self.action_spec = type("Spec", (), {"n_actions": actions})()
-
-    def transition(self, world):
-        raise AssertionError("agents are moved by their actions")
 
     def pov(self, world):
         row, column = self.at
@@ -824,7 +821,7 @@ class Field:
             agent.at, agent.found = at, 0
             self.world.map[at] = agent
 
-    def take_turn(self, choose, log):
+    def play_turn(self, choose, log):
         self.turn += 1
         for _, entity in np.ndenumerate(self.world.map):
             if entity.has_transitions and not isinstance(entity, Walker):
@@ -844,7 +841,7 @@ def test_an_object_gridworld_plays_as_its_own_loop_does():
     actions = random.Random(0).choices(range(4), k=400)
     log, chosen = [], iter(actions)
     while field.turn < 12 and not all(agent.is_done(field.world) for agent in field.agents):
-        field.take_turn(lambda: next(chosen), log)
+        field.play_turn(lambda: next(chosen), log)
 
     world = from_objects(Field(), turns=12)
     assert world.observation_spaces[0] == Box(-np.inf, np.inf, (11,), np.float32)
@@ -958,7 +955,7 @@ def test_where_entities_are_found(kind):
         (lambda: from_objects(Field(), actions=0), "actions is 0; expected a number from 1 on"),
         (lambda: from_objects(Field(), actions="four"), "actions is 'four'"),
         (lambda: from_objects(Field(), observation=11), "observation is 11; expected a space"),
-        (lambda: from_objects(Field(), turns=0), "turns is 0"),
+        (lambda: from_objects(Field(), turns=0), "turns must be an int >= 1, or math.inf for no limit, got 0"),
     ],
 )
 def test_bad_settings_of_an_object_gridworld_are_told(make, message):

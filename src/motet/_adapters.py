@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from motet._objects import ObjectEnvironment
 from motet._values import Misfit, brief, freeze, giver, taker, thaw
 from motet.errors import SettingError, WorldError
 from motet.text import valid
@@ -151,7 +152,11 @@ class _Adapter(World):
         self._env.close()
 
     def _error(self, text: str, agent: int | None = None, action: Any = None) -> WorldError:
-        env = self._env.env if isinstance(self._env, Solo) else self._env
+        env = self._env
+        if isinstance(env, Solo):
+            env = env.env
+        elif isinstance(env, ObjectEnvironment):
+            env = env.environment
         who = "" if agent is None else f"agent {self.agents[agent]}, "
         seed = f"seed {self._seed}" if self._resets == 0 else f"no seed, reset {self._resets} after seed {self._seed}"
         did = "" if action is None else f", action {brief(action)}"

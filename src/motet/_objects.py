@@ -1,11 +1,17 @@
-"""Object gridworlds as AEC environments: entities first, then the agents one after the other."""
+"""Object gridworlds: what every way of playing them shares, and those whose agents have no rules of their own.
+
+:class:`ObjectEnvironment` knows the user's environment: its agents, their spaces, how it is reset. :class:`Objects`
+plays it as an AEC environment: entities first, then the agents one after the other. Environments that play their own
+turns, or whose agents do, are played by :mod:`motet._self_driven`.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,40 +19,87 @@ from motet._values import brief
 from motet.errors import SettingError
 from motet.world import offers
 
-if TYPE_CHECKING:
-    pass
+__all__ = ["ObjectEnvironment", "Objects", "entity_transitions", "plays_itself"]
 
-__all__ = ["Objects"]
+TURN_LIMITS = ("config.experiment.max_turns", "config.max_turns", "max_turns", "world.max_turns")
+"""Where an environment's own limit of turns is found, the first one that is there."""
+
+_RESETS = 100
+"""Episodes that are begun until every agent has been in the world once."""
+
+Learners = Sequence[int] | type | tuple[type, ...] | None
+"""Which agents motet plays: indices in ``environment.agents``, or their classes; None: all that can be played."""
 
 
-class Objects:
-    """An object gridworld, as an AEC environment."""
+class ObjectEnvironment:
+    """The user's environment, and the agents of it that motet plays."""
 
-    def __init__(self, environment: Any, actions: Any, observation: Any, turns: int | None) -> None:
+    def __init__(
+        self,
+        environment: Any,
+        actions: Any,
+        observation: Any,
+        turns: float | None,
+        learners: Learners = None,
+    ) -> None:
         kind = type(environment).__name__
         for name in ("reset", "agents", "world"):
             if not hasattr(environment, name):
                 raise SettingError(f"{kind} has no {name}; expected an environment with reset(), agents and world")
-        if turns is not None and turns < 1:
-            raise SettingError(f"turns is {turns}; expected 1 or more, or None for no limit")
         self.environment = environment
-        self.turns = turns
+        self.turns = turn_limit(environment) if turns is None else _checked_turns("turns", turns)
         self._seedable = "seed" in signature(environment.reset).parameters
         environment.reset()  # agents see nothing before
-        players = list(environment.agents)
-        for player in players:
-            lacking = [name for name in ("pov", "act", "is_done") if not callable(getattr(player, name, None))]
-            if lacking:
-                raise SettingError(
-                    f"{type(player).__name__} in the agents of {kind} has no {', '.join(lacking)}; expected "
-                    "pov(world), act(world, action) and is_done(world)"
-                )
-        self.possible_agents = [f"agent_{index}" for index in range(len(players))]
+        everyone = list(environment.agents)
+        self.count = len(everyone)
+        self.learners = _learners(kind, everyone, self.playable(everyone, learners), self.lacks)
+        """Indices in ``environment.agents``."""
+        self.possible_agents = [f"agent_{index}" for index in self.learners]
+        players = [everyone[index] for index in self.learners]
         action_spaces = _each("actions", actions, len(players))
-        spaces = _each("observation", observation, len(players))
         self._action_spaces = [_actions_of(*pair) for pair in zip(players, action_spaces, strict=True)]
-        self._spaces = [_sight_of(environment.world, *pair) for pair in zip(players, spaces, strict=True)]
-        self.agents: list[str] = []
+        self._spaces = self._observation_spaces(_each("observation", observation, len(players)))
+
+    def _observation_spaces(self, given: list[Any]) -> list[Any]:
+        """The spaces that were given, or those of what each agent sees first.
+
+        An agent that is not in the world yet cannot see. It gets its space in a later episode, or that of its class.
+        """
+        found: dict[int, Any] = {}
+        for _ in range(_RESETS):
+            agents, world, problem = list(self.environment.agents), self.environment.world, None
+            for number, (index, space) in enumerate(zip(self.learners, given, strict=True)):
+                if number in found or index >= len(agents):
+                    continue
+                try:
+                    found[number] = _sight_of(world, agents[index], space)
+                except SettingError:
+                    raise
+                except Exception as error:
+                    problem = (agents[index], error)
+            if problem is None:
+                break
+            self.environment.reset()
+        kinds = [type(agent) for agent in agents]
+        for number, index in enumerate(self.learners):
+            alike = [space for other, space in found.items() if kinds[self.learners[other]] is kinds[index]]
+            if number not in found:
+                if not alike:
+                    who, error = problem or (agents[index], None)
+                    raise SettingError(
+                        f"pov() of {type(who).__name__} raised {type(error).__name__}: {error}; give its space by "
+                        "observation="
+                    ) from error
+                found[number] = alike[0]
+        return [found[number] for number in range(len(self.learners))]
+
+    def playable(self, agents: Sequence[Any], learners: Learners) -> Learners:
+        """The agents that motet plays, if the user has not said."""
+        return learners
+
+    def lacks(self, agent: Any) -> list[str]:
+        """The methods that an agent would need to be played, and has not."""
+        return [name for name in ("pov", "act", "is_done") if not offers(agent, name)]
 
     def observation_space(self, agent: str) -> Any:
         return self._spaces[self.possible_agents.index(agent)]
@@ -57,20 +110,36 @@ class Objects:
     def reset(self, seed: int | None = None) -> None:
         if self._seedable:
             self.environment.reset(seed=seed)
-        else:
-            if seed is not None:
-                _seed_global(seed)
-            self.environment.reset()
+            return
+        if seed is not None:
+            _seed_global(seed)
+        self.environment.reset()
+
+    def render(self) -> Any:
+        return self.environment.render() if offers(self.environment, "render") else None
+
+    def close(self) -> None:
+        if offers(self.environment, "close"):
+            self.environment.close()
+
+
+class Objects(ObjectEnvironment):
+    """An object gridworld whose agents only see and act, as an AEC environment."""
+
+    agents: list[str]
+
+    def reset(self, seed: int | None = None) -> None:
+        super().reset(seed)
         players = list(self.environment.agents)
-        if len(players) != len(self.possible_agents):
-            raise ValueError(f"there are {len(players)} agents; expected {len(self.possible_agents)}, as at first")
+        if len(players) != self.count:
+            raise ValueError(f"there are {len(players)} agents; expected {self.count}, as at first")
         self.agents = self.possible_agents[:]
         self._players = dict(zip(self.agents, players, strict=True))
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in self.agents}
-        self._turn = 0
+        self._turn, self._over = 0, False
         self._begin_turn()
 
     def observe(self, agent: str) -> Any:
@@ -100,34 +169,109 @@ class Objects:
                 return
         if not self.agents:
             return
-        if not any(self.truncations.values()):
+        if not self._over:
             self._turn += 1
-            if self._turn != self.turns:
+            if ended_itself(self.environment):
+                self.terminations = dict.fromkeys(self.possible_agents, True)
+            elif self._turn == self.turns:
+                self.truncations = dict.fromkeys(self.possible_agents, True)
+                mark_done(self.environment.world)
+            else:
                 self._begin_turn()
                 return
-            self.truncations = dict.fromkeys(self.possible_agents, True)
+            self._over = True
         self.agent_selection = self.agents[0]
 
     def _begin_turn(self) -> None:
         """Entities first; then the agents that are left, in their order."""
-        environment = self.environment
-        if isinstance(getattr(environment, "turn", None), int):  # their loop counts its turns there
-            environment.turn += 1
-        world = environment.world
-        had = {id(player): player for player in self._players.values()}  # holds them, so that no id is used again
-        for entity in _entities(world):
-            if getattr(entity, "has_transitions", False) and id(entity) not in had:
-                had[id(entity)] = entity
-                entity.transition(world)
+        entity_transitions(self.environment, self._players.values())
         self._queue = self.agents[::-1]
         self.agent_selection = self._queue.pop()
 
-    def render(self) -> Any:
-        return self.environment.render() if offers(self.environment, "render") else None
 
-    def close(self) -> None:
-        if offers(self.environment, "close"):
-            self.environment.close()
+def plays_itself(environment: Any) -> bool:
+    """Whether the environment, or an agent of it, has rules of its own about a turn."""
+    if offers(environment, "take_turn"):
+        return True
+    return any(offers(agent, "transition") for agent in getattr(environment, "agents", ()))
+
+
+def turn_limit(environment: Any) -> float:
+    """The environment's own limit of turns, from the first of ``TURN_LIMITS`` that is there; infinity without one."""
+    for path in TURN_LIMITS:
+        found: Any = environment
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+            if found is None:
+                break
+        else:
+            return _checked_turns(f"{path} of {type(environment).__name__}", found)
+    return math.inf
+
+
+def _checked_turns(name: str, turns: Any) -> float:
+    if turns == math.inf:
+        return math.inf
+    try:
+        number = operator.index(turns)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise SettingError(f"{name} must be an int >= 1, or math.inf for no limit, got {turns!r}")
+    return number
+
+
+def ended_itself(environment: Any) -> bool:
+    """Whether the world has set ``is_done``, and the environment does not say that it plays on (``stop_if_done``)."""
+    done = getattr(environment.world, "is_done", False)
+    return not callable(done) and bool(done) and bool(getattr(environment, "stop_if_done", True))
+
+
+def mark_done(world: Any) -> None:
+    """Set ``is_done`` where a world has it, as the projects' own loops do when the turns run out."""
+    if hasattr(world, "is_done") and not callable(world.is_done):
+        world.is_done = True
+
+
+def entity_transitions(environment: Any, agents: Iterable[Any]) -> None:
+    """Begin a turn: count it, and give each entity that is not an agent its transition."""
+    if isinstance(getattr(environment, "turn", None), int):  # such projects' loops count their turns there
+        environment.turn += 1
+    world = environment.world
+    had = {id(agent): agent for agent in agents}  # holds them, so that no id is used again
+    for entity in _entities(world):
+        if getattr(entity, "has_transitions", False) and id(entity) not in had:
+            had[id(entity)] = entity
+            entity.transition(world)
+
+
+def _learners(kind: str, agents: Sequence[Any], given: Learners, lacks: Callable[[Any], list[str]]) -> list[int]:
+    """The agents that motet plays, as indices."""
+    if given is None:
+        chosen = list(range(len(agents)))
+    elif isinstance(given, type) or (given and all(isinstance(one, type) for one in given)):
+        chosen = [index for index, agent in enumerate(agents) if isinstance(agent, given)]  # type: ignore[arg-type]
+    else:
+        chosen = [_index(one, len(agents), given) for one in given]
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise SettingError(f"learners must be different agents of {kind}, at least one, got {given!r}")
+    for index in chosen:
+        if lacking := lacks(agents[index]):
+            raise SettingError(
+                f"{type(agents[index]).__name__} in the agents of {kind} has no {', '.join(lacking)}; expected "
+                "pov(world), act(world, action) and is_done(world), or an agent that asks: see motet.world.from_objects"
+            )
+    return chosen
+
+
+def _index(given: Any, count: int, learners: Any) -> int:
+    try:
+        index = operator.index(given)
+    except TypeError:
+        index = -1
+    if not 0 <= index < count:
+        raise SettingError(f"learners must be indices from 0 to {count - 1}, or classes of agents, got {learners!r}")
+    return index
 
 
 def _entities(world: Any) -> Iterator[Any]:
@@ -135,17 +279,17 @@ def _entities(world: Any) -> Iterator[Any]:
     if hasattr(world, "entities"):
         entities = world.entities() if callable(world.entities) else world.entities
         return iter(tuple(entities.values() if isinstance(entities, Mapping) else entities))
-    place = getattr(world, "map", world)
-    if not isinstance(place, Iterable):
+    tiles = getattr(world, "map", world)
+    if not isinstance(tiles, Iterable):
         raise TypeError(f"{type(world).__name__} has no entities, no map and cannot be iterated over; expected one")
-    return _leaves(place)
+    return _leaves(tiles)
 
 
-def _leaves(place: Any) -> Iterator[Any]:
-    if isinstance(place, np.ndarray):
-        yield from place.flat
+def _leaves(tiles: Any) -> Iterator[Any]:
+    if isinstance(tiles, np.ndarray):
+        yield from tiles.flat
         return
-    for tile in place:
+    for tile in tiles:
         if isinstance(tile, list | tuple | np.ndarray):
             yield from _leaves(tile)
         else:

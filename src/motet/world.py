@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -244,26 +244,54 @@ def from_objects(
     environment: Any,
     actions: Any = None,
     observation: Any = None,
-    turns: int | None = None,
+    turns: float | None = None,
+    *,
+    learners: Sequence[int] | type | tuple[type, ...] | None = None,
+    ask: Literal["get_action", "take_action"] | None = None,
+    remember: bool = True,
 ) -> World:
     """The World of an object gridworld, whose classes stay as they are.
 
-    ``environment`` has ``reset()``, ``agents`` and ``world``; an agent has ``pov(world)``, ``act(world, action)``,
-    which gives its reward, and ``is_done(world)``. A turn is theirs: first every entity in the world whose
-    ``has_transitions`` is set gets ``transition(world)``, then the agents act one after the other, each seeing what the
-    one before did. An agent whose ``is_done`` is true after its action has terminated; after ``turns`` turns (None:
-    never) all that are left are truncated.
+    ``environment`` has ``reset()``, ``agents`` and ``world``. Its own rules play:
+
+    - If it has ``take_turn()``, that plays each turn.
+    - Otherwise, if agents have ``transition(world)``, motet plays the turn: first every entity in the world whose
+      ``has_transitions`` is set gets ``transition(world)``, then every agent.
+    - Agents that have neither are asked one after the other. They have ``pov(world)``, ``act(world, action)``, which
+      gives the reward, and ``is_done(world)``.
+
+    In the first two cases an agent acts where its own code asks for an action. The body of the method that asks does
+    not run; everything else does. The observation is what the agent was asked with. Reward and end are what its
+    ``add_memory(state, action, reward, done)`` is given, or come from ``act`` and ``is_done`` if it is given nothing.
+    An agent that is asked again after its end begins a new segment. ``docs/own_world.md`` has the details.
+
+    Args:
+        environment: the user's object.
+        actions: the number of actions, or a space; or a sequence, one for each learner. None:
+            ``agent.action_spec.n_actions``.
+        observation: a space, or a sequence of them. None: float32 in the shape of the first ``pov``.
+        turns: the agents that are left are truncated after this many turns. None: the environment's own limit, from
+            ``config.experiment.max_turns``, ``config.max_turns``, ``max_turns`` or ``world.max_turns``; without one
+            there is no limit.
+        learners: the agents that motet plays, as indices in ``environment.agents`` or by their class. The others keep
+            their own ``get_action``. None: all that have ``pov`` and are asked.
+        ask: where an agent is asked. None: ``get_action`` of the agent, or ``take_action`` of its ``model``.
+        remember: whether the original ``add_memory`` runs too.
 
     The entities are ``world.entities`` (a collection, or a method that gives one); without it what ``world.map`` holds,
     an array or nested lists of objects; without that what iterating over ``world`` gives. Agents among them are left
     out, and so is what has no ``has_transitions``. Each gets one transition a turn, also if it moves on the map.
 
-    ``actions`` is a number of actions or a space, or a sequence of them, one for each agent; None:
-    ``agent.action_spec.n_actions``. ``observation`` is a space or a sequence of them; None: float32 in the shape of the
-    first ``pov``. A seed goes to ``reset(seed=...)`` if that takes one, and otherwise to ``random`` and
-    ``numpy.random``, from which such worlds draw.
+    A seed goes to ``reset(seed=...)`` if that takes one, and otherwise to ``random`` and ``numpy.random``, from which
+    such worlds draw.
     """
     from motet._adapters import InTurn
-    from motet._objects import Objects
+    from motet._objects import Objects, plays_itself
 
-    return InTurn(Objects(environment, actions, observation, turns))
+    if learners is None and not plays_itself(environment):
+        if ask is not None:
+            raise SettingError(f"ask is only valid where agents ask for actions themselves, got {ask!r}")
+        return InTurn(Objects(environment, actions, observation, turns))
+    from motet._self_driven import SelfDriven
+
+    return SelfDriven(environment, actions, observation, turns, learners, ask, remember)
