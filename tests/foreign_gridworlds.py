@@ -352,7 +352,7 @@ class Noisy(Environment):
 
 
 class Copied(Environment):
-    """Every epoch begins with copies of what the first one began with; in mid-epoch an agent is replaced by its copy."""
+    """Every epoch begins with copies of the first one's agents; in mid-epoch an agent is replaced by its copy."""
 
     def setup_agents(self, seed):
         super().setup_agents(seed)

@@ -51,11 +51,22 @@ class Film:
         """Why there are no pictures."""
 
     def look(self, world: Any, group: Sequence[int] = ()) -> None:
-        """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out."""
-        following = world.group()
-        if group and following and following[0] > group[0]:
+        """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out.
+
+        A world that plays its own turns says when one is over (``each_turn``): the order of its agents does not.
+        """
+        if hasattr(world, "each_turn"):
+            if not group:
+                world.each_turn = lambda: self._end_round(world, not world.playing)
+            elif not world.group():
+                world.each_turn = None
             return
-        if not self.problem and (self._rounds % self._every == 0 or not following):
+        following = world.group()
+        if not (group and following and following[0] > group[0]):
+            self._end_round(world, not following)
+
+    def _end_round(self, world: Any, last: bool) -> None:
+        if not self.problem and (self._rounds % self._every == 0 or last):
             self._draw(world)
         self._rounds += 1
         if len(self._frames) > FRAMES:

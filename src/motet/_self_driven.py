@@ -119,6 +119,8 @@ class SelfDriven(_Adapter):
 
     each_turn: Callable[[], None] | None = None
     """Called before each turn and after the last one, for pictures."""
+    playing = False
+    """Whether there will be another turn."""
 
     def __init__(
         self,
@@ -268,6 +270,7 @@ class SelfDriven(_Adapter):
     def _play(self, _: Any) -> None:
         """Turn after turn, to the end of the episode."""
         environment, silent = self._environment, 0
+        self.playing = True
         done_before = ended_itself(environment)  # and nobody cleared it: such a flag ends nothing
         while True:
             if self.each_turn is not None:
@@ -290,6 +293,7 @@ class SelfDriven(_Adapter):
                 self._end(agent, terminated)
         if not terminated:
             mark_done(environment.world)
+        self.playing = False
         if self.each_turn is not None:
             self.each_turn()
 
