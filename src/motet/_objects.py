@@ -58,40 +58,44 @@ class ObjectEnvironment:
         players = [everyone[index] for index in self.learners]
         action_spaces = _each("actions", actions, len(players))
         self._action_spaces = [_actions_of(*pair) for pair in zip(players, action_spaces, strict=True)]
-        self._spaces = self._observation_spaces(_each("observation", observation, len(players)))
+        self._spaces = self._observation_spaces(
+            _each("observation", observation, len(players)), [type(agent) for agent in everyone]
+        )
 
-    def _observation_spaces(self, given: list[Any]) -> list[Any]:
+    def _observation_spaces(self, given: list[Any], kinds: list[type]) -> list[Any]:
         """The spaces that were given, or those of what each agent sees first.
 
         An agent that is not in the world yet cannot see. It gets its space in a later episode, or that of its class.
         """
         found: dict[int, Any] = {}
+        problems: dict[int, Exception] = {}
         for _ in range(_RESETS):
-            agents, world, problem = list(self.environment.agents), self.environment.world, None
-            for number, (index, space) in enumerate(zip(self.learners, given, strict=True)):
+            agents, world = list(self.environment.agents), self.environment.world
+            for number, index in enumerate(self.learners):
                 if number in found or index >= len(agents):
                     continue
                 try:
-                    found[number] = _sight_of(world, agents[index], space)
+                    found[number] = _sight_of(world, agents[index], given[number])
                 except SettingError:
                     raise
-                except Exception as error:
-                    problem = (agents[index], error)
-            if problem is None:
+                except Exception as error:  # noqa: BLE001 - raised below, if no other episode shows more
+                    problems[number] = error
+            if len(found) == len(given):
                 break
             self.environment.reset()
-        kinds = [type(agent) for agent in agents]
         for number, index in enumerate(self.learners):
-            alike = [space for other, space in found.items() if kinds[self.learners[other]] is kinds[index]]
             if number not in found:
+                alike = [
+                    found[n] for n, other in enumerate(self.learners) if n in found and kinds[other] is kinds[index]
+                ]
                 if not alike:
-                    who, error = problem or (agents[index], None)
+                    cause = problems[number]
                     raise SettingError(
-                        f"pov() of {type(who).__name__} raised {type(error).__name__}: {error}; give its space by "
+                        f"pov() of {kinds[index].__name__} raised {type(cause).__name__}: {cause}; give its space by "
                         "observation="
-                    ) from error
+                    ) from cause
                 found[number] = alike[0]
-        return [found[number] for number in range(len(self.learners))]
+        return [found[number] for number in range(len(given))]
 
     def playable(self, agents: Sequence[Any], learners: Learners) -> Learners:
         """The agents that motet plays, if the user has not said."""

@@ -70,6 +70,12 @@ def _users(owner: Any, name: str, own: Any) -> Any:
     return inspect.getattr_static(type(owner), name).__get__(owner, type(owner)) if own is None else own
 
 
+def _watched(owner: Any, name: str) -> bool:
+    """Whether this object's own method is watched; that of a shallow copy is not."""
+    held = getattr(owner, "__dict__", {}).get(name)
+    return isinstance(held, _Watched) and held.owner is owner
+
+
 def _watch(owner: Any, name: str, agent: int, note: Callable[..., Any]) -> None:
     """Let ``note`` be called in place of ``owner.name``."""
     held = getattr(owner, "__dict__", {}).get(name)
@@ -138,6 +144,11 @@ class SelfDriven(_Adapter):
         self._known = {id(agent): (index, agent) for index, agent in enumerate(environment.agents)}
         self._players: list[Any] = [None] * len(self._number)
         self._remembers = [False] * len(self._number)  # add_memory has been called, in any episode
+        self._questions: list[str | None] = [None] * len(self._number)
+        self._notes = (
+            *(("pov", self._note_pov), ("act", self._note_act), ("is_done", self._note_is_done)),
+            *(("add_memory", self._note_memory), ("transition", self._note_transition)),
+        )
         self._game: greenlet | None = None
         self._abandoned = False
         take_turn = getattr(environment, "take_turn", None)
@@ -313,7 +324,7 @@ class SelfDriven(_Adapter):
             number = self._number.get(self._index_of(agent, position, len(agents)))
             if offers(agent, "transition"):
                 agent.transition(world)
-            elif number is not None and self._cast.question(agent) == "act":
+            elif number is not None and self._questions[number] == "act":
                 if self._open[number] or self._seen[number] is None:  # it is out after its end
                     agent.act(world, self._ask(number, agent.pov(world)))
                     self._settle(number)
@@ -360,27 +371,19 @@ class SelfDriven(_Adapter):
             if number >= 0:
                 self._players[number] = agent
                 self._watch_player(agent, number)
-            elif offers(agent, "transition"):
-                self._watch(agent, "transition", -1, self._note_transition)
+            elif offers(agent, "transition") and not _watched(agent, "transition"):
+                _watch(agent, "transition", -1, self._note_transition)
 
     def _watch_player(self, agent: Any, number: int) -> None:
-        notes = (
-            ("pov", self._note_pov), ("act", self._note_act), ("is_done", self._note_is_done),
-            ("add_memory", self._note_memory), ("transition", self._note_transition),
-        )  # fmt: skip
-        for name, note in notes:
-            if offers(agent, name):
-                self._watch(agent, name, number, note)
-        question = self._cast.question(agent)
-        if question == "get_action":
-            self._watch(agent, "get_action", number, self._note_get_action)
-        elif question == "take_action":
-            self._watch(agent.model, "take_action", -1, self._note_take_action)
-
-    def _watch(self, owner: Any, name: str, agent: int, note: Callable[..., Any]) -> None:
-        held = getattr(owner, "__dict__", {}).get(name)
-        if not (isinstance(held, _Watched) and held.owner is owner and held.note == note):
-            _watch(owner, name, agent, note)
+        if not _watched(agent, "pov"):  # and nothing else of it: all are watched together
+            for name, note in self._notes:
+                if offers(agent, name):
+                    _watch(agent, name, number, note)
+            self._questions[number] = self._cast.question(agent)
+            if self._questions[number] == "get_action":
+                _watch(agent, "get_action", number, self._note_get_action)
+        if self._questions[number] == "take_action" and not _watched(agent.model, "take_action"):
+            _watch(agent.model, "take_action", -1, self._note_take_action)
 
     def _index_of(self, agent: Any, position: int, count: int) -> int:
         """An agent's index in ``environment.agents`` after construction."""
@@ -421,7 +424,8 @@ class SelfDriven(_Adapter):
 
     def _note_memory(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
         kept = call.method(*args, **kwargs) if self._remember else None
-        agent, (reward, done) = call.agent, _reward_and_done(call, args, kwargs)
+        names = tuple(inspect.signature(call.method).parameters) if kwargs else ()
+        agent, (reward, done) = call.agent, _reward_and_done(names, args, kwargs)
         value = _number(reward, "add_memory() was given the reward")
         self._remembers[agent] = True
         if not self._open[agent]:
@@ -456,11 +460,9 @@ def _check_signature(environment: Any, take_turn: Callable[..., Any]) -> None:
         ) from error
 
 
-def _reward_and_done(call: _Watched, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What ``add_memory(state, action, reward, done)`` was given, by name or by position."""
-    given = list(args)
-    for name in list(inspect.signature(call.method).parameters)[len(args) :]:
-        given.append(kwargs.get(name))
+def _reward_and_done(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
+    """What ``add_memory(state, action, reward, done)`` was given, by position or by its parameters' names."""
+    given = (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)) if kwargs else args
     if len(given) < 4:
         raise TypeError(f"add_memory() was given {len(given)} values; expected state, action, reward and done")
     return given[2], bool(given[3])

@@ -17,6 +17,8 @@ import numpy as np
 
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave
 from motet._bench._hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
+from motet._bench._objects import CONTESTANTS as OBJECTS
+from motet._bench._objects import turns_per_s
 from motet._bench._overlap import FOR_EVER, Work, balance
 from motet._bench._party import Missing, Stage
 from motet._bench._system import System, actor_roles, at_work, learner_roles, role
@@ -46,6 +48,7 @@ MEASURES = {
     "work": Measure("The same steps and updates, acting and learning costing the same", "s"),
     "busy": Measure("CPU time inside updates over the trainer's wall clock, one actor running (at least 0.9)", "1"),
     "hockey": Measure("hockey, 256 worlds, both players look at every step", "steps/s"),
+    "objects": Measure("Object gridworlds, 4 agents, 1 ms of own work in a turn", "turns/s"),
     "td3": Measure("TD3 on Pendulum-v1, 256-256, batches of 256, one update per step", "steps/s"),
     "per": Measure("Prioritised sampling and updating, as a share of an update (at most 0.05)", "1"),
     "update": Measure("One update of TD3, sampling included", "us"),
@@ -54,6 +57,8 @@ MEASURES = {
 COMPARISONS = {
     "overlap_vs_blocking": Comparison("work", "motet, overlapped", "motet, in turns", 1.7),
     "hockey_steps_per_s_vs_loop": Comparison("hockey", ARRAYS, LOOP, 50),
+    "own_rules_vs_own_loop": Comparison("objects", "own rules, motet", "own rules, own loop", 1 / 1.2),
+    "objects_vs_own_loop": Comparison("objects", "no rules, motet", "no rules, own loop", 1 / 1.05),
     "td3_vs_sb3": Comparison("td3", "motet", SB3, 1.3),
 }
 
@@ -64,7 +69,7 @@ def run(settings: Settings) -> Result:
     """Measure everything."""
     one_thread()
     result = Result("collect", MEASURES, COMPARISONS, amounts=AMOUNTS)
-    for part in (_overlap, _busy, _against_sb3, _priorities, _hockey):
+    for part in (_overlap, _busy, _against_sb3, _priorities, _hockey, _objects):
         part(result, settings)
     return result
 
@@ -263,3 +268,11 @@ class _Prioritised:
 def _hockey(result: Result, settings: Settings) -> None:
     asks = hockey_steps_per_s_vs_loop(settings.seconds * 2)
     interleave(result, "hockey", asks, settings.repeats, warm=not settings.quick)
+
+
+# ---- object gridworlds
+
+
+def _objects(result: Result, settings: Settings) -> None:
+    asks = {name: turns_per_s(name, settings.seconds) for name in OBJECTS}
+    interleave(result, "objects", asks, settings.repeats, warm=not settings.quick)
