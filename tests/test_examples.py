@@ -33,6 +33,7 @@ def test_examples_that_need_nothing(name, last):
         ("td3_pendulum", 1200, "without exploration"),
         ("ppo_cartpole", 4000, "the likeliest actions"),
         ("self_play", 3200, "against strong"),
+        ("object_gridworld", 1200, "return of all agents"),
     ],
 )
 def test_examples_of_algorithms(name, steps, last, tmp_path):

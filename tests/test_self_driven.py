@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+from functools import partial
 
 import foreign_gridworlds as foreign
 import numpy as np
@@ -10,8 +11,12 @@ import pytest
 from foreign_gridworlds import WORLDS, RandomModel, run_epoch
 from gymnasium.spaces import Discrete
 
+from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, WorldError
+from motet.evaluate import evaluate
+from motet.league import League
 from motet.testing import check_world
+from motet.train import Settings, train
 from motet.world import as_world, from_objects
 
 LEARNERS = {foreign.Scripted: [1]}
@@ -494,3 +499,39 @@ def test_a_film_has_one_frame_for_each_turn():
             world.act([0])
             film.look(world, group)
         assert [frame[0, 0, 0] for frame in film._frames] == list(range(21))
+
+
+SMALL = DQNConfig(hidden=(16,), batch_size=16, min_rows=32, capacity=1000)
+
+
+def make_learning(name):
+    make = getattr(foreign, name)
+    return from_objects(make(), learners=LEARNERS.get(make))
+
+
+@pytest.mark.parametrize("name", ["Respawning", "Absent", "SharedModel"])
+def test_lockstep_is_serial_in_such_worlds(name):
+    """With one world, since they draw from the generators of the whole process."""
+    work = partial(make_learning, name)
+    settings = {"steps": 250, "updates_per_step": 0.25}
+    serial = train(work, SMALL, Settings(engine="serial", **settings))
+    lockstep = train(work, SMALL, Settings(slack=0, **settings))
+    assert serial.steps == lockstep.steps and serial.updates == lockstep.updates
+    for agent, arrays in serial.agents.items():
+        for part in ("state", "counters", "random"):
+            assert np.array_equal(arrays[part], lockstep.agents[agent][part])
+
+
+@pytest.mark.parametrize("make", [foreign.Shuffled, foreign.Respawning, foreign.Absent, foreign.Copied])
+def test_several_such_worlds_in_one_actor_and_their_evaluation(make, tmp_path):
+    work = partial(make_learning, make.__name__)
+    result = train(work, SMALL, Settings(steps=120, engine="serial", worlds_per_actor=3), run=tmp_path / "run")
+    assert result.steps >= 120
+    played = [evaluate(work, [tmp_path / "run", "random"], episodes=4, jobs=jobs) for jobs in (1, 2)]
+    assert played[0].deterministic() == played[1].deterministic()
+
+
+def test_self_play_in_such_a_world():
+    league = League(block=2, snapshot_every=100)
+    settings = Settings(steps=300, engine="serial", self_play=True, league=league, worlds_per_actor=2)
+    assert train(partial(make_learning, "Plain"), SMALL, settings).steps >= 300
