@@ -1,4 +1,4 @@
-"""Train in an object gridworld that plays its own turns: agents like the right end of a line, and freeze if they meet."""
+"""Train in an object gridworld that plays its own turns: agents like the end of a line, and freeze as they meet."""
 
 import random
 import sys
