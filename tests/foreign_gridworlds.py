@@ -337,15 +337,15 @@ class Scripted(Environment):
         self.agents = [Wolf(RandomModel(seed)), Agent(RandomModel(seed + 1)), Sheep()]
 
 
-class NoisyAgent(Agent):
+class NoisyAgent(MortalAgent):
     """What it sees is blurred, from the global generators."""
 
     def pov(self, world):
         return super().pov(world) + np.random.normal(size=(1, 23)) + random.random()
 
 
-class Noisy(Environment):
-    """Global randomness everywhere, in what is seen too."""
+class Noisy(Respawning):
+    """Global randomness everywhere, in what is seen too; and agents die and come back."""
 
     def setup_agents(self, seed):
         self.agents = [NoisyAgent(RandomModel(seed + index)) for index in range(self.n_agents)]
