@@ -68,7 +68,7 @@ def test_checks_know_errors_alone():
 
 
 # What belongs to a contract but is kept apart for the reader's sake; bound by the same rule.
-PARTS = {"motet._adapters", "motet._error_text", "motet._objects", "motet._values"}
+PARTS = {"motet._adapters", "motet._error_text", "motet._objects", "motet._self_driven", "motet._values"}
 
 
 @pytest.mark.parametrize("module", sorted({*CONTRACTS, *PARTS}))

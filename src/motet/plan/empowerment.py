@@ -146,8 +146,8 @@ class Robot:
 def solve(
     graph: Graph,
     goals: Goals,
-    humans: Humans = Humans(),  # noqa: B008 - frozen
-    robot: Robot | None = Robot(),  # noqa: B008 - frozen
+    humans: Humans = Humans(),
+    robot: Robot | None = Robot(),
     *,
     dtype: Literal["float64", "float32", "float16"] = "float64",
     workers: int | None = None,
