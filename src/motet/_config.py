@@ -148,7 +148,7 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
     if plain.get("path") is None:
         raise SettingError(
             f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
-            f"({plain.get('why', 'no path')}); go on from Python: motet.train.resume(run, world=…)"
+            f"({plain.get('why', 'no path')}); go on from Python: motet.resume(run, world=…)"
         )
     maker = imported(plain["path"], _load(plain["path"], "motet.worlds", trust))
     settings = rebuild(plain.get("settings", {}), trust=trust)
@@ -183,7 +183,7 @@ def rebuild_agents(plain: Mapping[str, Any], *, trust: bool = False) -> dict[str
         if config.get("class") is None:
             raise SettingError(
                 f"agent {name}: its algorithm was {config.get('given', 'not recorded')}, which cannot be rebuilt "
-                f"({config.get('why', 'no class')}); go on from Python: motet.train.resume(run, algorithm=…)"
+                f"({config.get('why', 'no class')}); go on from Python: motet.resume(run, algorithm=…)"
             )
     return {name: rebuild(config, trust=trust) for name, config in plain.items()}
 

@@ -166,7 +166,7 @@ def train(
     """
     check_main_guard()
     if not isinstance(settings, Settings | None):
-        raise SettingError(f"settings: given {settings!r}, expected motet.train.Settings")
+        raise SettingError(f"settings: given {settings!r}, expected motet.Settings")
     settings, factory = settings or Settings(), world_factory(world)
     with _room(settings) as room:
         return _begin(factory, algorithm, settings, room, run, go_on, watch, say)

@@ -24,7 +24,7 @@ class _Sink(Protocol):
 
 
 class Show:
-    """``watch`` and ``say`` of a run, for :func:`motet.train.train`.
+    """``watch`` and ``say`` of a run, for :func:`motet.train`.
 
     Args:
         run: the run directory; it is there when the first snapshot comes.
