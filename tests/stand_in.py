@@ -77,6 +77,12 @@ class _Acting:
     def begin(self, seed):
         self._rng = np.random.default_rng(seed)
 
+    def get_stream(self):
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream):
+        self._rng.bit_generator.state = stream
+
     def load(self, weights, header):
         self._weights, self._epsilon = weights, header["epsilon"]
 

@@ -33,6 +33,7 @@ class Wait(IntEnum):
     LEARNERS = 5, "the learners (pace)"
     EVALUATION = 6, "its next evaluation"
     ROOM = 7, "room for its rows (their learner, or the way there, is slow)"
+    EVALUATOR = 8, "the evaluation of this round (lockstep)"
 
     words: str
 
@@ -69,6 +70,7 @@ class Board:
         self._attach()
         for name in ("acted", "learnt"):
             _native.Bell(segment[f"board/{name}"], fresh=True)
+        self.evaluated[0] = FINISHED
         self.alive[:, 0] = time.monotonic()
 
     @staticmethod
@@ -77,6 +79,7 @@ class Board:
         return {
             "board/stop": Array((8,), "uint64"),
             "board/evaluation": Array((8,), "float64"),
+            "board/evaluated": Array((8,), "uint64"),
             "board/alive": Array((processes, 8), "float64"),
             "board/rounds": Array((actors, 8), "uint64"),
             "board/learned": Array((agents, 8), "uint64"),
@@ -91,7 +94,9 @@ class Board:
     def _attach(self) -> None:
         part = self._segment
         self.stop = part["board/stop"]
-        self.evaluation = part["board/evaluation"]  # how many, step, team return of the newest, best so far
+        # how many, step and team return of the newest, best so far, whether one reached until_return, when one is due
+        self.evaluation = part["board/evaluation"]
+        self.evaluated = part["board/evaluated"]  # in lockstep, the round that was seen to; FINISHED: nobody waits
         self.alive = part["board/alive"]
         self.rounds = part["board/rounds"]
         # by agent: updates, synced round, steps at the newest version, updates waived, whether it rests, stage

@@ -88,7 +88,7 @@ class Book:
         self._started = self._looked = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
-        # What the serial engine keeps with its replay goes on bit for bit: there a moment may not depend on the clock.
+        # What the serial engine keeps with its replay is large, and goes on bit for bit: there steps alone decide.
         by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in handles.vaults]
@@ -108,7 +108,7 @@ class Book:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
         if (by_steps or by_clock) and steps < self._handles.roster.steps:  # the last one is written at the end
-            directory.save(self.checkpoint(steps, aside=not by_steps))
+            directory.save(self.checkpoint(steps))
             self._saved = steps
             if self._due < math.inf:
                 took_s = time.monotonic() - now
@@ -163,25 +163,21 @@ class Book:
         return limit is not None and time.monotonic() - self._started > limit
 
     def good_enough(self) -> bool:
-        wanted = self._settings.until_return
-        count, _, _, best = self._handles.board.evaluation[:4]
-        return wanted is not None and count > 0 and best >= wanted
+        return bool(self._handles.board.evaluation[4])
 
     def unfinished(self) -> bool:
         return self._steps() < self._handles.roster.steps
 
-    def checkpoint(self, step: int, rows: bool = True, aside: bool = False) -> Checkpoint:
+    def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
         """From the vaults: no learner is asked, and what is read is one version of each stack.
 
-        ``rows``: with the replays, if they are to be kept. ``aside``: of what the vaults hold already; the serial
-        engine publishes nothing for it, so its run is the same without it.
+        The serial engine is at rest, and gives the present state. Either way the run is the same without it.
+        ``rows``: with the replays, if they are to be kept.
 
         Raises:
             NotReadyError: a replay lives elsewhere, with a learner that does not answer.
         """
         roster, handles = self._handles.roster, self._handles
-        if self._serial is not None and not aside:
-            self._serial.keep()
         agents: dict[str, dict[str, Any]] = {}
         replay: dict[str, dict[str, Any]] = {}
         for k in range(len(roster.stacks)):
@@ -192,28 +188,36 @@ class Book:
                     break
             agents |= held
             replay |= kept or {}
-        notes: dict[str, Any] = {"seconds": time.monotonic() - self._started}
-        if self._settings.keep_replay and self._serial is not None and not aside and self._serial.can_save:
+        notes: dict[str, Any] = {
+            "seconds": time.monotonic() - self._started,
+            "evaluations": int(handles.board.evaluation[0]),
+        }
+        if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, handles.league.dump() if handles.league else {})
 
     def _state(self, stack: int) -> dict[str, dict[str, Any]]:
         """What the vault of a stack holds, by agent; nothing before its first version."""
         handles, vault = self._handles, self._vaults[stack]
-        vault.refresh()
-        if not vault._have:
-            return {}
+        held: Any = vault
+        if self._serial is not None:
+            flat, held = self._serial.learners[stack].state()
+        else:
+            vault.refresh()
+            if not vault._have:
+                return {}
+            flat = vault.weights
         members = handles.roster.stacks[stack]
-        states, found = vault.weights.reshape(len(members), -1), {}
+        states, found = flat.reshape(len(members), -1), {}
         for i, agent in enumerate(members):
             part = handles.roster.parts[agent]
             found[part.name] = {
                 "state": states[i].copy(),
-                "counters": vault["counters"][i].copy(),
-                "random": vault["random"][i, : part.sizes.random].copy(),
-                "reader": vault["reader"][i].copy(),
-                "steps": vault["steps"][i].copy(),
-                "stage": vault["stage"][i].copy(),
+                "counters": held["counters"][i].copy(),
+                "random": held["random"][i, : part.sizes.random].copy(),
+                "reader": held["reader"][i].copy(),
+                "steps": held["steps"][i].copy(),
+                "stage": held["stage"][i].copy(),
                 "before": np.array([handles.steps_before[agent], handles.updates_before[agent]], np.int64),
             }
         return found
@@ -269,6 +273,7 @@ def fill(
     ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes there.
     """
     roster = handles.roster
+    handles.board.evaluation[0] = checkpoint.notes.get("evaluations", 0)
     chosen = range(len(roster.stacks)) if stacks is None else stacks
     if handles.league is not None and checkpoint.league:
         handles.league.restore(checkpoint.league, version)
@@ -295,7 +300,7 @@ def fill(
         random = np.stack([arrays["random"] for arrays in held])
         handles.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
-            version=version,
+            version=_newest(checkpoint, roster.parts[stack[0]].name) if version is None else version,
             counters=np.stack([arrays["counters"] for arrays in held]),
             random=random if random.size else np.zeros((len(stack), 1), np.uint8),
             reader=readers,
@@ -303,6 +308,12 @@ def fill(
             stage=places,
         )
         handles.board.learned[list(stack), 0] = [int(arrays["counters"][0]) for arrays in held]
+
+
+def _newest(checkpoint: Checkpoint, agent: str) -> int | None:
+    """The newest version that was published of an agent's policy, where the checkpoint says so."""
+    published = checkpoint.notes.get("serial", {}).get("published")
+    return int(published[agent][-1]["version"]) if published else None
 
 
 def unused(part: Part, spec: ReplaySpec, checkpoint: Checkpoint) -> int:

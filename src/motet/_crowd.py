@@ -95,16 +95,30 @@ class Crowd(Protocol):
         ...
 
 
-def make_crowd(factory: Callable[[], Any], worlds: int, masked: Sequence[bool], remake: bool = False) -> Crowd:
+def make_crowd(
+    factory: Callable[[], Any],
+    worlds: int,
+    masked: Sequence[bool],
+    remake: bool = False,
+    alive: Callable[[], None] | None = None,
+) -> Crowd:
     """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one.
 
-    Worlds with action masks, and worlds that are to be made anew one at a time, go one by one.
+    Worlds with action masks, and worlds that are to be made anew one at a time, go one by one. ``alive`` is called
+    whenever one world was made, reset, or played by one turn.
     """
+
+    def make() -> World:
+        world = as_world(factory())
+        if alive is not None:
+            alive()
+        return world
+
     first = factory()
     if has_vector(first) and not (remake or any(masked)):
         return Together(first.vector(worlds))
-    rest = [as_world(factory()) for _ in range(worlds - 1)]
-    return OneByOne([as_world(first), *rest], masked, (lambda: as_world(factory())) if remake else None)
+    rest = [make() for _ in range(worlds - 1)]
+    return OneByOne([as_world(first), *rest], masked, make if remake else None, alive)
 
 
 def has_vector(env: Any) -> bool:
@@ -123,12 +137,17 @@ class OneByOne:
         worlds: of one kind.
         masked: by agent, whether its action masks are asked for.
         remake: makes a world that takes the place of one that raised; without it the error is passed on.
+        alive: called whenever one world was reset, or played by one turn.
     """
 
     def __init__(
-        self, worlds: Sequence[World], masked: Sequence[bool], remake: Callable[[], World] | None = None
+        self,
+        worlds: Sequence[World],
+        masked: Sequence[bool],
+        remake: Callable[[], World] | None = None,
+        alive: Callable[[], None] | None = None,
     ) -> None:
-        self._worlds, self._masked, self._remake = list(worlds), tuple(masked), remake
+        self._worlds, self._masked, self._remake, self._alive = list(worlds), tuple(masked), remake, alive
         self.worlds = len(self._worlds)
         self.lanes = self._everywhere = np.arange(self.worlds)
         self.over, self.broken = list(range(self.worlds)), list[int]()
@@ -150,6 +169,8 @@ class OneByOne:
         for w, seed in zip(at, seeds, strict=True):
             world = self._worlds[w]
             world.reset(seed)
+            if self._alive is not None:
+                self._alive()
             if world.group():
                 self._empty[w] = 0
                 continue
@@ -233,6 +254,8 @@ class OneByOne:
                 self._replace(w, self._remake())
                 for agent, rows in list(ends.items()):
                     ends[agent] = [row for row in rows if row[0] != w]
+            if self._alive is not None:
+                self._alive()
         return [_ending(agent, ends[agent]) for agent in sorted(ends) if ends[agent]] if ends else []
 
     def _replace(self, w: int, world: World) -> None:

@@ -16,16 +16,17 @@ from operator import ge
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from motet._board import FINISHED, Board, Pulse, Wait
 from motet._crowd import Crowd, make_crowd
 from motet._handles import Counter, Handles, seed_for
 from motet._versus import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.actor import Memory, Seat, act, take_newest
-from motet.algorithm import Algorithm, Behaviour, StackedBatch
+from motet.actor import Memory, Seat, act
+from motet.algorithm import Algorithm, Behaviour, StackedBatch, continue_stream, stream_of
 from motet.errors import WaitTimeoutError
 from motet.league import Draw, Results, Table
-from motet.learner import Desk, learn, restore
+from motet.learner import Desk, learn, restore, state_of
 
 __all__ = ["Acting", "Learning", "against", "at_pace", "play_actor", "play_learner"]
 
@@ -78,14 +79,18 @@ class Acting:
         self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
 
-    def renew(self) -> None:
-        """Give every behaviour the newest version and a new random stream, by the round.
+    def streams(self) -> list[Any]:
+        """The random stream of each behaviour, as plain values; None where it cannot be saved."""
+        return [stream_of(seat.behaviour) for seat in self.seats]
 
-        So what goes on here and what is copied from here stay equal.
-        """
-        take_newest(self.seats)
-        for i, seat in enumerate(self.seats):
-            seat.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.memory.rounds))
+    def set_streams(self, streams: Sequence[Any]) -> list[int]:
+        """Continue from what :meth:`streams` gave. Returns the agents that got a new stream instead, by the round."""
+        new = []
+        for i, (seat, stream) in enumerate(zip(self.seats, streams, strict=True)):
+            if not continue_stream(seat.behaviour, stream):
+                seat.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.memory.rounds))
+                new.append(i)
+        return new
 
     @property
     def finished(self) -> bool:
@@ -265,6 +270,15 @@ class Learning:
             return {"rows_used": counts.consumed}
         return {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
 
+    def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """The present state, as the vault would hold it. Publishes nothing."""
+        return state_of(self.algorithm, self._desks)
+
+    def was_published_at(self, step: int) -> None:
+        """The newest version is older than the state that was restored: it was published at this step."""
+        for desk in self._desks:
+            desk.step = step
+
     def keep(self) -> None:
         """Keep and publish the present state, whatever is due."""
         self.updates.send(True)
@@ -390,7 +404,10 @@ def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -
 
 
 def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
-    """Until the pace lets the actor go on. In lockstep: until all have done what this round made due."""
+    """Until the pace lets the actor go on. In lockstep: until all have done what this round made due.
+
+    That is the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
+    """
     board, roster = handles.board, handles.roster
     while not board.stopping:
         seen = board.learnt.count
@@ -398,9 +415,9 @@ def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
             ready = int(board.learned[:, 1].min()) >= played
         else:
             ready = all(map(handles.may_act, range(len(roster.stacks))))
-        if ready:
+        if ready and int(board.evaluated[0]) >= played:
             return
-        pulse.waits_for(Wait.LEARNERS)
+        pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
         board.learnt.wait(seen, 0.1)
 
 

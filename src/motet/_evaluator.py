@@ -1,4 +1,7 @@
-"""Evaluation during training: a process of its own that plays the published policies greedily and disturbs nobody.
+"""Evaluation during training: the published policies are played greedily, and training is the same without it.
+
+In lockstep and in serial runs an evaluation is due at the end of a round: everybody waits, the versions of that round
+are played, and none is skipped. Otherwise a process of its own plays what there is, beside the others.
 
 Published versions in, one line per evaluation out: ``evaluation.jsonl`` in the run directory, and the newest result on
 the board. The policies of the best evaluation so far are kept as ``best/``, beside the checkpoints.
@@ -6,9 +9,11 @@ the board. The policies of the best evaluation so far are kept as ``best/``, bes
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import Wait
+from motet._board import FINISHED, Pulse, Wait
 from motet._crowd import Crowd, Places, make_crowd, stack_nests
 from motet._engine import against
 from motet._handles import Handles, Part, seed_for
@@ -25,17 +30,23 @@ from motet.checkpoint import Checkpoint, RunDirectory
 from motet.league import anchor
 from motet.replay import FrameStack
 
-__all__ = ["play_evaluator", "play_greedily"]
+__all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]
 
+_TAKE_S = 10.0  # how long a version that must be taken may be in the writing
 _SEED = 9  # what the seeds of evaluations are for
 
 
 def play_greedily(
-    crowd: Crowd, behaviours: Sequence[Behaviour], seeds: Sequence[int], n_frames: Sequence[int] = ()
+    crowd: Crowd,
+    behaviours: Sequence[Behaviour],
+    seeds: Sequence[int],
+    n_frames: Sequence[int] = (),
+    alive: Callable[[], None] = lambda: None,
 ) -> npt.NDArray[np.float64]:
     """One episode in each world, without exploration. Returns ``[worlds, agents]``.
 
-    The behaviours must have been begun and loaded. ``n_frames``: by agent, 1 by default.
+    The behaviours must have been begun and loaded. ``n_frames``: by agent, 1 by default. ``alive`` is called at every
+    turn.
     """
     totals, playing = np.zeros((crowd.worlds, len(behaviours))), np.ones(crowd.worlds, np.bool_)
     frames = [_Frames(n) for n in n_frames or [1] * len(behaviours)]
@@ -46,10 +57,12 @@ def play_greedily(
             totals[at, agent] += np.where(playing[at], reward, 0.0)
             seen = frames[agent].push(at, observation)
             actions.append(behaviours[agent].act(seen, mask, explore=False)[0])
+            alive()
         for ending in crowd.act(actions):
             totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
             frames[ending.agent].end(ending.at)
         playing[crowd.over] = False
+        alive()
     return totals
 
 
@@ -95,15 +108,16 @@ class Outcome(NamedTuple):
 class _Trial:
     """Episodes of all agents; their score is the team's mean return."""
 
-    def __init__(self, handles: Handles, episodes: int) -> None:
+    def __init__(self, handles: Handles, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
         parts = handles.roster.parts
-        self._crowd = make_crowd(handles.roster.world.value, episodes, [part.masked for part in parts])
-        self._frames = [part.settings.n_frames for part in parts]
+        masked = [part.masked for part in parts]
+        self._crowd = make_crowd(handles.roster.world.value, episodes, masked, alive=alive)
+        self._frames, self._alive = [part.settings.n_frames for part in parts], alive
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """One evaluation; ``seed_of``: the seed of each of its episodes."""
         seeds = [seed_of(w) for w in range(self._crowd.worlds)]
-        totals = play_greedily(self._crowd, behaviours, seeds, self._frames)
+        totals = play_greedily(self._crowd, behaviours, seeds, self._frames, self._alive)
         return Outcome(totals, float(totals.sum(1).mean()), {})
 
 
@@ -113,14 +127,14 @@ class _Challenge:
     The mean of its win rates against each, to be exact, a draw being half a win.
     """
 
-    def __init__(self, handles: Handles, episodes: int) -> None:
+    def __init__(self, handles: Handles, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
         roster, play = handles.roster, handles.roster.self_play
         assert play is not None
         self._anchors = play.anchors
         worlds = max(-(-episodes // 2), len(play.anchors))  # two episodes each
-        crowd = make_crowd(roster.world.value, worlds, [roster.parts[0].masked] * 2)
+        crowd = make_crowd(roster.world.value, worlds, [roster.parts[0].masked] * 2, alive=alive)
         self._crowd = against(handles, crowd, self, self, partial(seed_for, roster.seed, _SEED), block=2)
-        self._drawn = 0
+        self._drawn, self._alive = 0, alive
         self._told: list[tuple[int, int]] = []
 
     def opponent(self, _: float, /) -> int:
@@ -141,7 +155,9 @@ class _Challenge:
         self._told.clear()
         self._drawn = 0
         seeds = [seed_of(w) for w in range(self._crowd.worlds)]
-        totals = np.concatenate([play_greedily(self._crowd, behaviours, seeds) for _side in range(2)])
+        totals = np.concatenate(
+            [play_greedily(self._crowd, behaviours, seeds, alive=self._alive) for _side in range(2)]
+        )
         met, rates = dict[str, dict[str, int]](), list[float]()
         for i, name in enumerate(self._anchors):
             ends = [end for opponent, end in self._told if opponent == anchor(i)]
@@ -151,39 +167,142 @@ class _Challenge:
         return Outcome(totals, sum(rates) / len(rates), {"opponents": met})
 
 
-def play_evaluator(handles: Handles, every: int, episodes: int, directory: Path | None) -> None:
-    """What the evaluator process runs: an evaluation for every ``every`` steps of the agents."""
+class Evaluations:
+    """The evaluations of a run: when one is due, and what it comes to, on the board and in the run directory.
+
+    Args:
+        handles: what the run shares.
+        every: steps of the agents between two.
+        episodes: of each.
+        directory: of the run, if there is one.
+        until: the team's mean return that ends the run.
+        insists: whether it takes the newest versions, whatever is being written; otherwise it may keep what it has.
+        alive: called at every turn of every world.
+    """
+
+    def __init__(
+        self,
+        handles: Handles,
+        every: int,
+        episodes: int,
+        directory: Path | None,
+        until: float | None = None,
+        insists: bool = False,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._handles, self._every, self._directory, self._until = handles, every, directory, until
+        self._insists, self._alive = insists, alive
+        roster = handles.roster
+        self._trial = (_Trial if roster.self_play is None else _Challenge)(handles, episodes, alive)
+        self._behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
+        self._subscribers = [publication.subscriber() for publication in handles.publications]
+        # A predecessor's, or that of the run before it was resumed.
+        self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
+        self._started = time.monotonic()
+
+    @staticmethod
+    def begin(handles: Handles, every: int) -> None:
+        """Say when the first one is due, before anybody plays."""
+        step = _steps(handles)
+        handles.board.evaluation[5] = step - step % every + every
+
+    @property
+    def reached(self) -> bool:
+        """Whether one reached the return that ends the run."""
+        return bool(self._handles.board.evaluation[4])
+
+    def due(self) -> bool:
+        """Whether the agents have done the steps for the next one."""
+        return _steps(self._handles) >= int(self._handles.board.evaluation[5])
+
+    def play(self) -> bool:
+        """Play one with the newest versions; False if there are none yet."""
+        board, roster, step = self._handles.board, self._handles.roster, _steps(self._handles)
+        for part, behaviour, subscriber in zip(roster.parts, self._behaviours, self._subscribers, strict=True):
+            if self._insists:
+                subscriber.take(_TAKE_S)
+            else:
+                subscriber.refresh()
+            if not subscriber.version:
+                return False
+            behaviour.begin(seed_for(roster.seed, _SEED))
+            behaviour.load(subscriber.weights, {name: subscriber[name] for name in part.config.header})
+        self._alive()
+        number = int(board.evaluation[0])
+        outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
+        self._alive()
+        if self._directory is not None:
+            better, seconds = outcome.score > self._best, time.monotonic() - self._started
+            _write(self._directory, roster.parts, self._subscribers, step, seconds, outcome, better)
+        self._best = max(self._best, outcome.score)
+        board.evaluation[1:4] = step, outcome.team, self._best
+        board.evaluation[0] = number + 1
+        if self._until is not None and outcome.team >= self._until:
+            board.evaluation[4] = 1
+        board.evaluation[5] = step - step % self._every + self._every
+        return True
+
+
+def _steps(handles: Handles) -> int:
+    return max(map(handles.steps, range(len(handles.roster.parts))))
+
+
+def play_evaluator(
+    handles: Handles, every: int, episodes: int, directory: Path | None, until: float | None = None
+) -> None:
+    """What the evaluator process runs: an evaluation for every ``every`` steps of the agents.
+
+    Where the board says so, actors wait at the end of each round until it has seen to it (lockstep); otherwise it
+    plays beside them, and holds nobody up.
+    """
     board, roster = handles.board, handles.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
-    trial = _Trial(handles, episodes) if roster.self_play is None else _Challenge(handles, episodes)
-    behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
-    subscribers = [publication.subscriber() for publication in handles.publications]
-    best = -np.inf if directory is None else RunDirectory(directory).best_score()  # a predecessor's, or a former run's
-    due, started = every, time.monotonic()
-    while not board.stopping:
+    waited_for = int(board.evaluated[0]) != FINISHED
+    evaluations = Evaluations(handles, every, episodes, directory, until, waited_for, pulse.beat)
+    drive = _by_rounds if waited_for else _beside
+    drive(handles, evaluations, pulse)
+
+
+def _beside(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None:
+    while not handles.board.stopping:
         pulse.waits_for(Wait.EVALUATION)
-        step = max(map(handles.steps, range(len(roster.parts))))
-        if step < due:
+        if not (evaluations.due() and evaluations.play()):
             time.sleep(0.01)
-            continue
-        due = step - step % every + every
-        for part, behaviour, subscriber in zip(roster.parts, behaviours, subscribers, strict=True):
-            if subscriber.refresh() or subscriber._have:
-                behaviour.begin(seed_for(roster.seed, _SEED))
-                behaviour.load(subscriber.weights, {name: subscriber[name] for name in part.config.header})
-        if not all(subscriber._have for subscriber in subscribers):
-            continue
-        pulse.beat()
-        number = int(board.evaluation[0])
-        outcome = trial.play(behaviours, partial(seed_for, roster.seed, _SEED, number))
-        pulse.beat()
-        if directory is not None:
-            better = outcome.score > best
-            _write(directory, roster.parts, subscribers, step, time.monotonic() - started, outcome, better)
-        best = max(best, outcome.score)
-        board.evaluation[1:4] = step, outcome.team, best
-        board.evaluation[0] = number + 1
+
+
+def _by_rounds(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None:
+    """At the end of a round everybody waits, so what is played are the versions of that round."""
+    board = handles.board
+    while not board.stopping:
+        seen = board.learnt.count
+        played = int(board.learned[:, 1].min())
+        if played > int(board.evaluated[0]) and not evaluations.reached:
+            if evaluations.due():
+                evaluations.play()
+            if not evaluations.reached:  # otherwise nobody plays on: the run ends with this round
+                board.evaluated[0] = played
+                board.learnt.ring()
+        else:
+            pulse.waits_for(Wait.EVALUATION)
+            board.learnt.wait(seen, 0.1)
+
+
+@contextlib.contextmanager
+def global_streams_kept() -> Iterator[None]:
+    """Whatever draws from global random streams meanwhile, they go on as if it had not."""
+    import random
+
+    plain, arrays = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    tensors = None if torch is None else torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)
+        if torch is not None:
+            torch.set_rng_state(tensors)
 
 
 def _write(

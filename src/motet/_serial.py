@@ -2,13 +2,14 @@
 
 Every actor plays a round, then every learner does what is due: the order that lockstep enforces between processes.
 Since everything is at rest between two rounds, the whole run can be written down there, random streams and half-played
-episodes included, and goes on from it as if it had never stopped.
+episodes included, and goes on from it as if it had never stopped. Writing it down changes nothing: no version is
+published for it, and no random stream begins.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,13 @@ import numpy as np
 from motet._engine import Acting, Learning
 from motet._handles import Handles
 from motet._process import one_thread
-from motet.actor import Memory
+from motet.actor import Memory, load_version
+from motet.checkpoint import encode
+from motet.errors import SettingError
 
 __all__ = ["Serial"]
+
+_TAKE_S = 10.0  # nobody writes meanwhile, so nothing is ever waited for
 
 
 class Serial:
@@ -26,17 +31,26 @@ class Serial:
 
     Args:
         handles: what the roles share.
-        kept: what :meth:`write_down` gave, to go on exactly from there; the replays must have been restored.
+        kept: what :meth:`write_down` gave, to go on exactly from there; vaults and replays must have been restored.
     """
+
+    new_streams: Sequence[str] = ()
+    """Agents whose behaviours began a new random stream, since what was kept holds none for them."""
 
     def __init__(self, handles: Handles, kept: dict[str, Any] | None = None) -> None:
         one_thread()
         roster = handles.roster
         self._handles = handles
-        self._learners = [Learning(handles, k) for k in range(len(roster.stacks))]
-        for learner in self._learners:
-            learner.begin()
         self._actors = [Acting(handles, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
+        if kept is not None:
+            self._publish_again(kept)
+        self.learners = [Learning(handles, k) for k in range(len(roster.stacks))]
+        for learner in self.learners:
+            if kept is not None and "published" in kept:
+                newest = kept["published"][roster.parts[roster.stacks[learner.index][0]].name][-1]
+                learner.was_published_at(newest["header"]["published_step"])
+            learner.begin()
+        self._newest = [publication.subscriber() for publication in handles.publications]
         if kept is not None:
             self._pick_up(kept)
 
@@ -50,37 +64,46 @@ class Serial:
                 next(actor.rounds)
                 actor.report(board)
                 board.rounds[actor.index, 0] = actor.memory.rounds
-            for learner in self._learners:
+            for learner in self.learners:
                 learner.catch_up()
             pulse.beat()
             if each_round():
                 break
-        self.keep()
 
     @property
     def can_save(self) -> bool:
         """Whether all worlds can write down their state."""
         return all(actor.crowd.can_save for actor in self._actors)
 
-    def keep(self) -> None:
-        """Bring the vaults up to date."""
-        for learner in self._learners:
-            learner.keep()
+    def check_streams(self) -> None:
+        """Raise if a behaviour gives a random stream that a checkpoint could not hold."""
+        for part, seat, stream in zip(
+            self._handles.roster.parts, self._actors[0].seats, self._actors[0].streams(), strict=True
+        ):
+            try:
+                encode(stream)
+            except SettingError as error:
+                raise SettingError(
+                    f"get_stream of {type(seat.behaviour).__name__} (agent {part.name}) must return plain values, "
+                    f"got {type(stream).__name__}: {error}"
+                ) from error
 
     def write_down(self) -> dict[str, Any]:
-        """What the vaults and lanes do not hold, as plain values.
-
-        What goes on here and what is picked up elsewhere draw from the same new random streams from now on.
-        """
+        """What the learners' states and the lanes do not hold, as plain values. Changes nothing."""
         notes: dict[str, Any] = {
             "actors": [
-                {"worlds": actor.crowd.get_state(), "memory": _write_memory(actor.memory)} for actor in self._actors
-            ]
+                {
+                    "worlds": actor.crowd.get_state(),
+                    "memory": _write_memory(actor.memory),
+                    "streams": actor.streams(),
+                    "versions": [seat.subscriber.version for seat in actor.seats],
+                }
+                for actor in self._actors
+            ],
+            "published": {part.name: self._published(i) for i, part in enumerate(self._handles.roster.parts)},
         }
-        for actor in self._actors:
-            actor.renew()
         notes["priorities"] = priorities = {}
-        for learner in self._learners:
+        for learner in self.learners:
             for agent, reader in learner.readers.items():
                 part = self._handles.roster.parts[agent]
                 if part.settings.prioritised:
@@ -90,14 +113,38 @@ class Serial:
                     priorities[part.name] = values
         return notes
 
-    def _pick_up(self, kept: dict[str, Any]) -> None:
+    def _published(self, agent: int) -> list[dict[str, Any]]:
+        """The versions of an agent's policy that an actor holds, and the newest one; oldest first."""
+        self._newest[agent].take(_TAKE_S)
+        held: list[Any] = [self._newest[agent], *(actor.seats[agent].subscriber for actor in self._actors)]
+        by_version = {subscriber.version: subscriber for subscriber in held if subscriber.version}
+        names = self._handles.publications[agent].header
+        return [
+            {"version": version, "weights": one.weights.copy(), "header": {name: one[name] for name in names}}
+            for version, one in sorted(by_version.items())
+        ]
+
+    def _publish_again(self, kept: Mapping[str, Any]) -> None:
+        """Publish what was published then, so that each actor takes the version that it held."""
+        for agent, part in enumerate(self._handles.roster.parts):
+            publisher = self._handles.publications[agent].publisher()
+            for one in kept.get("published", {}).get(part.name, ()):  # older checkpoints hold none
+                publisher.publish(one["weights"], version=one["version"], **one["header"])
+                for actor, notes in zip(self._actors, kept["actors"], strict=True):
+                    if notes["versions"][agent] == one["version"]:
+                        actor.seats[agent].subscriber.take(_TAKE_S)
+                        load_version(actor.seats[agent])
+
+    def _pick_up(self, kept: Mapping[str, Any]) -> None:
+        parts, new = self._handles.roster.parts, set[int]()
         for actor, notes in zip(self._actors, kept["actors"], strict=True):
             actor.crowd.set_state(notes["worlds"])
             _read_memory(actor.memory, notes["memory"])
-            actor.renew()
-        for learner in self._learners:
+            new.update(actor.set_streams(notes.get("streams", [None] * len(parts))))
+        self.new_streams = [parts[agent].name for agent in sorted(new)]
+        for learner in self.learners:
             for agent, reader in learner.readers.items():
-                values = kept["priorities"].get(self._handles.roster.parts[agent].name)
+                values = kept["priorities"].get(parts[agent].name)
                 if values is not None:
                     reader.load_priorities(values)
 

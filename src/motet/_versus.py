@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from motet._crowd import Crowd, Ending, Places, Turn
 from motet._process import Portable
-from motet.algorithm import Behaviour, Nest, map_nest
+from motet.algorithm import Behaviour, Nest, continue_stream, map_nest, stream_of
 from motet.errors import SettingError
 from motet.league import NEWEST, League, anchor
 from motet.policy import Policy, asker
@@ -149,12 +149,14 @@ class Newest:
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
         self.behaviour, self._subscriber, self._header = behaviour, subscriber, header
+        self._kept: Any = None  # a version that was picked up, until a newer one is taken
 
     def begin(self, world: int, seed: int) -> None:
         """A game begins."""
         reader = self._subscriber
         if reader.refresh() if reader.version else reader.take(timeout_s=60.0):
             self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
+            self._kept = None
 
     def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, without exploration."""
@@ -164,13 +166,13 @@ class Newest:
         """The version that plays now."""
         reader = self._subscriber
         if not reader.version:
-            return None
+            return self._kept
         return reader.weights.copy(), {name: np.array(reader[name]) for name in self._header}
 
     def set_state(self, state: Any) -> None:
         """Go on with it until the next game."""
         if state is not None:
-            weights, header = state
+            self._kept = weights, header = state
             self.behaviour.load(weights, {name: value[()] for name, value in header.items()})
 
 
@@ -330,27 +332,27 @@ class Versus:
                 opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
 
     def get_state(self) -> Any:
-        """The worlds, who sits where, and the opponents that may be gone from the pool.
-
-        What goes on here and what is picked up elsewhere draw from the same new random streams from now on.
-        """
+        """The worlds, who sits where, the opponents that may be gone from the pool, and all random streams."""
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
-        for number in self._known:
-            self._begin_anew(number)
-        return self._crowd.get_state(), rows, frozen, self._newest.get_state()
+        streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
+                   if isinstance(opponent, Frozen | Newest)}  # fmt: skip
+        return self._crowd.get_state(), rows, frozen, self._newest.get_state(), streams
 
     def set_state(self, state: Any) -> None:
         """Go on from there."""
-        inner, rows, frozen, newest = state
+        inner, rows, frozen, newest, *rest = state
+        streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints have none
         self._crowd.set_state(inner)
         for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
             row[...] = kept
         for number, weights in frozen.items():
             self._known[number] = self._freeze(weights)
         self._newest.set_state(newest)
-        for number in self._known:
+        for number, opponent in self._known.items():
             self._begin_anew(number)
+            if isinstance(opponent, Frozen | Newest):
+                continue_stream(opponent.behaviour, streams.get(number))
 
 
 def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> tuple[Any, ...]:

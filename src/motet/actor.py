@@ -20,7 +20,7 @@ import numpy.typing as npt
 from motet._crowd import Crowd, Ending, Places, Turn
 from motet.algorithm import Behaviour, Nest, map_nest
 
-__all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "take_newest"]
+__all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "load_version", "take_newest"]
 
 _INSIST_S = 10.0  # how long a version that must be taken may be in the writing
 
@@ -321,7 +321,7 @@ def act(
         max_lag: who is further behind takes the newest version at once, and insists on it.
     """
     places = memory.places
-    take_newest(seats)
+    take_newest([seat for seat in seats if not seat.subscriber.version])  # a resumed one holds a version already
     while True:
         if memory.rounds % sync_interval == 0:
             _refresh(seats)
@@ -349,23 +349,24 @@ def take_newest(seats: Sequence[Seat]) -> None:
     """Go on with the newest version of each policy, whenever they would be looked at next."""
     for seat in seats:
         if seat.subscriber.take(_INSIST_S):
-            _load(seat)
+            load_version(seat)
 
 
 def _refresh(seats: Sequence[Seat]) -> None:
     for seat in seats:
         if seat.subscriber.refresh():
-            _load(seat)
+            load_version(seat)
 
 
 def _catch_up(seats: Sequence[Seat], max_lag: MaxLag) -> None:
     for seat in seats:
         lag_steps = seat.newest_step() - seat.subscriber["published_step"]
         if seat.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
-            _load(seat)
+            load_version(seat)
 
 
-def _load(seat: Seat) -> None:
+def load_version(seat: Seat) -> None:
+    """Let the behaviour act with the version that its subscriber holds."""
     seat.behaviour.load(seat.subscriber.weights, {name: seat.subscriber[name] for name in seat.header})
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "HeaderSpec",
     "Linear",
     "ReaderSettings",
+    "SavesStream",
     "Schedule",
     "Sizes",
     "StackedBatch",
@@ -414,6 +415,22 @@ class Behaviour(Protocol):
         ...
 
 
+@runtime_checkable
+class SavesStream(Protocol):
+    """What a behaviour may offer beside the rest: its random stream, so that a resumed run is the uninterrupted one.
+
+    The stream is everything that decides its next draws, noise that lasts included, but not the weights.
+    """
+
+    def get_stream(self) -> Any:
+        """The stream as plain values: numbers, strings, bytes, arrays, and tuples, lists and dicts of these."""
+        ...
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from what :meth:`get_stream` returned; ``begin`` was called before."""
+        ...
+
+
 class AlgorithmConfig(Protocol):
     """The settings of an algorithm: a frozen dataclass, validated when made, picklable."""
 
@@ -439,6 +456,19 @@ class AlgorithmConfig(Protocol):
     def behaviour(self, observation_space: Space, action_space: Space) -> Behaviour:
         """The acting half."""
         ...
+
+
+def stream_of(behaviour: Behaviour) -> Any:
+    """The random stream of a behaviour, as plain values; None if it cannot save it."""
+    return behaviour.get_stream() if isinstance(behaviour, SavesStream) else None
+
+
+def continue_stream(behaviour: Behaviour, stream: Any) -> bool:
+    """Continue from what :func:`stream_of` returned; False if that was nothing, or the behaviour cannot."""
+    if stream is None or not isinstance(behaviour, SavesStream):
+        return False
+    behaviour.set_stream(stream)
+    return True
 
 
 def map_space(function: Callable[[Space], Any], space: Space) -> Nest:

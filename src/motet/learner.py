@@ -23,7 +23,7 @@ import numpy.typing as npt
 from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, map_nest, value_at
 from motet.errors import NotReadyError
 
-__all__ = ["Desk", "learn", "restore", "vault_header"]
+__all__ = ["Desk", "learn", "restore", "state_of", "vault_header"]
 
 
 class RowReader(Protocol):
@@ -155,6 +155,21 @@ def restore(algorithm: Algorithm, desks: Sequence[Desk], vault: Any) -> int:
     return int(vault.version)
 
 
+def state_of(algorithm: Algorithm, desks: Sequence[Desk]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    """Everything a successor needs, as the vault takes it: flat states, and the rest by name. Changes nothing."""
+    algorithm.save()
+    words = np.zeros((len(desks), desks[0].reader.state_words), np.uint64)
+    for desk, row in zip(desks, words, strict=True):
+        desk.reader.save_state(row)
+    return algorithm.state.reshape(-1), {
+        "counters": algorithm.counters,
+        "random": algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8),
+        "reader": words,
+        "steps": np.array([desk.replay.steps for desk in desks], np.int64),
+        "stage": np.array([desk.place for desk in desks], np.int64),
+    }
+
+
 def learn(
     algorithm: Algorithm,
     desks: Sequence[Desk],
@@ -257,16 +272,10 @@ def _leaves(batch: StackedBatch) -> list[npt.NDArray[Any]]:
 
 def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> None:
     """Everything a successor needs, as the next version of the vault."""
-    algorithm.save()
-    words = np.zeros((len(desks), desks[0].reader.state_words), np.uint64)
-    for desk, row in zip(desks, words, strict=True):
-        desk.reader.save_state(row)
-        desk.step = desk.replay.steps
-    random = algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8)
-    vault.publish(
-        algorithm.state.reshape(-1), counters=algorithm.counters, random=random, reader=words,
-        steps=[desk.step for desk in desks], stage=[desk.place for desk in desks],
-    )  # fmt: skip
+    state, header = state_of(algorithm, desks)
+    for desk, step in zip(desks, header["steps"], strict=True):
+        desk.step = int(step)
+    vault.publish(state, **header)
 
 
 def _hand_out(algorithm: Algorithm, desks: Sequence[Desk], version: int, once: bool) -> None:

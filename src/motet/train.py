@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from motet._book import Book, Result, fill, unused
+from motet._callbacks import Callbacks
 from motet._checks import check_types
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import play_actor, play_learner
-from motet._evaluator import play_evaluator
+from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
 from motet._handles import Handles, Roster
 from motet._pickling import check_picklable
 from motet._process import Child, check_main_guard, interrupts
@@ -79,8 +80,8 @@ class Settings:
     seconds: float | None = None
     """End after so long, even if steps are left."""
     evaluate_every: int | None = None
-    """Steps between evaluations: greedy episodes of the published policies, in a process of their own; in self-play
-    games against the anchors, on both sides."""
+    """Steps between evaluations: greedy episodes of the published policies; in self-play games against the anchors, on
+    both sides. In a process of their own; in lockstep and with engine serial at the end of a round, which waits."""
     evaluate_episodes: int = 20
     """Episodes of an evaluation."""
     until_return: float | None = None
@@ -124,8 +125,6 @@ class Settings:
             )
         if self.evaluate_every is not None and (self.evaluate_every < 1 or self.evaluate_episodes < 1):
             raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
-        if self.evaluate_every is not None and self.engine == "serial":
-            raise SettingError("evaluate_every: the serial engine has no process to evaluate in; evaluate afterwards")
         if self.self_play and self.until_return is not None:
             raise SettingError("until_return: evaluations of self-play are scored by win rates, not by returns")
         if not self.self_play and self.league != League():
@@ -161,7 +160,8 @@ def train(
         settings: how the run is played.
         run: where to write the run directory; nothing is written without it.
         go_on: a checkpoint to go on from.
-        watch: called about once a second with how things are.
+        watch: called about once a second with how things are. If it raises, the run ends in order, with a checkpoint,
+            and the exception is raised again. The same holds for ``say``.
         say: called with one line when something happens that the user should know.
     """
     check_main_guard()
@@ -271,16 +271,17 @@ def _play(
     begun: Callable[[str], None],
 ) -> Result:
     """``begun`` is called once, when the run has really begun; with why, if not by the engine that was asked for."""
-    watch, fell_back = watch or (lambda _: None), ""
+    callbacks, fell_back = Callbacks(watch, say), ""
+    say = callbacks.say
     if go_on is not None:
         _say_unused(roster, go_on, say)
     if settings.engine == "ray":
         _check_for_cluster(roster)
-        return _play_on_cluster(roster, settings, directory, go_on, watch, say, begun)
+        return _play_on_cluster(roster, settings, directory, go_on, callbacks, begun)
     if settings.engine == "processes":
         try:
             _check_algorithms(roster)
-            return _play_processes(_handles(roster, go_on), settings, directory, watch, say, begun)
+            return _play_processes(_handles(roster, go_on), settings, directory, callbacks, begun)
         except UnpicklableError as error:
             if not settings.fall_back:
                 raise UnpicklableError(
@@ -294,13 +295,13 @@ def _play(
                     "engine='serial', or fall_back=True to do so whenever it is needed"
                 ) from error
             fell_back = str(error)
-        settings = replace(settings, engine="serial", evaluate_every=None, until_return=None)
+        settings = replace(settings, engine="serial")
         roster = replace(roster, pace=pace_of(roster.parts, settings))
         say(
             f"NO PROCESSES: {fell_back}. The serial engine plays this run instead, as fall_back allows: everything in "
-            f"turns, no evaluations, updates for each step: {roster.pace.updates_per_step:g}"
+            f"turns, updates for each step: {roster.pace.updates_per_step:g}"
         )
-    return _play_serial(_handles(roster, go_on), settings, directory, go_on, watch, say, begun, fell_back)
+    return _play_serial(_handles(roster, go_on), settings, directory, go_on, callbacks, begun, fell_back)
 
 
 def _check_algorithms(roster: Roster) -> None:
@@ -347,30 +348,56 @@ def _play_serial(
     settings: Settings,
     directory: RunDirectory | None,
     go_on: Checkpoint | None,
-    watch: Callable[[Snapshot], None],
-    say: Callable[[str], None],
+    callbacks: Callbacks,
     begun: Callable[[str], None],
     fell_back: str,
 ) -> Result:
-    role = Role("serial", start=lambda n: _never(), beat=time.monotonic)
+    role, say = Role("serial", start=lambda n: _never(), beat=time.monotonic), callbacks.say
     kept = go_on.notes.get("serial") if go_on is not None else None
     if go_on is not None and kept is None:
         say(
             "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
         )
     serial = Serial(handles, kept)
-    book = Book(handles, settings, directory, Watch(handles, [role]), watch, serial, fell_back, say)
+    if settings.keep_replay:
+        serial.check_streams()
+    _say_new_streams(serial, kept, say)
+    evaluations = _serial_evaluations(handles, settings, directory)
+    book = Book(handles, settings, directory, Watch(handles, [role]), callbacks.watch, serial, fell_back, say)
     begun(fell_back)
 
     with interrupts() as interrupted:
 
         def each_round() -> bool:
+            if evaluations is not None and evaluations.due():
+                with global_streams_kept():
+                    evaluations.play()
             book.tick()
-            return interrupted.is_set() or book.out_of_time()
+            return interrupted.is_set() or book.out_of_time() or book.good_enough() or callbacks.raised is not None
 
         serial.play(each_round)
         _say_interrupted(interrupted, directory, say)
-        return book.close("stopped" if book.unfinished() else "done", [role], interrupted.is_set())
+        return _close(book, [role], interrupted.is_set(), callbacks, directory)
+
+
+def _serial_evaluations(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Evaluations | None:
+    """Those of a serial run, in this process: due at the end of a round."""
+    every, path = settings.evaluate_every, directory.path if directory else None
+    if every is None:
+        return None
+    Evaluations.begin(handles, every)
+    with global_streams_kept():
+        return Evaluations(handles, every, settings.evaluate_episodes, path, settings.until_return, insists=True)
+
+
+def _close(
+    book: Book, roles: list[Role], interrupted: bool, callbacks: Callbacks, directory: RunDirectory | None
+) -> Result:
+    """The orderly end of a run, with its last checkpoint; then what a callback raised, if one did."""
+    state = "failed" if callbacks.raised else "stopped" if book.unfinished() else "done"
+    result = book.close(state, roles, interrupted)
+    callbacks.check(directory.path if directory else None)
+    return result
 
 
 def _never() -> Child:
@@ -381,8 +408,7 @@ def _play_processes(
     handles: Handles,
     settings: Settings,
     directory: RunDirectory | None,
-    watch: Callable[[Snapshot], None],
-    say: Callable[[str], None],
+    callbacks: Callbacks,
     begun: Callable[[str], None],
 ) -> Result:
     roster, limits = handles.roster, settings.limits
@@ -401,7 +427,9 @@ def _play_processes(
         return Role(name, start, lambda: float(handles.board.alive[row, 0]), essential=False)
 
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
-    return _supervise(handles, roles, settings, directory, watch, say, begun)
+    if roster.pace.lockstep and settings.evaluate_every is not None:
+        handles.board.evaluated[0] = 0  # actors wait for the evaluator at the end of each round
+    return _supervise(handles, roles, settings, directory, callbacks, begun)
 
 
 def _play_on_cluster(
@@ -409,8 +437,7 @@ def _play_on_cluster(
     settings: Settings,
     directory: RunDirectory | None,
     go_on: Checkpoint | None,
-    watch: Callable[[Snapshot], None],
-    say: Callable[[str], None],
+    callbacks: Callbacks,
     begun: Callable[[str], None],
 ) -> Result:
     from motet._cluster_run import on_cluster
@@ -419,12 +446,12 @@ def _play_on_cluster(
         roster, settings.cluster, settings.limits, directory, go_on, keep_replay=settings.keep_replay,
         policies=settings.evaluate_every is not None,
     ) as remote:  # fmt: skip
-        return _supervise(remote.handles, remote.roles(), settings, directory, watch, say, begun)
+        return _supervise(remote.handles, remote.roles(), settings, directory, callbacks, begun)
 
 
 def _evaluator(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Role:
-    row = handles.roster.actors + len(handles.roster.processes)
-    args = (handles, settings.evaluate_every, settings.evaluate_episodes, directory.path if directory else None)
+    row, path = handles.roster.actors + len(handles.roster.processes), directory.path if directory else None
+    args = (handles, settings.evaluate_every, settings.evaluate_episodes, path, settings.until_return)
     log = directory.logs / "evaluator.log" if directory else None
     start = lambda n: Child("evaluator", play_evaluator, args, log)  # noqa: E731
     return Role("evaluator", start, lambda: float(handles.board.alive[row, 0]), essential=False)
@@ -435,28 +462,32 @@ def _supervise(
     roles: list[Role],
     settings: Settings,
     directory: RunDirectory | None,
-    watch: Callable[[Snapshot], None],
-    say: Callable[[str], None],
+    callbacks: Callbacks,
     begun: Callable[[str], None],
 ) -> Result:
     """Start all roles and see to them until the run ends; wherever they are."""
-    limits = settings.limits
+    limits, say = settings.limits, callbacks.say
     if settings.evaluate_every is not None:
+        Evaluations.begin(handles, settings.evaluate_every)
         roles = [*roles, _evaluator(handles, settings, directory)]
     supervisor = Supervisor(roles, limits, say)
-    book = Book(handles, settings, directory, Watch(handles, roles), watch, say=say)
+    book = Book(handles, settings, directory, Watch(handles, roles), callbacks.watch, say=say)
+
+    def over() -> bool:
+        return interrupted.is_set() or book.out_of_time() or book.good_enough() or callbacks.raised is not None
+
     with interrupts() as interrupted:
         try:
             supervisor.start()
             begun("")
-            while not (supervisor.finished() or interrupted.is_set() or book.out_of_time() or book.good_enough()):
+            while not (supervisor.finished() or over()):
                 supervisor.watch(0.1)
                 book.tick()
             _say_interrupted(interrupted, directory, say)
             handles.board.stop[0] = 1
             for line in supervisor.stop():
                 say(line)
-            return book.close("stopped" if book.unfinished() else "done", roles, interrupted.is_set())
+            return _close(book, roles, interrupted.is_set(), callbacks, directory)
         except ChildError as error:
             handles.board.stop[0] = 1
             try:
@@ -467,7 +498,10 @@ def _supervise(
             book.close("failed", roles)
             where = f"; the run's last state is in {directory.path}" if directory else ""
             first, gap, text = str(error).partition("\n\n")
-            raise ChildError(f"{first}{where}{gap}{text.rstrip()}") from error
+            failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
+            if callbacks.raised is not None:
+                failure.add_note(callbacks.cause)
+            raise failure from error
         finally:
             supervisor.kill()
 
@@ -479,6 +513,16 @@ def _say_unused(roster: Roster, go_on: Checkpoint, say: Callable[[str], None]) -
                 f"{part.name}: {steps:,} steps had not been learnt from when the checkpoint was written, and it does "
                 "not hold their rows (keep_replay would have kept them): they count as lost"
             )
+
+
+def _say_new_streams(serial: Serial, kept: dict[str, Any] | None, say: Callable[[str], None]) -> None:
+    if kept is not None and "published" not in kept:
+        say("the checkpoint is an older motet's and holds no random streams of actors: new ones begin")
+    elif serial.new_streams:
+        say(
+            f"{', '.join(serial.new_streams)}: the behaviour cannot save its random stream (it has no get_stream and "
+            "set_stream), so a new one begins: the run goes on, but not bit for bit as if it had never stopped"
+        )
 
 
 def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:

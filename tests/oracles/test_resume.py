@@ -1,6 +1,8 @@
 """Resumed = uninterrupted, bit for bit, in the serial engine, replay and half-played episodes included."""
 
 import functools
+import json
+from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
@@ -12,8 +14,12 @@ from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
+from motet.checkpoint import RunDirectory
+from motet.errors import SettingError
+from motet.league import League
 from motet.train import Settings, resume, train
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
+from test_league import Coins
 
 SMALL = {"hidden": (16,), "min_rows": 64, "batch_size": 16, "capacity": 600}
 WORLDS = {
@@ -87,3 +93,117 @@ def test_a_world_that_cannot_save_is_said_aloud(tmp_path):
     said = []
     resume(tmp_path / "run", steps=100, world=world, algorithm=StandIn(), say=said.append)
     assert any("new ones begin" in line for line in said)
+
+
+# ---- what a checkpoint holds of versions and streams
+
+
+def lines_of(run):
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize("steps", [90, 333, 700])
+@pytest.mark.parametrize("more", [{}, {"sync_interval": 40, "max_lag_versions": 30}], ids=["", "seldom"])
+def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_path):
+    """Between two versions, with actors that hold an older one; evaluations go on alike."""
+
+    def settings(steps):
+        return Settings(
+            engine="serial", steps=steps, keep_replay=True, worlds_per_actor=2, actors=2, publish_every=7,
+            updates_per_step=0.3, evaluate_every=150, evaluate_episodes=2, **more,
+        )  # fmt: skip
+
+    whole = train(WORLDS["matrix"], StandIn(), settings(1000), run=tmp_path / "whole")
+    train(WORLDS["matrix"], StandIn(), settings(steps), run=tmp_path / "parts")
+    said = []
+    go_on = functools.partial(resume, tmp_path / "parts", world=WORLDS["matrix"], algorithm=StandIn(), say=said.append)
+    done = go_on(steps=4).steps
+    rest = go_on(steps=1000 - done)
+    assert whole.steps == rest.steps == 1000 and whole.updates == rest.updates and not said
+    assert_equal(whole.agents, rest.agents)
+    assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("steps", [150, 333])
+def test_self_play_goes_on_exactly_though_it_is_stopped_twice_within_a_game(steps, tmp_path):
+    def settings(steps):
+        league = League(anchors=(), snapshot_every=100, review_every=50, block=2, self_share=0.6)
+        return Settings(engine="serial", steps=steps, keep_replay=True, worlds_per_actor=2, self_play=True,
+                        league=league, updates_per_step=0.3)  # fmt: skip
+
+    whole = train(Coins, StandIn(), settings(600), run=tmp_path / "whole")
+    train(Coins, StandIn(), settings(steps), run=tmp_path / "parts")
+    go_on = functools.partial(resume, tmp_path / "parts", world=Coins, algorithm=StandIn())
+    go_on(steps=2)
+    done = go_on(steps=2).steps
+    rest = go_on(steps=600 - done)
+    assert whole.steps == rest.steps
+    assert_equal(whole.agents, rest.agents)
+
+
+class Bare:
+    """A behaviour as many write it: it acts, and nobody can ask for its stream."""
+
+    def __init__(self, inner):
+        self.begin, self.load, self.act = inner.begin, inner.load, inner.act
+
+
+@dataclass(frozen=True)
+class Forgetful(StandIn):
+    def behaviour(self, observation_space, action_space):
+        return Bare(super().behaviour(observation_space, action_space))
+
+
+def test_a_behaviour_that_cannot_save_its_stream_gets_a_new_one_when_it_is_resumed_and_only_then(tmp_path):
+    def settings(every):
+        return Settings(engine="serial", steps=400, keep_replay=True, checkpoint_every=every, updates_per_step=0.3)
+
+    world, said = WORLDS["matrix"], []
+    often = train(world, Forgetful(), settings(50), run=tmp_path / "often", say=said.append)
+    seldom = train(world, StandIn(), settings(10**9), run=tmp_path / "seldom", say=said.append)
+    assert_equal(often.agents, seldom.agents)
+    assert not said
+    rest = resume(tmp_path / "often", steps=200, world=world, algorithm=Forgetful(), say=said.append)
+    assert rest.steps == 600 and rest.state == "done"
+    (line,) = said
+    assert "player_0, player_1" in line and "get_stream" in line and "not bit for bit" in line
+
+
+def test_a_behaviour_that_gives_what_cannot_be_written_down_is_named_before_the_run_begins(tmp_path):
+    class Odd(Bare):
+        def get_stream(self):
+            return object()
+
+        def set_stream(self, stream):
+            pass
+
+    @dataclass(frozen=True)
+    class Config(StandIn):
+        def behaviour(self, observation_space, action_space):
+            return Odd(super().behaviour(observation_space, action_space))
+
+    settings = Settings(engine="serial", steps=100, keep_replay=True)
+    with pytest.raises(SettingError, match=r"get_stream of Odd \(agent player_0\) must return plain values, got"):
+        train(WORLDS["matrix"], Config(), settings, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_from_before_there_were_streams_is_gone_on_from(tmp_path):
+    settings = Settings(engine="serial", steps=300, keep_replay=True, worlds_per_actor=2, updates_per_step=0.3)
+    world = WORLDS["matrix"]
+    train(world, StandIn(), settings, run=tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    kept = run.load()
+    kept.notes.pop("evaluations")
+    kept.notes["serial"].pop("published")
+    for actor in kept.notes["serial"]["actors"]:
+        actor.pop("streams")
+        actor.pop("versions")
+    run.save(kept)
+    said = []
+    rest = resume(tmp_path / "run", steps=200, world=world, algorithm=StandIn(), say=said.append)
+    assert rest.steps == 500 and rest.state == "done"
+    (line,) = said
+    assert "holds no random streams" in line
+    assert RunDirectory(tmp_path / "run").load().notes["serial"]["published"]

@@ -233,6 +233,14 @@ class EpsilonGreedy:
         """Start the random stream anew."""
         self._rng = np.random.default_rng(seed)
 
+    def get_stream(self) -> Any:
+        """The random stream, as plain values."""
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a stream that was saved."""
+        self._rng.bit_generator.state = stream
+
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Take a new version."""
         self._weights, self._epsilon = weights, float(header["epsilon"])

@@ -469,6 +469,15 @@ class TD3Behaviour:
         self._rng = np.random.default_rng(seed)
         self._lasting = self._lasting[:0]
 
+    def get_stream(self) -> Any:
+        """The random stream and the noise that lasts, as plain values."""
+        return self._rng.bit_generator.state, self._lasting.copy()
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a stream that was saved."""
+        self._rng.bit_generator.state, lasting = stream
+        self._lasting = lasting.copy()
+
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Take a new version."""
         self._weights, self._noise, self._random = weights, float(header["noise"]), bool(header["random"])
