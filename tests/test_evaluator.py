@@ -1,14 +1,17 @@
 """Evaluation beside training: greedy episodes of what is published, and which of it is kept as the best."""
 
 import functools
+import itertools
 import json
 
+import gymnasium
 import numpy as np
 import pytest
 from stand_in import StandIn
 
 from motet._crowd import OneByOne, Together
-from motet._evaluator import _Challenge, _Trial, play_greedily
+from motet._engine import Learning
+from motet._evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet._handles import Handles
 from motet._policies import load_policies
 from motet._roster import make_roster
@@ -116,3 +119,54 @@ def test_without_anchors_there_is_nobody_to_measure_by():
     settings = Settings(self_play=True, league=League(anchors=()), evaluate_every=100)
     with pytest.raises(SettingError, match="games against anchors, and there are none"):
         train(Coins, StandIn(), settings)
+
+
+# ---- showing that it is alive
+
+
+class Watched(gymnasium.Env):
+    """A world that knows when the evaluator last showed that it is alive, as a slow world would need it to."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    alive = staticmethod(lambda: 0.0)
+    seen = ()
+    stop = staticmethod(lambda: None)
+
+    def __init__(self):
+        self.seen.append(self.alive())
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        self.seen.append(self.alive())
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        self.seen.append(self.alive())
+        if self.t == 5:
+            self.stop()
+        return np.zeros(3, np.float32), 1.0, self.t == 5, False, {}
+
+
+def test_the_evaluator_shows_that_it_is_alive_at_every_turn_of_every_world(monkeypatch):
+    """However many worlds there are, no two turns go by without it: a long evaluation does not count as hung."""
+    monkeypatch.setattr(Watched, "seen", [])
+    handles = Handles(make_roster(Watched, StandIn(), Settings(evaluate_every=10)))
+    for k in range(len(handles.roster.stacks)):
+        Learning(handles, k).begin()
+    row = handles.roster.actors + len(handles.roster.processes)
+    monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(handles.board.alive[row, 0])))
+    monkeypatch.setattr(Watched, "stop", staticmethod(lambda: handles.board.stop.__setitem__(0, 1)))
+    Watched.seen.clear()
+    play_evaluator(handles, every=10, episodes=4, directory=None)
+    assert handles.board.evaluation[0] == 1
+    assert len(Watched.seen) == 4 + 4 + 4 * 5  # made, reset, played
+    assert all(later > earlier for earlier, later in itertools.pairwise(Watched.seen))
+
+
+def test_the_evaluator_is_alive_at_every_turn_of_worlds_as_arrays():
+    beats = []
+    totals = play_greedily(Together(Hockey(turns=30).vector(3)), [Always([0.0] * 4)] * 2, range(3),
+                           alive=lambda: beats.append(0))  # fmt: skip
+    assert totals.shape == (3, 2) and len(beats) >= 30

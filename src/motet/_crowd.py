@@ -108,17 +108,17 @@ def make_crowd(
     whenever one world was made, reset, or played by one turn.
     """
 
-    def make() -> World:
-        world = as_world(factory())
+    def make() -> Any:
+        world = factory()
         if alive is not None:
             alive()
         return world
 
-    first = factory()
+    first = make()
     if has_vector(first) and not (remake or any(masked)):
         return Together(first.vector(worlds))
-    rest = [make() for _ in range(worlds - 1)]
-    return OneByOne([as_world(first), *rest], masked, make if remake else None, alive)
+    rest = [as_world(make()) for _ in range(worlds - 1)]
+    return OneByOne([as_world(first), *rest], masked, (lambda: as_world(make())) if remake else None, alive)
 
 
 def has_vector(env: Any) -> bool:
