@@ -1,10 +1,13 @@
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet._testing_algorithm import check_algorithm
-from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, StackedBatch, value_at
-from motet.algorithms import DQNConfig
+from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, SavesStream, StackedBatch, value_at
+from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
+from motet.algorithms._value import EpsilonGreedy
 from motet.algorithms.dqn import DQN
+from motet.checkpoint import decode, encode
 from motet.errors import SettingError, SpecError
 
 
@@ -78,6 +81,56 @@ def test_broken_algorithms_are_named(monkeypatch: pytest.MonkeyPatch, fault: str
     monkeypatch.setattr(Broken, "fault", fault)
     with pytest.raises(SpecError, match=clause):
         check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (3,)), Discrete(2))
+
+
+STREAMS = {
+    "half": ({"set_stream": None}, "both get_stream and set_stream"),
+    "object": ({"get_stream": lambda self: self._rng}, "plain values"),
+    "forgets": ({"set_stream": lambda self, stream: None}, "acts as if nothing had happened"),
+}
+
+
+@pytest.mark.parametrize("fault", STREAMS)
+def test_streams_that_cannot_be_continued_are_named(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods, clause = STREAMS[fault]
+    for name, method in methods.items():
+        if method is None:
+            monkeypatch.delattr(EpsilonGreedy, name)
+        else:
+            monkeypatch.setattr(EpsilonGreedy, name, method)
+    with pytest.raises(SpecError, match=clause):
+        check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (3,)), Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("config", "actions"),
+    [
+        (DQNConfig(hidden=(4,)), Discrete(9)),
+        (IQNConfig(hidden=(4,)), Discrete(9)),
+        (PPOConfig(hidden=(4,)), Discrete(9)),
+        (PPOConfig(hidden=(4,)), Box(-1, 1, (2,))),
+        (TD3Config(hidden=(4,), noise=0.3, noise_memory=0.9), Box(-1, 1, (2,))),
+    ],
+)
+def test_every_shipped_behaviour_saves_its_stream_with_all_that_lasts(config, actions) -> None:
+    seen = np.zeros((5, 3), np.float32)
+    learner = config.build(Box(0, 1, (3,)), actions, 1, [0])
+    header = learner.header(10**6, 0)
+    header |= {"random": False} if "random" in header else {}  # as after the first update
+    behaviours = [config.behaviour(Box(0, 1, (3,)), actions) for _ in range(2)]
+    for seed, behaviour in enumerate(behaviours):
+        assert isinstance(behaviour, SavesStream)
+        behaviour.begin(seed)
+        behaviour.load(learner.weights()[0], header)
+    one, other = behaviours
+    for _ in range(3):
+        one.act(seen)
+    kept = decode(encode(one.get_stream()))
+    expected = [one.act(seen)[0] for _ in range(3)]
+    other.set_stream(kept)
+    np.testing.assert_array_equal([other.act(seen)[0] for _ in range(3)], expected)
+    one.set_stream(kept)  # what was saved is a copy
+    np.testing.assert_array_equal([one.act(seen)[0] for _ in range(3)], expected)
 
 
 def test_importing_the_contracts_does_not_import_torch() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from motet._teams import Alone, is_team, team_policy
 from motet._testing_teams import check_separate
 from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, Nest, Space, StackedBatch, map_nest, map_space
-from motet.errors import SpecError
+from motet.checkpoint import decode, encode
+from motet.errors import SettingError, SpecError
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 
 __all__ = ["check_algorithm", "check_policy"]
@@ -301,6 +302,35 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
         _expect(
             bool(masks[np.arange(6), chosen].all()), "a mask is respected", "choose among actions whose mask is True"
         )
+
+    def made(seed: int) -> Any:
+        behaviour = config.behaviour(*spaces)
+        behaviour.begin(seed)
+        behaviour.load(algorithm.weights()[0], header)
+        return behaviour
+
+    _check_stream(made, lambda behaviour: behaviour.act(observations, masks)[0])
+
+
+def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None:
+    """A behaviour that saves its random stream can continue from it; one that does not is fine."""
+    one, other = made(1), made(2)
+    offered = [hasattr(one, name) for name in ("get_stream", "set_stream")]
+    _expect(all(offered) or not any(offered), "a behaviour has both get_stream and set_stream, or neither", "add both")
+    if not all(offered):
+        return
+    act(one)
+    try:
+        kept = encode(one.get_stream())
+    except SettingError as error:
+        raise SpecError(f"get_stream returns plain values: broken ({error}); return numbers, arrays, dicts") from error
+    expected = [act(one) for _ in range(8)]
+    other.set_stream(decode(kept))
+    _expect(
+        all(_same(actions, act(other)) for actions in expected),
+        "after set_stream a behaviour acts as if nothing had happened",
+        "let get_stream return all that decides the next draws",
+    )
 
 
 def _arrays(batch: StackedBatch) -> list[Any]:
