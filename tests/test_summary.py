@@ -57,6 +57,19 @@ def test_the_table_of_a_resumed_run_is_of_all_its_sessions(finished, tmp_path):
     assert cells["updates"] == str(sessions[-1].updates["agent_0"])
 
 
+def test_versions_that_count_on_in_an_exactly_resumed_run_are_counted_once(tmp_path):
+    config = DQNConfig(hidden=(8,), min_rows=16, batch_size=4)
+    chosen = {"engine": "serial", "updates_per_step": 0.5, "publish_every": 3, "keep_replay": True}
+    world = functools.partial(TreasureHunt, agents=2, size=7, turns=11)
+    train(world, config, Settings(steps=100, **chosen), run=tmp_path / "run")
+    last = resume(tmp_path / "run", steps=200, world=world)
+    console = Console(file=io.StringIO(), width=120)
+    summarise(tmp_path / "run", last, pictures=False, console=console)
+    header, row = (re.split(r"\s{2,}", line.strip()) for line in console.file.getvalue().strip().splitlines()[:2])
+    updates = last.updates["agent_0"]
+    assert dict(zip(header, row, strict=True))["versions"] == str(1 + updates // 3)
+
+
 def test_the_summary_says_how_to_see_the_best(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished[0], run)

@@ -297,10 +297,13 @@ def fill(
                 handles.steps_before[a] = int(held[i]["steps"])
                 handles.updates_before[a] = int(held[i]["counters"][0])
                 handles.board.rows[a, 0] += np.uint64(unused(roster.parts[a], handles.replays[a].spec, checkpoint))
+        newest = _newest(checkpoint, roster.parts[stack[0]].name)
+        for a in stack:
+            handles.versions_before[a] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
         handles.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
-            version=_newest(checkpoint, roster.parts[stack[0]].name) if version is None else version,
+            version=newest if version is None else version,
             counters=np.stack([arrays["counters"] for arrays in held]),
             random=random if random.size else np.zeros((len(stack), 1), np.uint8),
             reader=readers,

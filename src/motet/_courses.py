@@ -30,10 +30,9 @@ Table = dict[str, Array]
 
 _SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
 _LAGS = ("lag_versions", "lag_steps")
-_PLACES = {"steps", "updates", "version", "restarts", *_LAGS}  # restarts are told of processes
+_PLACES = {"steps", "updates", "version", "version_before", "restarts", *_LAGS}  # restarts are told of processes
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _PLACES)
 """What is counted for an agent; from 0 in each session, but for what a kept replay counts on."""
-_ANEW = ("episodes", "version")  # from 0 in each session, always
 
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged line ends in
 _MAX_SAID = 500  # lines of a run's own log that are shown
@@ -194,8 +193,9 @@ class Tally:
         self.restarts.add({row.name: row.restarts for row in now.processes}, anew)
         for agent in now.agents:
             counts = self.counters.setdefault(agent.name, _Counts())
-            counts.add({name: getattr(agent, name) for name in _ANEW}, anew)
-            counts.add({name: getattr(agent, name) for name in COUNTERS if name not in _ANEW})
+            # From 0 in each session, always.
+            counts.add({"episodes": agent.episodes, "version": agent.version - agent.version_before}, anew)
+            counts.add({name: getattr(agent, name) for name in COUNTERS if name != "episodes"})
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
         self.newest = now
 

@@ -117,11 +117,14 @@ class Handles:
     """Steps of each agent before its replay began: above 0 where a run goes on without its old rows."""
     updates_before: list[int]
     """Updates of each agent that belong to those steps."""
+    versions_before: list[int]
+    """The version of each agent's policy that the run was resumed with, where versions count on."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.steps_before = [0] * len(roster.parts)
         self.updates_before = [0] * len(roster.parts)
+        self.versions_before = [0] * len(roster.parts)
         specs = [roster.replay_spec(part) for part in roster.parts]
         layout: dict[str, Array] = {}
         for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):

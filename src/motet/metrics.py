@@ -53,6 +53,8 @@ class AgentRow:
     that are read once, those that were not in the checkpoint from which the run went on."""
     refused: int = 0
     """Rows of an actor that had a successor already (engine ray)."""
+    version_before: int = 0
+    """The version with which the run was resumed, where versions count on."""
 
 
 @dataclass
@@ -162,6 +164,7 @@ class Watch:
             restarts=self._restarts(stack),
             lost=int(handles.board.rows[i, 0]),
             refused=int(handles.board.rows[i, 1]),
+            version_before=handles.versions_before[i],
         )
 
     def _restarts(self, stack: int) -> int:
