@@ -222,8 +222,10 @@ def test_a_successor_neither_rests_again_nor_waives_more():
         seen.append(handles.board.learned[0, 3:5].tolist())
         return True
 
+    serial = Serial(handles)
+    serial.play(each_round)
     with pytest.raises(SupersededError):  # at its end the predecessor finds that it has one
-        Serial(handles).play(each_round)
+        serial.end()
     assert seen[0][0] >= 30
     assert seen[0] == seen[1]
 

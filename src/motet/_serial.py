@@ -70,6 +70,11 @@ class Serial:
             if each_round():
                 break
 
+    def end(self) -> None:
+        """Publish the last state, as learners in processes do when they end; after the last checkpoint was taken."""
+        for learner in self.learners:
+            learner.end()
+
     @property
     def can_save(self) -> bool:
         """Whether all worlds can write down their state."""

@@ -377,7 +377,9 @@ def _play_serial(
 
         serial.play(each_round)
         _say_interrupted(interrupted, directory, say)
-        return _close(book, [role], interrupted.is_set(), callbacks, directory)
+        result = _close(book, [role], interrupted.is_set(), callbacks, directory)
+        serial.end()
+        return result
 
 
 def _serial_evaluations(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Evaluations | None:
