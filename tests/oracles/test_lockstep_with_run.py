@@ -140,7 +140,7 @@ def test_no_evaluation_is_skipped_however_many_are_due(engine, tmp_path):
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
 def test_a_run_that_is_good_enough_ends_with_the_round_that_showed_it(engine, tmp_path):
-    found = outcome(MATRIX, StandIn(), tmp_path / engine, engine, steps=10**6, until_return=-1e9)
+    found = outcome(MATRIX, StandIn(), tmp_path / engine, engine, steps=10**6, evaluate_every=60, until_return=-1e9)
     assert len(found[3]) == 1 and found[0] == found[3][0]["step"] < 100
 
 

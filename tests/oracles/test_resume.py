@@ -104,7 +104,7 @@ def lines_of(run):
 
 
 @pytest.mark.parametrize("steps", [90, 333, 700])
-@pytest.mark.parametrize("more", [{}, {"sync_interval": 40, "max_lag_versions": 30}], ids=["", "seldom"])
+@pytest.mark.parametrize("more", [{}, {"sync_interval": 40, "max_lag_steps": 30}], ids=["", "seldom"])
 def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_path):
     """Between two versions, with actors that hold an older one; evaluations go on alike."""
 
@@ -114,10 +114,12 @@ def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_pat
             updates_per_step=0.3, evaluate_every=150, evaluate_episodes=2, **more,
         )  # fmt: skip
 
-    whole = train(WORLDS["matrix"], StandIn(), settings(1000), run=tmp_path / "whole")
-    train(WORLDS["matrix"], StandIn(), settings(steps), run=tmp_path / "parts")
+    whole = train(WORLDS["treasure_hunt"], StandIn(), settings(1000), run=tmp_path / "whole")
+    train(WORLDS["treasure_hunt"], StandIn(), settings(steps), run=tmp_path / "parts")
     said = []
-    go_on = functools.partial(resume, tmp_path / "parts", world=WORLDS["matrix"], algorithm=StandIn(), say=said.append)
+    go_on = functools.partial(
+        resume, tmp_path / "parts", world=WORLDS["treasure_hunt"], algorithm=StandIn(), say=said.append
+    )
     done = go_on(steps=4).steps
     rest = go_on(steps=1000 - done)
     assert whole.steps == rest.steps == 1000 and whole.updates == rest.updates and not said
