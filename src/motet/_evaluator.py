@@ -33,6 +33,7 @@ from motet.replay import FrameStack
 __all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]
 
 _TAKE_S = 10.0  # how long a version that must be taken may be in the writing
+_ROWS_A_ROUND = 4  # of an agent in one world, at most; twice what is known to happen
 _SEED = 9  # what the seeds of evaluations are for
 
 
@@ -215,6 +216,12 @@ class Evaluations:
         """Whether the agents have done the steps for the next one."""
         return _steps(self._handles) >= int(self._handles.board.evaluation[5])
 
+    def rounds_left(self) -> int:
+        """Rounds after which the next one cannot be due yet: in a round an agent closes at most two rows in a world."""
+        roster, board = self._handles.roster, self._handles.board
+        left = int(board.evaluation[5]) - _steps(self._handles) - 1
+        return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
+
     def play(self) -> bool:
         """Play one with the newest versions; False if there are none yet."""
         board, roster, step = self._handles.board, self._handles.roster, _steps(self._handles)
@@ -281,7 +288,7 @@ def _by_rounds(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None
             if evaluations.due():
                 evaluations.play()
             if not evaluations.reached:  # otherwise nobody plays on: the run ends with this round
-                board.evaluated[0] = played
+                board.evaluated[0] = min(played + evaluations.rounds_left(), FINISHED)
                 board.learnt.ring()
         else:
             pulse.waits_for(Wait.EVALUATION)
