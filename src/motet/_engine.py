@@ -274,9 +274,9 @@ class Learning:
         """The present state, as the vault would hold it. Publishes nothing."""
         return state_of(self.algorithm, self._desks)
 
-    def was_published_at(self, step: int) -> None:
-        """The newest version is older than the state that was restored: it was published at this step."""
-        for desk in self._desks:
+    def was_published_at(self, steps: Sequence[int]) -> None:
+        """The newest version is older than the state that was restored: it was published at these steps, by agent."""
+        for desk, step in zip(self._desks, steps, strict=True):
             desk.step = step
 
     def keep(self) -> None:

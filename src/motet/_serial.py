@@ -47,8 +47,8 @@ class Serial:
         self.learners = [Learning(handles, k) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
-                newest = kept["published"][roster.parts[roster.stacks[learner.index][0]].name][-1]
-                learner.was_published_at(newest["header"]["published_step"])
+                newest = [kept["published"][roster.parts[agent].name][-1]["header"] for agent in learner.agents]
+                learner.was_published_at([header["published_step"] for header in newest])
             learner.begin()
         self._newest = [publication.subscriber() for publication in handles.publications]
         if kept is not None:
