@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
+from test_segments import Office
 
 from motet.algorithm import Linear, Stages
 from motet.algorithms.dqn import DQNConfig
@@ -65,6 +66,11 @@ CASES = {
     "ppo": (MATRIX, PPOConfig(**ONCE, hidden=(16,), normalise=True), {"updates_per_step": None}),
     "td3": (PENDULUM, TD3, {"actors": 2}),
     "who seldom looks": (MATRIX, StandIn(), {"sync_interval": 40, "max_lag_steps": 60, "actors": 2}),
+    "asked unequally": (
+        functools.partial(Office, 3, (0, 1, 1), calls=23),
+        StandIn(),
+        {"actors": 2, "sync_interval": 20, "max_lag_steps": 30},
+    ),
     "stages": (
         HUNT,
         DQNConfig(**SMALL, epsilon=Linear(1.0, 0.1, 300), stages=Stages({"early": 150, "late": None})),
