@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
-from test_segments import Office
 
 from motet.algorithm import Linear, Stages
 from motet.algorithms.dqn import DQNConfig
@@ -19,6 +18,7 @@ from motet.policy import ConstantPolicy
 from motet.train import Settings, train
 from motet.worlds import MatrixGame
 from test_league import Coins
+from test_segments import Office
 
 MATRIX = functools.partial(MatrixGame, turns=23)
 PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=30)
