@@ -494,7 +494,7 @@ def test_measurements_with_long_names_are_shown_as_far_as_there_is_room():
     from motet._board import Board
     from motet._memory import Segment
 
-    board = Board(1, 1, 1, 1, Segment(Board.layout(1, 1, 1, 1)))
+    board = Board(1, 1, 1, Segment(Board.layout(1, 1, 1)))
     board.write_metrics(0, {"loss": 1.0, "\ud800" * 100: 2.0, "x" * 2000: 3.0})
     assert board.read_metrics(0) == {"loss": 1.0, "\ud800" * 100: 2.0}
 
