@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from motet import load_policies
-from motet.algorithm import Linear
+from motet.schedule import Linear
 from motet.algorithms import PPOConfig
 from motet.metrics import Snapshot
 from motet.train import Settings, train

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from motet.algorithm import Linear
+from motet.schedule import Linear
 from motet.algorithms import DQNConfig
 from motet.report import report
 from motet.train import Settings, train

@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 
-from motet.algorithm import Linear
+from motet.schedule import Linear
 from motet.algorithms import TD3Config
-from motet.league import PLAYER, League
+from motet.policy import PLAYER
+from motet.league import League
 from motet.metrics import Snapshot
 from motet.train import Settings, train
 from motet.worlds.hockey import Hockey, HockeyArrays

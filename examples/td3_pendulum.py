@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from motet import load_policies
-from motet.algorithm import Linear, Staged, Stages
+from motet.schedule import Linear, Staged, Stages
 from motet.algorithms import TD3Config
 from motet.metrics import Snapshot
 from motet.train import Settings, train

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from motet import load_policies
-from motet.algorithm import Linear
+from motet.schedule import Linear
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.metrics import Snapshot
 from motet.train import Settings, train

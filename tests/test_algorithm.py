@@ -3,12 +3,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet._testing_algorithm import check_algorithm
-from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, SavesStream, StackedBatch, value_at
+from motet.algorithm import ExtraField, ReaderSettings, SavesStream, StackedBatch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._value import EpsilonGreedy
 from motet.algorithms.dqn import DQN
 from motet.checkpoint import decode, encode
 from motet.errors import SettingError, SpecError
+from motet.schedule import Exponential, Linear, value_at
 
 
 def test_schedules() -> None:

@@ -19,8 +19,9 @@ from motet._cluster_places import LearnerPlace
 from motet._process import Portable
 from motet._roster import make_roster
 from motet.checkpoint import RunDirectory
-from motet.cluster import Cluster, Luggage, connected
+from motet.cluster import Luggage, connected
 from motet.errors import SettingError, SupersededError
+from motet.placement import Cluster
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes

@@ -22,10 +22,10 @@ from failing_code import Market
 from motet._fork_server import context
 from motet._process import Child
 from motet._workers import Workers
-from motet.cluster import Cluster
 from motet.errors import SettingError, WaitTimeoutError
 from motet.evaluate import evaluate
 from motet.isolate import Limits
+from motet.placement import Cluster
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
 from motet.tournament import tournament
 from motet.worlds import TreasureHunt

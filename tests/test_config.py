@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from motet._config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
-from motet.algorithm import Exponential, Linear
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError
+from motet.schedule import Exponential, Linear
 from motet.supervisor import Limits
 from motet.train import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt

@@ -15,12 +15,12 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from stand_in import StandIn
 
-from motet._board import Wait
 from motet._book import Book
 from motet._handles import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
 from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, SettingError
+from motet.metrics import Wait
 from motet.supervisor import Limits
 from motet.train import Settings, resume, train
 from motet.worlds import MatrixGame

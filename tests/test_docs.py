@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from motet._roster import WORLDS
+from motet.worlds.catalogue import WORLDS
 
 DOCS = Path(__file__).parents[1] / "docs"
 

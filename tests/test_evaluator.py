@@ -19,7 +19,8 @@ from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config
 from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
-from motet.league import PLAYER, League
+from motet.league import League
+from motet.policy import PLAYER
 from motet.train import Settings, train
 from motet.world import as_world
 from motet.worlds import Hockey, MatrixGame, TreasureHunt

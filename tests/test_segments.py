@@ -11,7 +11,6 @@ from stand_in import StandIn
 from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
 from motet.actor import Memory, Seat, act
-from motet.algorithm import Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
@@ -20,6 +19,7 @@ from motet.errors import SpecError, WorldError
 from motet.evaluate import evaluate
 from motet.league import League
 from motet.replay import Replay, ReplaySpec
+from motet.schedule import Stages
 from motet.testing import check_algorithm, check_world
 from motet.train import Settings, resume, train
 from motet.world import End, World

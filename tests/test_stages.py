@@ -17,9 +17,10 @@ from motet._engine import Learning
 from motet._handles import Handles
 from motet._roster import make_roster
 from motet._serial import Serial
-from motet.algorithm import Exponential, ExtraField, Linear, ReaderSettings, Sizes, Staged, Stages, Update, value_at
+from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, SupersededError
+from motet.schedule import Exponential, Linear, Staged, Stages, value_at
 from motet.supervisor import Limits
 from motet.train import Settings, resume, train
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import Any, cast
 
 import numpy as np
@@ -18,30 +17,9 @@ import numpy.typing as npt
 
 from motet import _native
 from motet._memory import Array, Segment
+from motet.metrics import Wait
 
-__all__ = ["FINISHED", "Board", "Wait"]
-
-
-class Wait(IntEnum):
-    """What a process may be waiting for, in words too."""
-
-    NOTHING = 0, ""
-    START = 1, "its start"
-    FIRST_VERSION = 2, "the first version of the policies"
-    ROWS = 3, "rows to learn from"
-    ACTORS = 4, "the actors (pace)"
-    LEARNERS = 5, "the learners (pace)"
-    EVALUATION = 6, "its next evaluation"
-    ROOM = 7, "room for its rows (their learner, or the way there, is slow)"
-    EVALUATOR = 8, "the evaluation of this round (lockstep)"
-
-    words: str
-
-    def __new__(cls, number: int, words: str = "") -> Wait:
-        """A number that knows its words."""
-        made = int.__new__(cls, number)
-        made._value_, made.words = number, words
-        return made
+__all__ = ["FINISHED", "Board"]
 
 
 FINISHED = 2**63

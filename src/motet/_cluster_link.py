@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import Wait
 from motet._cluster_handles import Distant, Place, unpack
 from motet._cluster_messages import agents_of
 from motet.errors import WaitTimeoutError
 from motet.league import Results
+from motet.metrics import Wait
 from motet.publication import Publication
 from motet.supervisor import Limits
 

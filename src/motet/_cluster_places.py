@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED, Wait
+from motet._board import FINISHED
 from motet._book import fill
 from motet._cluster_handles import Edition, Place, packed
 from motet._cluster_link import Link
@@ -36,6 +36,7 @@ from motet._process import one_thread
 from motet.cluster import Luggage
 from motet.errors import SupersededError
 from motet.league import Results
+from motet.metrics import Wait
 from motet.supervisor import Limits
 
 __all__ = ["ActorPlace", "LearnerPlace"]

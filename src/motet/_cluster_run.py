@@ -26,8 +26,9 @@ from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents
 from motet._cluster_places import ActorPlace, LearnerPlace
 from motet._handles import Roster
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.cluster import Cluster, Luggage, connected
+from motet.cluster import Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
+from motet.placement import Cluster
 from motet.replay import LaneWords
 from motet.supervisor import Limits, Role
 

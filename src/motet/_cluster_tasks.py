@@ -27,8 +27,9 @@ from motet._cluster_run import RemoteProcess, grouped
 from motet._fork_server import context
 from motet._process import Child
 from motet._workers import Workers, work
-from motet.cluster import Cluster, Luggage, connected
+from motet.cluster import Luggage, connected
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
+from motet.placement import Cluster
 from motet.plan._sweeps import Part, sweeping
 from motet.plan._workers import Hands
 

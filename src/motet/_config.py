@@ -7,11 +7,9 @@ motet's own dataclasses and worlds.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.metadata
-import inspect
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from motet._imports import Imported, find, known_by_path, path_of
 from motet._version import __version__
 from motet.errors import SettingError
 
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
     from motet._handles import Roster
 
 __all__ = [
-    "Imported",
     "describe",
     "describe_world",
-    "imported",
     "rebuild",
     "rebuild_world",
     "refuse_strangers",
@@ -49,7 +46,7 @@ def describe(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         kept = {item.name: describe(getattr(value, item.name)) for item in fields(value) if item.init}
-        return {"class": _path_of(type(value)), **kept}
+        return {"class": path_of(type(value)), **kept}
     if isinstance(value, (tuple, list)):
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
@@ -86,39 +83,6 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     return kind(**values)
 
 
-class Imported:
-    """A factory that was found by its path, and is known by it: a partial, a lambda, an object that can be called.
-
-    Args:
-        path: ``module:attribute``.
-        made: what is there.
-    """
-
-    def __init__(self, path: str, made: Callable[..., Any]) -> None:
-        self.path, self._made = path, made
-        self.suggests = getattr(made, "suggests", {})
-        with contextlib.suppress(ValueError, TypeError):  # of what is not written in Python it is not known
-            self.__signature__ = inspect.signature(made)  # the parameters that are left, for flags
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        """What the factory makes."""
-        return self._made(*args, **settings)
-
-    def __repr__(self) -> str:
-        return f"Imported({self.path!r})"
-
-
-def imported(path: str, found: Any) -> Any:
-    """What was found at a path; wrapped so that it is known by the path if it does not know where it comes from."""
-    if not callable(found):
-        return found
-    try:
-        _path_of(found)
-    except SettingError:
-        return Imported(path, found)
-    return found
-
-
 def describe_world(world: Any) -> dict[str, Any]:
     """Where a factory of worlds is imported from, and its settings; ``path`` is None where it cannot be imported.
 
@@ -138,7 +102,7 @@ def describe_world(world: Any) -> dict[str, Any]:
     try:
         if isinstance(maker, Imported):
             return {"path": maker.path, "settings": describe(settings)}
-        return {"path": _path_of(maker), "settings": describe(settings)}
+        return {"path": path_of(maker), "settings": describe(settings)}
     except SettingError as error:
         return {"path": None, "given": repr(world), "why": str(error)}
 
@@ -150,7 +114,7 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
             f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
             f"({plain.get('why', 'no path')}); go on from Python: motet.resume(run, world=…)"
         )
-    maker = imported(plain["path"], _load(plain["path"], "motet.worlds", trust))
+    maker = known_by_path(plain["path"], _load(plain["path"], "motet.worlds", trust))
     settings = rebuild(plain.get("settings", {}), trust=trust)
     return functools.partial(maker, **settings) if settings else maker
 
@@ -199,18 +163,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _path_of(thing: Any) -> str:
-    """Where a class or function is imported from; an error unless that finds the very same one."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if module == "__main__":
-        raise SettingError(f"given {thing!r} of a script, expected one that can be imported: move it to a module")
-    if module is None or name is None or "<" in name:
-        raise SettingError(f"given {thing!r}, expected a class or function that can be imported")
-    if _find(module, name) is not thing:
-        raise SettingError(f"given {thing!r}, expected what importing {module}:{name} finds")
-    return f"{module}:{name}"
-
-
 def refuse_strangers(plain: Any) -> None:
     """Raise if plain values name a class outside of motet. Nothing is imported."""
     if isinstance(plain, Mapping):
@@ -238,7 +190,7 @@ def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
 def _load(path: Any, package: str, trust: bool) -> Any:
     """Import ``module:Name``; without ``trust`` only a class or function of the given package."""
     module, name = _named(path, package, trust)
-    found = _find(module, name)
+    found = find(module, name)
     if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):
         raise SettingError(f"class: given {path!r}, expected a class of {package}")
     return found
@@ -246,10 +198,3 @@ def _load(path: Any, package: str, trust: bool) -> Any:
 
 def _within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
-
-
-def _find(module: str, name: str) -> Any:
-    try:
-        return functools.reduce(getattr, name.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise SettingError(f"class: given '{module}:{name}', which cannot be imported: {error}") from error

@@ -10,17 +10,17 @@ written to; it changes at resets only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Nest, map_nest
 from motet.errors import WorldError
+from motet.nest import Nest, assign, map_nest, stack_nests
 from motet.world import VectorWorld, World, as_world, last_of
 
-__all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd", "stack_nests"]
+__all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd"]
 
 _EMPTY = 1000  # episodes in a row in which nobody acts, before that is an error
 
@@ -226,7 +226,7 @@ class OneByOne:
         if isinstance(buffer, np.ndarray):
             buffer[place] = observation
         else:
-            _put(buffer, place, observation)
+            assign(buffer, place, observation)
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one array of actions for each turn."""
@@ -280,26 +280,6 @@ class OneByOne:
 def _mask_buffer(world: World, agent: int, crowd: OneByOne) -> npt.NDArray[np.bool_]:
     n: int = world.action_spaces[agent].n  # type: ignore[attr-defined]
     return np.ones((crowd.worlds, n), np.bool_)
-
-
-def _put(buffer: Nest, place: int, value: Nest) -> None:
-    if isinstance(buffer, Mapping):
-        for key, part in buffer.items():
-            _put(part, place, value[key])
-    elif isinstance(buffer, tuple):
-        for part, item in zip(buffer, value, strict=True):
-            _put(part, place, item)
-    else:
-        buffer[place] = value
-
-
-def stack_nests(values: Sequence[Nest]) -> Nest:
-    """Nests of equal form as one, ``[len(values), ...]``."""
-    if isinstance(values[0], Mapping):
-        return {key: stack_nests([value[key] for value in values]) for key in values[0]}
-    if isinstance(values[0], tuple):
-        return tuple(stack_nests([value[i] for value in values]) for i in range(len(values[0])))
-    return np.stack(values)
 
 
 def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:

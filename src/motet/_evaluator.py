@@ -21,14 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED, Pulse, Wait
-from motet._crowd import Crowd, Places, make_crowd, stack_nests
+from motet._board import FINISHED, Pulse
+from motet._crowd import Crowd, Places, make_crowd
 from motet._engine import against
-from motet._handles import Handles, Part, seed_for
-from motet.algorithm import Behaviour, Nest, map_nest
+from motet._handles import Handles, Part
+from motet.algorithm import Behaviour
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.league import anchor
+from motet.metrics import Wait
+from motet.nest import Nest, map_nest, stack_nests
 from motet.replay import FrameStack
+from motet.seeds import seed_for
 
 __all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from motet._board import Board
 from motet._memory import Array, Segment
 from motet._process import Portable
@@ -25,7 +23,7 @@ from motet.pace import Pace
 from motet.publication import HeaderField, Publication
 from motet.replay import Field, Replay, ReplaySpec
 
-__all__ = ["Counter", "Handles", "Part", "Roster", "seed_for"]
+__all__ = ["Counter", "Handles", "Part", "Roster"]
 
 
 @dataclass(frozen=True)
@@ -316,12 +314,3 @@ def _header(part: Part) -> dict[str, HeaderField]:
             "header: given the name 'published_step', expected another one: that is in every publication"
         )
     return {"published_step": HeaderField(dtype="int64"), **header}
-
-
-def seed_for(seed: int, *path: int) -> int:
-    """A seed of its own for each place in a run.
-
-    >>> seed_for(0, 1, 2) == seed_for(0, 1, 2), seed_for(0, 1, 2) == seed_for(0, 2, 1)
-    (True, False)
-    """
-    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint32)[0])

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from motet._error_text import DETAIL, describe, pressed_by_user, printable
 from motet._teams import make_policy
 from motet._values import Misfit, giver
-from motet.algorithm import Nest, Space
+from motet.algorithm import Space
 from motet.errors import PolicyFailure
+from motet.nest import Nest
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 
 __all__ = ["LocalPolicy"]

@@ -26,8 +26,7 @@ from motet._seats import Kind, kind_of
 from motet.algorithm import Space
 from motet.checkpoint import RunDirectory, read_arrays, read_notes
 from motet.errors import CorruptionError, SettingError
-from motet.league import PLAYER
-from motet.policy import BehaviourPolicy, Policy, PolicySpec
+from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 
 __all__ = [

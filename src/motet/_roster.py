@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
 import operator
 import os
@@ -12,93 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._config import imported
 from motet._handles import Part, Roster
+from motet._imports import import_named
+from motet._masks import masked_agents
 from motet._process import Portable
 from motet._versus import SelfPlay
 from motet.actor import MaxLag
-from motet.algorithm import AlgorithmConfig, Sizes
+from motet.algorithm import Sizes
+from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
-from motet.league import PLAYER
 from motet.pace import Pace
+from motet.policy import PLAYER
 from motet.world import World, as_world
+from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
     from motet.train import Settings
 
 __all__ = [
-    "ALGORITHMS",
-    "WORLDS",
-    "algorithm_config",
     "local_room",
     "make_roster",
-    "masked_agents",
     "pace_of",
-    "world_factory",
 ]
-
-_PROBED = 5
-"""Episodes that are played at most to see who has action masks."""
-
-WORLDS = {
-    "treasure_hunt": "motet.worlds:TreasureHunt",
-    "cleanup": "motet.worlds:Cleanup",
-    "hockey": "motet.worlds:Hockey",
-    "matrix": "motet.worlds:MatrixGame",
-    "rooms": "motet.worlds:Rooms",
-    "small_hunt": "motet.worlds:SmallHunt",
-}
-"""The shipped worlds by name."""
-
-ALGORITHMS = {
-    "dqn": "motet.algorithms.dqn:DQNConfig",
-    "iqn": "motet.algorithms.iqn:IQNConfig",
-    "td3": "motet.algorithms.td3:TD3Config",
-    "ppo": "motet.algorithms.ppo:PPOConfig",
-}
-"""The shipped algorithms by name."""
-
-
-def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-    """A callable that makes a world: from the name of a shipped one, ``gym:ID``, ``module:attribute``, or a callable.
-
-    >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
-    ['player_0', 'player_1']
-    >>> world_factory("gym:CartPole-v1")().observation_space.shape
-    (4,)
-    """
-    maker = world
-    if isinstance(world, str) and world.startswith("gym:"):
-        maker = functools.partial(_import("motet.worlds:from_gymnasium", "world", ()), id=world.removeprefix("gym:"))
-    elif isinstance(world, str):
-        path = WORLDS.get(world, world)
-        maker = imported(path, _import(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
-    if not callable(maker):
-        raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
-    return functools.partial(maker, **settings) if settings else maker
-
-
-def _import(path: str, what: str, known: Sequence[str]) -> Any:
-    module, _, name = path.partition(":")
-    if not name:
-        raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error
-
-
-def algorithm_config(given: Any) -> AlgorithmConfig:
-    """A config from its name or its class, or as it is."""
-    if isinstance(given, str):
-        given = _import(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))
-    if isinstance(given, type):
-        given = given()
-    missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
-    if missing:
-        raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")
-    config: AlgorithmConfig = given
-    return config
 
 
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
@@ -158,7 +91,7 @@ def _self_play(made: Any, world: World, part: Part, settings: Settings) -> SelfP
             )
     if part.settings.n_frames > 1:
         raise SettingError(f"n_frames: given {part.settings.n_frames}, expected 1 in self-play")
-    play = SelfPlay.of(made, settings.league, lambda path: _import(path, "anchors", []))
+    play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
     if settings.evaluate_every is not None and not play.anchors:
         raise SettingError("evaluate_every: in self-play evaluations are games against anchors, and there are none")
     return play
@@ -203,40 +136,6 @@ def _made(factory: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
-
-
-def masked_agents(world: World) -> set[int]:
-    """The agents that have action masks: seen by playing until everybody had a turn, or for a while.
-
-    Agents may be absent from an episode, so it plays more than one if it must.
-    """
-    seen: set[int] = set()
-    found: set[int] = set()
-    rng = np.random.default_rng(0)
-    episodes = 1
-    for _ in range(1000):
-        if len(seen) == len(world.agents):
-            break
-        if not (group := world.group()):
-            if episodes == _PROBED:
-                break
-            episodes += 1
-            world.reset(episodes)
-            continue
-        actions = []
-        for agent in group:
-            seen.add(agent)
-            mask, space = world.mask(agent), world.action_spaces[agent]
-            if mask is not None:
-                found.add(agent)
-                actions.append(
-                    np.asarray(getattr(space, "start", 0) + rng.choice(np.flatnonzero(mask)), space.dtype)[()]
-                )
-            else:
-                actions.append(space.sample())
-        world.act(actions)
-        world.ended()
-    return found
 
 
 def _share_out(

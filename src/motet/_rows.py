@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from motet import _native
 from motet._memory import Array
-from motet.algorithm import map_nest
 from motet.errors import SettingError
+from motet.nest import map_nest
 
 __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._seats import filler
-from motet.algorithm import Nest, Space
+from motet.algorithm import Space
 from motet.errors import SettingError
+from motet.nest import Nest
 from motet.policy import ConstantPolicy
 
 __all__ = ["Forager", "Noop", "TitForTat", "constant"]

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._handles import seed_for
 from motet._teams import TeamPolicy, make_policy, shared_policy
-from motet.algorithm import Nest, Space
+from motet.algorithm import Space
 from motet.errors import SpecError
+from motet.nest import Nest
 from motet.policy import JointPolicy, Kind, PolicySpec, WorldDescription, asker, kind_of
+from motet.seeds import seed_for
 
 __all__ = ["Kind", "TeamPolicy", "Together", "filler", "joint_question", "joint_spaces", "kind_of"]
 

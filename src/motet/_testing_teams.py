@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from motet._handles import seed_for
 from motet._teams import Streams, TeamPolicy, team_policy
-from motet.algorithm import Nest, map_nest
 from motet.errors import SpecError
+from motet.nest import Nest, map_nest
 from motet.policy import PolicySpec, WorldDescription
+from motet.seeds import seed_for
 
 __all__ = ["check_separate"]
 

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._crowd import Crowd, Ending, Places, Turn
-from motet.algorithm import Behaviour, Nest, map_nest
+from motet.algorithm import Behaviour
+from motet.nest import Nest, assign, map_nest
 
 __all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "load_version", "take_newest"]
 
@@ -212,7 +213,7 @@ class Place:
             self.row = {name: map_nest(self._copied, nest) for name, nest in (self.row or row).items()}
             self._own = True
         for name, nest in row.items():
-            _assign(self.row[name], at, nest)
+            assign(self.row[name], at, nest)
         self.steps[at] += 1
         self.open[at] = True
         self._all_open = bool(self.open.all())
@@ -251,17 +252,6 @@ class Place:
         for name, value in state.items():
             setattr(self, name, value)
         self._turns, self._own, self._all_open = 0, True, bool(self.open.all())
-
-
-def _assign(nest: Nest, where: Any, value: Nest) -> None:
-    if isinstance(nest, np.ndarray):
-        nest[where] = value
-    elif isinstance(nest, Mapping):
-        for key, part in nest.items():
-            _assign(part, where, value[key])
-    else:
-        for part, item in zip(nest, value, strict=True):
-            _assign(part, where, item)
 
 
 def _pushed(frames: Nest, new: Nest, where: Any, begins: Sequence[int]) -> Nest:

@@ -11,7 +11,6 @@ of weights, targets and moments, its own part of the batch, its own random strea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,193 +19,26 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.nest import Nest, map_nest
+from motet.schedule import ALWAYS, Schedule, Stages, check_schedule
 
 __all__ = [
     "Algorithm",
     "AlgorithmConfig",
     "Behaviour",
-    "Exponential",
     "ExtraField",
     "HeaderSpec",
-    "Linear",
     "ReaderSettings",
     "SavesStream",
-    "Schedule",
     "Sizes",
     "StackedBatch",
-    "Staged",
-    "Stages",
     "Update",
-    "value_at",
 ]
 
-Nest = Any
-"""An array, or a dict or tuple of nests."""
 Space = Any
 """A Gymnasium space, or anything with ``shape`` and ``dtype``; dict and tuple spaces have ``spaces``."""
 HeaderSpec = Mapping[str, tuple[tuple[int, ...], str]]
 """What travels with the weights: shape and dtype by name."""
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A setting that moves from ``start`` to ``end`` in a straight line over the first ``steps`` steps of the agent.
-
-    >>> epsilon = Linear(1.0, 0.1, steps=1000)
-    >>> epsilon(0), epsilon(500), epsilon(5000)
-    (1.0, 0.55, 0.1)
-    """
-
-    start: float
-    """Its value at step 0."""
-    end: float
-    """Its value from step ``steps`` on."""
-    steps: int
-    """How many steps of the agent the way takes."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise SettingError(f"given {self}, expected finite numbers and 1 or more steps")
-
-    def __call__(self, step: int) -> float:
-        """The value after ``step`` steps."""
-        way = min(max(step / self.steps, 0.0), 1.0)
-        return self.end if way == 1.0 else self.start + way * (self.end - self.start)
-
-
-@dataclass(frozen=True)
-class Exponential:
-    """A setting that approaches ``end``: after every ``half_life`` steps of the agent half of the way is left.
-
-    >>> epsilon = Exponential(1.0, 0.0, half_life=100)
-    >>> epsilon(0), epsilon(100), epsilon(300)
-    (1.0, 0.5, 0.125)
-    """
-
-    start: float
-    """Its value at step 0."""
-    end: float
-    """What it approaches."""
-    half_life: float
-    """Steps of the agent for half of the way."""
-
-    def __post_init__(self) -> None:
-        if not self.half_life > 0 or not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise SettingError(f"given {self}, expected finite numbers and a half-life above 0")
-
-    def __call__(self, step: int) -> float:
-        """The value after ``step`` steps."""
-        left: float = 0.5 ** (max(step, 0) / self.half_life)
-        return self.end + left * (self.start - self.end)
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Named stages of a run, one after the other, by the agent's steps; the last one never ends.
-
-    The learner derives the stage from the steps and publishes it, also without an update; actors know it from there.
-    Lengths may be given as a mapping or as pairs.
-
-    >>> stages = Stages({"warm_up": 5_000, "ramp": 20_000, "full": None}, clear_replay_on_stage=("full",))
-    >>> stages.at(4_999), stages.at(6_000), stages.at(10**6)
-    (('warm_up', 4999), ('ramp', 1000), ('full', 975000))
-    >>> stages.index(6_000), stages.begin("full")
-    (1, 25000)
-    """
-
-    lengths: tuple[tuple[str, int | None], ...] = (("full", None),)
-    """The name of each stage and its steps; None for the last one."""
-    clear_replay_on_stage: tuple[str, ...] = ()
-    """At the beginning of these, all rows so far are forgotten; updates go on when there are min_rows new ones."""
-
-    def __post_init__(self) -> None:
-        pairs = self.lengths.items() if isinstance(self.lengths, Mapping) else self.lengths
-        lengths = tuple((str(name), steps[0] if steps else None) for name, *steps in pairs)
-        object.__setattr__(self, "lengths", lengths)
-        object.__setattr__(self, "clear_replay_on_stage", tuple(self.clear_replay_on_stage))
-        if not lengths or len(set(self.names)) < len(lengths):
-            raise SettingError(f"stages: given {list(self.names)}, expected one or more, each with a name of its own")
-        if lengths[-1][1] is not None or any(not steps or steps < 1 for _, steps in lengths[:-1]):
-            raise SettingError(
-                f"stages: given {dict(lengths)}, expected 1 or more steps for each, and None for the last one"
-            )
-        for name in self.clear_replay_on_stage:
-            if self.begin(name) == 0:
-                raise SettingError(f"clear_replay_on_stage: given {name!r}, before which there is nothing to clear")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """In their order."""
-        return tuple(name for name, _ in self.lengths)
-
-    def begin(self, name: str) -> int:
-        """The step at which a stage begins."""
-        if name not in self.names:
-            raise SettingError(f"stage: given {name!r}, expected one of {', '.join(self.names)}")
-        return sum(steps or 0 for _, steps in self.lengths[: self.names.index(name)])
-
-    def index(self, step: int) -> int:
-        """The number of the stage in which ``step`` lies."""
-        return sum(step >= self.begin(name) for name in self.names[1:])
-
-    def at(self, step: int) -> tuple[str, int]:
-        """The stage in which ``step`` lies, and the steps since its beginning."""
-        name = self.names[self.index(step)]
-        return name, step - self.begin(name)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A setting with a value of its own in each stage; schedules count their steps from the stage's beginning.
-
-    >>> stages = Stages({"warm_up": 100, "ramp": 1000, "full": None})
-    >>> noise = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.5, steps=1000), "full": 0.1})
-    >>> [value_at(noise, step, stages) for step in (0, 100, 600, 1100)]
-    [1.0, 1.0, 0.75, 0.1]
-    """
-
-    values: tuple[tuple[str, float | Linear | Exponential], ...]
-    """The name of each stage and the value in it."""
-
-    def __post_init__(self) -> None:
-        pairs = self.values.items() if isinstance(self.values, Mapping) else self.values
-        object.__setattr__(self, "values", tuple((str(name), value) for name, value in pairs))
-
-    def of(self, name: str) -> float | Linear | Exponential:
-        """The value in a stage."""
-        return dict(self.values)[name]
-
-
-Schedule = float | Linear | Exponential | Staged
-"""A constant, or a value by the agent's steps."""
-
-_ALWAYS = Stages()
-
-
-def value_at(schedule: Schedule | Callable[[int], float], step: int, stages: Stages = _ALWAYS) -> float:
-    """The value of a schedule or constant after ``step`` steps of the agent.
-
-    >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, steps=20), 10)
-    (0.5, 0.5)
-    """
-    if isinstance(schedule, Staged):
-        name, within = stages.at(step)
-        return value_at(schedule.of(name), within)
-    return float(schedule(step)) if callable(schedule) else float(schedule)
-
-
-def check_schedule(name: str, schedule: Schedule, low: float, high: float, stages: Stages = _ALWAYS) -> None:
-    """Raise unless all values of the schedule are within ``[low, high]``, and its stages are the given ones."""
-    if isinstance(schedule, Staged):
-        given = [stage for stage, _ in schedule.values]
-        if sorted(given) != sorted(stages.names):
-            raise SettingError(f"{name}: given values for {given}, expected one for each stage of {list(stages.names)}")
-        for stage, value in schedule.values:
-            check_schedule(f"{name} in {stage}", value, low, high)
-        return
-    ends = (schedule.start, schedule.end) if isinstance(schedule, (Linear, Exponential)) else (schedule,)
-    if not all(math.isfinite(value) and low <= value <= high for value in ends):
-        raise SettingError(f"{name}: given {schedule}, expected values from {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -249,7 +81,7 @@ class ReaderSettings:
     """Read every row once and in order, in fragments of ``length`` rows, instead of drawing."""
     length: int = 0
     """Rows in a fragment; with ``once`` only."""
-    stages: Stages = _ALWAYS
+    stages: Stages = ALWAYS
     """Of the agent's run: a new one is published as soon as it begins, and may clear the replay."""
 
     def __post_init__(self) -> None:
@@ -483,12 +315,3 @@ def map_space(function: Callable[[Space], Any], space: Space) -> Nest:
             f"given the space {space!r}, expected one whose elements are arrays, or a dict or tuple of them"
         )
     return function(space)
-
-
-def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
-    """A nest of what the function makes of each leaf, and of those in the same places of the others."""
-    if isinstance(nest, Mapping):
-        return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
-    if isinstance(nest, (tuple, list)):
-        return tuple(map_nest(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
-    return function(nest, *others)

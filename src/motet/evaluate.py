@@ -33,14 +33,14 @@ from motet._numbers import counted
 from motet._pickling import MAKE_IT_THERE, check_picklable
 from motet._policies import Entry, check_entries, entries
 from motet._process import interrupts
-from motet._roster import world_factory
 from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
-from motet.cluster import Cluster
 from motet.errors import MotetError, SettingError
+from motet.placement import Cluster
 from motet.text import plain, valid
 from motet.world import as_world
+from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
     from motet.isolate import Limits

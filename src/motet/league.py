@@ -27,10 +27,8 @@ from motet._memory import Array, Segment
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import HeaderField, Publication
 
-__all__ = ["NEWEST", "PLAYER", "Draw", "League", "LeagueBoard", "Results", "Standings", "Table", "anchor"]
+__all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "Results", "Standings", "Table", "anchor"]
 
-PLAYER = "player"
-"""What the one who learns is called, whatever the world calls its seats."""
 NEWEST = 0
 """The number of the player as it is now; snapshots are 1, 2, 3, ..., anchors -1, -2, ..."""
 

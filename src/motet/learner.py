@@ -20,8 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update, map_nest, value_at
+from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update
 from motet.errors import NotReadyError
+from motet.nest import map_nest
+from motet.schedule import value_at
 
 __all__ = ["Desk", "learn", "restore", "state_of", "vault_header"]
 

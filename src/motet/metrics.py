@@ -1,20 +1,34 @@
-"""Metrics: what a run looks like right now, read off the board, the replays and the publications. Nobody is asked.
-
-:func:`look` makes a :class:`Snapshot`; sinks turn snapshots into lines of JSON, TensorBoard events, W&B, or a table.
-"""
+"""Snapshots: a run at one moment, as plain data. Sinks turn them into JSON, TensorBoard, W&B or a table."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from typing import Any
 
-from motet._board import FINISHED, Wait
-from motet._handles import Handles
-from motet.supervisor import Role
+__all__ = ["AgentRow", "ProcessRow", "Snapshot", "Wait"]
 
-__all__ = ["AgentRow", "ProcessRow", "Snapshot", "Watch"]
+
+class Wait(IntEnum):
+    """What a process may be waiting for, in words too."""
+
+    NOTHING = 0, ""
+    START = 1, "its start"
+    FIRST_VERSION = 2, "the first version of the policies"
+    ROWS = 3, "rows to learn from"
+    ACTORS = 4, "the actors (pace)"
+    LEARNERS = 5, "the learners (pace)"
+    EVALUATION = 6, "its next evaluation"
+    ROOM = 7, "room for its rows (their learner, or the way there, is slow)"
+    EVALUATOR = 8, "the evaluation of this round (lockstep)"
+
+    words: str
+
+    def __new__(cls, number: int, words: str = "") -> Wait:
+        """A number that knows its words."""
+        made = int.__new__(cls, number)
+        made._value_, made.words = number, words
+        return made
 
 
 @dataclass
@@ -90,100 +104,3 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
-
-
-class Watch:
-    """Looks at a run again and again; rates are between two looks.
-
-    Args:
-        handles: what the run shares.
-        roles: its processes.
-    """
-
-    def __init__(self, handles: Handles, roles: Sequence[Role]) -> None:
-        self._handles, self._roles = handles, roles
-        self._started = time.monotonic()
-        self._subscribers = [p.subscriber() for p in handles.publications]
-        self._last: tuple[float, list[int], list[int]] | None = None
-
-    def look(self, state: str = "running") -> Snapshot:
-        """The run right now."""
-        handles, roster = self._handles, self._handles.roster
-        now = time.monotonic()
-        steps = [handles.steps(i) for i in range(len(handles.replays))]
-        updates = [int(count) for count in handles.board.learned[:, 0]]
-        before, old_steps, old_updates = self._last or (self._started, handles.steps_before, updates)
-        self._last = (now, steps, updates)
-        span = max(now - before, 1e-9)
-        agents = [
-            self._agent(i, steps[i], updates[i], (steps[i] - old_steps[i]) / span, (updates[i] - old_updates[i]) / span)
-            for i in range(len(steps))
-        ]
-        done, rate = max(steps), max(row.steps_per_s for row in agents)
-        left = (roster.steps - done) / rate if rate > 0 else None
-        return Snapshot(
-            seconds=now - self._started,
-            steps=done,
-            limit=roster.steps,
-            steps_per_s=rate,
-            left_s=left,
-            agents=agents,
-            processes=[self._process(i, role, now) for i, role in enumerate(self._roles)],
-            state=state,
-        )
-
-    def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
-        handles, part = self._handles, self._handles.roster.parts[i]
-        episodes = handles.board.episodes[:, i]
-        played = episodes[:, 0] > 0
-        replay = handles.replays[i]
-        words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
-        once = part.settings.once
-        rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
-        stack = handles.roster.stack_of(i)
-        newest = max(self._subscribers[i].newest, int(handles.board.rows[i, 2]))
-        stages = part.settings.stages.names
-        return AgentRow(
-            name=part.name,
-            steps=steps,
-            updates=updates,
-            episodes=int(episodes[:, 0].sum()),
-            mean_return=float(episodes[played, 1].mean()) if played.any() else None,
-            mean_length=float(episodes[played, 3].mean()) if played.any() else None,
-            steps_per_s=steps_per_s,
-            updates_per_s=updates_per_s,
-            replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
-            replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
-            version=newest,
-            lag_versions=max(0, newest - int(episodes[:, 5].min())),
-            lag_steps=max(0, steps - handles.newest_step(i)),
-            broken=sum(w.broken for w in words),
-            metrics=handles.board.read_metrics(i),
-            stage=stages[int(handles.board.learned[i, 5])] if len(stages) > 1 else "",
-            forced=int(episodes[:, 6].sum()),
-            restarts=self._restarts(stack),
-            lost=int(handles.board.rows[i, 0]),
-            refused=int(handles.board.rows[i, 1]),
-            version_before=handles.versions_before[i],
-        )
-
-    def _restarts(self, stack: int) -> int:
-        """Of the process that has this stack; the serial engine has none."""
-        roster = self._handles.roster
-        process = next(i for i, stacks in enumerate(roster.processes) if stack in stacks)
-        place = roster.actors + process
-        return self._roles[place].total_restarts if place < len(self._roles) else 0
-
-    def _process(self, i: int, role: Role, now: float) -> ProcessRow:
-        beat, waits, pid, _ = self._handles.board.alive[i, :4]
-        actors = self._handles.roster.actors
-        finished = i < actors and int(self._handles.board.rounds[i, 0]) == FINISHED
-        return ProcessRow(
-            name=role.name,
-            pid=int(pid),
-            waits_for=Wait(int(waits)).words,
-            beat_s=now - beat,
-            restarts=role.total_restarts,
-            done=role.done or finished,
-            node=self._handles.where(i),
-        )

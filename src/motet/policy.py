@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._values import brief
-from motet.algorithm import Behaviour, Nest, Space, map_nest
+from motet.algorithm import Behaviour, Space
 from motet.errors import SettingError, SpecError
+from motet.nest import Nest, map_nest
 from motet.text import valid
 
 __all__ = [
@@ -128,6 +129,10 @@ def _numbers(space: Space) -> tuple[str, ...]:
         return ()
     first = int(getattr(space, "start", 0))
     return tuple(str(number) for number in range(first, first + int(space.n)))
+
+
+PLAYER = "player"
+"""What the one who learns is called, whatever the world calls its seats."""
 
 
 class Translator(Protocol):

@@ -31,8 +31,8 @@ import numpy.typing as npt
 from motet import _native
 from motet._memory import LINE, Segment
 from motet._rows import Field, Leaf, Nest, ReplaySpec, Row
-from motet.algorithm import map_nest
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
+from motet.nest import map_nest
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
 

@@ -28,16 +28,19 @@ from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
 from motet._handles import Handles, Roster
 from motet._pickling import check_picklable
 from motet._process import Child, check_main_guard, interrupts
-from motet._roster import local_room, make_roster, pace_of, world_factory
+from motet._roster import local_room, make_roster, pace_of
 from motet._runs import hold
 from motet._serial import Serial
+from motet._watch import Watch
 from motet.checkpoint import Checkpoint, RunDirectory
-from motet.cluster import Cluster, connected
+from motet.cluster import connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
 from motet.league import League
-from motet.metrics import Snapshot, Watch
+from motet.metrics import Snapshot
 from motet.pace import Pace
+from motet.placement import Cluster
 from motet.supervisor import Limits, Role, Supervisor
+from motet.worlds.catalogue import world_factory
 
 __all__ = ["Result", "Settings", "resume", "train", "world_factory"]
 

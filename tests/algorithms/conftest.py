@@ -5,7 +5,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from motet.algorithm import AlgorithmConfig, StackedBatch, map_nest
+from motet.algorithm import AlgorithmConfig, StackedBatch
+from motet.nest import map_nest
 
 OBSERVATIONS, ACTIONS = Box(-1, 1, (7,)), Discrete(3)
 

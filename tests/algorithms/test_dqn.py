@@ -7,9 +7,10 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from motet.algorithm import Linear, StackedBatch
+from motet.algorithm import StackedBatch
 from motet.algorithms.dqn import DQN, DQNConfig
 from motet.errors import NotReadyError, SettingError, SpecError
+from motet.schedule import Linear
 
 from .conftest import ACTIONS, OBSERVATIONS, copy_into, one_of, random_batch
 

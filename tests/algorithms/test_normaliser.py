@@ -9,9 +9,10 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motet.algorithm import StackedBatch, Stages
+from motet.algorithm import StackedBatch
 from motet.algorithms._normaliser import CLIP, Normaliser, Statistics
 from motet.algorithms.td3 import TD3Config
+from motet.schedule import Stages
 
 SEEN, DONE = Box(-np.inf, np.inf, (5,)), Box(-1, 1, (2,))
 CONFIG = TD3Config(hidden=(8,), batch_size=8, min_rows=8, normalise=True)

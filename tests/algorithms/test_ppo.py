@@ -6,10 +6,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from motet.algorithm import Linear, StackedBatch, Stages
+from motet.algorithm import StackedBatch
 from motet.algorithms._actions import actions_of
 from motet.algorithms.ppo import PPOConfig, _Part, advantages
 from motet.errors import NotReadyError, SettingError
+from motet.schedule import Linear, Stages
 from motet.testing import check_algorithm
 
 OBSERVATIONS = Box(-1, 1, (5,))

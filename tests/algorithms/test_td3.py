@@ -9,10 +9,11 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional
 
-from motet.algorithm import Linear, StackedBatch, Staged, Stages
+from motet.algorithm import StackedBatch
 from motet.algorithms._networks import Block, Network
 from motet.algorithms.td3 import TD3, TD3Config
 from motet.errors import NotReadyError, SettingError
+from motet.schedule import Linear, Staged, Stages
 from motet.testing import check_algorithm
 
 SEEN, DONE = Box(-np.inf, np.inf, (5,)), Box(np.array([-2, 0], "float32"), np.array([2, 10], "float32"))

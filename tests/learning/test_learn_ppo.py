@@ -6,10 +6,10 @@ import statistics
 import pytest
 from test_learning import greedy
 
-from motet._roster import world_factory
-from motet.algorithm import Linear
 from motet.algorithms.ppo import PPOConfig
+from motet.schedule import Linear
 from motet.train import Settings, train
+from motet.worlds.catalogue import world_factory
 
 WORLD = "gym:CartPole-v1"
 SERIAL_STEPS = 20_000

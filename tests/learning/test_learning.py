@@ -7,9 +7,9 @@ import pytest
 
 from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
-from motet.algorithm import Linear
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.world import as_world
 from motet.worlds import MatrixGame, TreasureHunt

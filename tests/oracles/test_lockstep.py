@@ -8,11 +8,11 @@ import gymnasium
 import pytest
 from stand_in import StandIn
 
-from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
+from motet.schedule import Linear, Staged, Stages
 from motet.train import Settings, train
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 

@@ -9,12 +9,12 @@ import pytest
 from stand_in import StandIn
 from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
 
-from motet.algorithm import Linear, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.checkpoint import RunDirectory
 from motet.league import League
 from motet.policy import ConstantPolicy
+from motet.schedule import Linear, Stages
 from motet.train import Settings, train
 from motet.worlds import MatrixGame
 from test_league import Coins

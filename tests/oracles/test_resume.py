@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet.algorithm import Linear, Staged, Stages
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
@@ -17,6 +16,7 @@ from motet.algorithms.td3 import TD3Config
 from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.league import League
+from motet.schedule import Linear, Staged, Stages
 from motet.train import Settings, resume, train
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
 from test_league import Coins

@@ -26,7 +26,8 @@ from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
 from motet._policy_process import descendants
 from motet._roster import make_roster
-from motet.cluster import Cluster, Luggage
+from motet.cluster import Luggage
+from motet.placement import Cluster
 from motet.supervisor import Limits
 from motet.train import Settings
 

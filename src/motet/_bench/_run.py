@@ -22,9 +22,9 @@ import numpy as np
 
 from motet._crowd import make_crowd
 from motet._evaluator import play_greedily
-from motet.algorithm import Linear
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import MotetError
+from motet.schedule import Linear
 from motet.train import Settings as RunSettings
 from motet.train import train
 from motet.world import as_world

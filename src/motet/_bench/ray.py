@@ -29,9 +29,10 @@ from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
 from motet._roster import make_roster
-from motet.cluster import Cluster, Luggage
+from motet.cluster import Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.metrics import Snapshot
+from motet.placement import Cluster
 from motet.supervisor import Limits
 from motet.train import Settings as RunSettings
 from motet.train import train

@@ -34,10 +34,12 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from motet._roster import ALGORITHMS, algorithm_config, world_factory
-from motet.algorithm import AlgorithmConfig, Exponential, Linear, Staged
+from motet.algorithm import AlgorithmConfig
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.errors import SettingError
+from motet.schedule import Exponential, Linear, Staged
 from motet.train import Settings
+from motet.worlds.catalogue import world_factory
 
 __all__ = ["Experiment", "read", "short_name"]
 

@@ -20,10 +20,12 @@ from typing import Annotated, Any
 import tyro
 
 from motet._commands._experiment import Experiment, read, short_name
-from motet._roster import ALGORITHMS, WORLDS, world_factory
-from motet.algorithm import AlgorithmConfig, Exponential, Linear, Schedule, Staged
+from motet.algorithm import AlgorithmConfig
+from motet.algorithms.catalogue import ALGORITHMS
 from motet.errors import SettingError
+from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.train import Settings
+from motet.worlds.catalogue import WORLDS, world_factory
 
 __all__ = ["Asked", "parse", "place_of_world", "world_flags"]
 

@@ -21,12 +21,12 @@ from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet._config import rebuild_world
 from motet._numbers import counted
-from motet._roster import WORLDS, world_factory
 from motet.checkpoint import RunDirectory
-from motet.cluster import Cluster
 from motet.errors import SettingError
 from motet.evaluate import Episode, Failure, Settings, first_line
+from motet.placement import Cluster
 from motet.text import label, plain
+from motet.worlds.catalogue import WORLDS, world_factory
 
 __all__ = [
     "Play",

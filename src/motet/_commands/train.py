@@ -14,7 +14,6 @@ import tyro
 from motet._commands._experiment import short_name
 from motet._commands._show import showing
 from motet._display import History
-from motet._roster import WORLDS
 from motet._runs import new_directory, read_history
 from motet._sinks import Wandb
 from motet._summary import summarise
@@ -22,6 +21,7 @@ from motet.checkpoint import RunDirectory
 from motet.train import Result
 from motet.train import resume as go_on
 from motet.train import train as begin
+from motet.worlds.catalogue import WORLDS
 
 __all__ = ["resume", "train"]
 

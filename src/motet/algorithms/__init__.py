@@ -1,8 +1,23 @@
-"""The shipped algorithms: one file each with its config, its update and how it acts. Importing this imports torch."""
+"""The shipped algorithms: one file each with its config, its update and how it acts. Using one imports torch."""
 
-from motet.algorithms.dqn import DQNConfig
-from motet.algorithms.iqn import IQNConfig
-from motet.algorithms.ppo import PPOConfig
-from motet.algorithms.td3 import TD3Config
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.algorithms.dqn import DQNConfig
+    from motet.algorithms.iqn import IQNConfig
+    from motet.algorithms.ppo import PPOConfig
+    from motet.algorithms.td3 import TD3Config
 
 __all__ = ["DQNConfig", "IQNConfig", "PPOConfig", "TD3Config"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "DQNConfig": "motet.algorithms.dqn",
+        "IQNConfig": "motet.algorithms.iqn",
+        "PPOConfig": "motet.algorithms.ppo",
+        "TD3Config": "motet.algorithms.td3",
+    },
+)

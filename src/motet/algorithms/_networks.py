@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from motet import _native
-from motet.algorithm import Nest, Space, map_space
+from motet.algorithm import Space, map_space
 from motet.errors import SettingError
+from motet.nest import Nest
 
 __all__ = ["Block", "Encoder", "Network", "orthogonal"]
 

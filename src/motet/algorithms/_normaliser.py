@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import Stages
 from motet.errors import SettingError
+from motet.schedule import Stages
 
 __all__ = ["Freezing", "Normaliser", "Statistics"]
 

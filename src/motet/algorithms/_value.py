@@ -13,23 +13,13 @@ import torch
 from torch import Tensor
 
 from motet import _native
-from motet.algorithm import (
-    ExtraField,
-    HeaderSpec,
-    Linear,
-    Nest,
-    ReaderSettings,
-    Schedule,
-    Space,
-    StackedBatch,
-    Stages,
-    check_schedule,
-    value_at,
-)
+from motet.algorithm import ExtraField, HeaderSpec, ReaderSettings, Space, StackedBatch
 from motet.algorithms._flat import FlatLearner, padded
 from motet.algorithms._networks import Block, Encoder
 from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
 from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Linear, Schedule, Stages, check_schedule, value_at
 
 __all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "ValueLearner", "n_actions"]
 

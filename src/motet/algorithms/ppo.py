@@ -31,21 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import (
-    ExtraField,
-    HeaderSpec,
-    Nest,
-    ReaderSettings,
-    Schedule,
-    Sizes,
-    Space,
-    StackedBatch,
-    Stages,
-    Update,
-    check_schedule,
-    map_nest,
-    value_at,
-)
+from motet.algorithm import ExtraField, HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
 from motet.algorithms._actions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
@@ -53,6 +39,8 @@ from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
 from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._settings import check_finite, check_hidden, check_limits
 from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest, map_nest
+from motet.schedule import Schedule, Stages, check_schedule, value_at
 
 __all__ = ["PPO", "PPOBehaviour", "PPOConfig", "advantages"]
 

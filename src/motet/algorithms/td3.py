@@ -26,19 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import (
-    HeaderSpec,
-    Nest,
-    ReaderSettings,
-    Schedule,
-    Sizes,
-    Space,
-    StackedBatch,
-    Stages,
-    Update,
-    check_schedule,
-    value_at,
-)
+from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
@@ -46,6 +34,8 @@ from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
 from motet.algorithms._value import Tensors
 from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Schedule, Stages, check_schedule, value_at
 
 __all__ = ["TD3", "TD3Behaviour", "TD3Config"]
 

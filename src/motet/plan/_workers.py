@@ -32,8 +32,8 @@ import cloudpickle
 from motet import _fork_server
 from motet._pickling import unpicklable_part
 from motet._process import Child, check_main_guard
-from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError, StartError, WorkerLostError
+from motet.placement import Cluster
 
 if TYPE_CHECKING:
     from motet.plan._sweeps import Elsewhere

@@ -38,8 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet import _native
-from motet.cluster import Cluster
 from motet.errors import ModelError, SettingError
+from motet.placement import Cluster
 from motet.plan._goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan._sweeps import Backup, Run
 from motet.plan._workers import Hands, hands

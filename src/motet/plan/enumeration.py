@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from motet import _native
 from motet._memory import available_bytes, format_bytes
-from motet.cluster import Cluster
 from motet.errors import MemoryShortError, ModelError
+from motet.placement import Cluster
 from motet.plan._plain import encoded
 from motet.plan._workers import hands, work_through
 from motet.plan.graph import Graph

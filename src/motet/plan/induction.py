@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from motet import _native
-from motet.cluster import Cluster
 from motet.errors import SettingError
+from motet.placement import Cluster
 from motet.plan._sweeps import FEW, Backup, Run, spread, sweeping
 from motet.plan._workers import Hands, hands
 from motet.plan.enumeration import Progress

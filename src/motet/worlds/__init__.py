@@ -7,12 +7,30 @@ bit for bit; the states of ``Rooms`` and ``SmallHunt``, which are also models to
 ``from_gymnasium`` makes a Gymnasium environment by its id.
 """
 
-from motet.worlds._gymnasium import from_gymnasium
-from motet.worlds.cleanup import Cleanup
-from motet.worlds.hockey import Hockey
-from motet.worlds.matrix import MatrixGame
-from motet.worlds.rooms import Rooms
-from motet.worlds.small_hunt import SmallHunt
-from motet.worlds.treasure_hunt import TreasureHunt
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.worlds._gymnasium import from_gymnasium
+    from motet.worlds.cleanup import Cleanup
+    from motet.worlds.hockey import Hockey
+    from motet.worlds.matrix import MatrixGame
+    from motet.worlds.rooms import Rooms
+    from motet.worlds.small_hunt import SmallHunt
+    from motet.worlds.treasure_hunt import TreasureHunt
 
 __all__ = ["Cleanup", "Hockey", "MatrixGame", "Rooms", "SmallHunt", "TreasureHunt", "from_gymnasium"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Cleanup": "motet.worlds.cleanup",
+        "Hockey": "motet.worlds.hockey",
+        "MatrixGame": "motet.worlds.matrix",
+        "Rooms": "motet.worlds.rooms",
+        "SmallHunt": "motet.worlds.small_hunt",
+        "TreasureHunt": "motet.worlds.treasure_hunt",
+        "from_gymnasium": "motet.worlds._gymnasium",
+    },
+)

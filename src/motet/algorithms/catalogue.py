@@ -1,0 +1,32 @@
+"""The shipped algorithms by name, and configs as users name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from motet._imports import import_named
+from motet.algorithm import AlgorithmConfig
+from motet.errors import SettingError
+
+__all__ = ["ALGORITHMS", "algorithm_config"]
+
+ALGORITHMS = {
+    "dqn": "motet.algorithms.dqn:DQNConfig",
+    "iqn": "motet.algorithms.iqn:IQNConfig",
+    "td3": "motet.algorithms.td3:TD3Config",
+    "ppo": "motet.algorithms.ppo:PPOConfig",
+}
+"""The shipped algorithms by name."""
+
+
+def algorithm_config(given: Any) -> AlgorithmConfig:
+    """A config from its name or its class, or as it is."""
+    if isinstance(given, str):
+        given = import_named(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))
+    if isinstance(given, type):
+        given = given()
+    missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
+    if missing:
+        raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")
+    config: AlgorithmConfig = given
+    return config

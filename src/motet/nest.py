@@ -1,0 +1,50 @@
+"""Nests: arrays, or dicts and tuples of nests. One walk for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Nest", "assign", "map_nest", "stack_nests"]
+
+Nest = Any
+"""An array, or a dict or tuple of nests."""
+
+
+def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """A nest of what the function makes of each leaf, and of those in the same places of the others."""
+    if isinstance(nest, Mapping):
+        return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
+    if isinstance(nest, (tuple, list)):
+        return tuple(map_nest(function, value, *(o[i] for o in others)) for i, value in enumerate(nest))
+    return function(nest, *others)
+
+
+def stack_nests(values: Sequence[Nest]) -> Nest:
+    """Nests of equal form as one, ``[len(values), ...]``."""
+    if isinstance(values[0], Mapping):
+        return {key: stack_nests([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(stack_nests([value[i] for value in values]) for i in range(len(values[0])))
+    return np.stack(values)
+
+
+def assign(nest: Nest, where: Any, value: Nest) -> None:
+    """Write ``value`` into each array of ``nest``, at ``where``.
+
+    >>> import numpy as np
+    >>> kept = {"a": np.zeros(3), "b": (np.zeros(3),)}
+    >>> assign(kept, 1, {"a": 5.0, "b": (7.0,)})
+    >>> kept["a"].tolist(), kept["b"][0].tolist()
+    ([0.0, 5.0, 0.0], [0.0, 7.0, 0.0])
+    """
+    if isinstance(nest, Mapping):
+        for key, part in nest.items():
+            assign(part, where, value[key])
+    elif isinstance(nest, tuple):
+        for part, item in zip(nest, value, strict=True):
+            assign(part, where, item)
+    else:
+        nest[where] = value

@@ -1,0 +1,43 @@
+"""The shipped worlds by name, and factories of worlds as users name them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from motet._imports import import_named, known_by_path
+from motet.errors import SettingError
+
+__all__ = ["WORLDS", "world_factory"]
+
+WORLDS = {
+    "treasure_hunt": "motet.worlds:TreasureHunt",
+    "cleanup": "motet.worlds:Cleanup",
+    "hockey": "motet.worlds:Hockey",
+    "matrix": "motet.worlds:MatrixGame",
+    "rooms": "motet.worlds:Rooms",
+    "small_hunt": "motet.worlds:SmallHunt",
+}
+"""The shipped worlds by name."""
+
+
+def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+    """A callable that makes a world: from the name of a shipped one, ``gym:ID``, ``module:attribute``, or a callable.
+
+    >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
+    ['player_0', 'player_1']
+    >>> world_factory("gym:CartPole-v1")().observation_space.shape
+    (4,)
+    """
+    maker = world
+    if isinstance(world, str) and world.startswith("gym:"):
+        maker = functools.partial(
+            import_named("motet.worlds:from_gymnasium", "world", ()), id=world.removeprefix("gym:")
+        )
+    elif isinstance(world, str):
+        path = WORLDS.get(world, world)
+        maker = known_by_path(path, import_named(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
+    if not callable(maker):
+        raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
+    return functools.partial(maker, **settings) if settings else maker
