@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 
 from motet import load_policies
-from motet.schedule import Linear
 from motet.algorithms import PPOConfig
 from motet.metrics import Snapshot
+from motet.schedule import Linear
 from motet.train import Settings, train
 
 

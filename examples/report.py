@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from motet.schedule import Linear
 from motet.algorithms import DQNConfig
 from motet.report import report
+from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.worlds import TreasureHunt
 

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 
-from motet.schedule import Linear
 from motet.algorithms import TD3Config
-from motet.policy import PLAYER
 from motet.league import League
 from motet.metrics import Snapshot
+from motet.policy import PLAYER
+from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.worlds.hockey import Hockey, HockeyArrays
 

@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 
 from motet import load_policies
-from motet.schedule import Linear, Staged, Stages
 from motet.algorithms import TD3Config
 from motet.metrics import Snapshot
+from motet.schedule import Linear, Staged, Stages
 from motet.train import Settings, train
 
 WORLD = partial(gymnasium.make, "Pendulum-v1")

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from motet import load_policies
-from motet.schedule import Linear
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.metrics import Snapshot
+from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.worlds import TreasureHunt
 

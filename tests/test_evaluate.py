@@ -19,10 +19,10 @@ import playing_policies as playing
 from motet._episodes import Plan, Table, Task, Tempo
 from motet._policies import as_given, entries
 from motet._seats import TeamPolicy, filler, joint_spaces
-from motet._statistics import score, student
 from motet._workers import Workers
 from motet.errors import MotetError, SettingError, StartError
 from motet.evaluate import Settings, _shared_out
+from motet.intervals import score, student
 from motet.isolate import Limits, sandbox_gaps
 from motet.policy import PolicySpec, RandomPolicy
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt

@@ -64,7 +64,7 @@ def test_errors_and_text_import_nothing_of_ours():
 
 
 def test_checks_know_errors_alone():
-    assert _ours("motet._checks") == {"motet.errors"}
+    assert _ours("motet.settings") == {"motet.errors"}
 
 
 # What belongs to a contract but is kept apart for the reader's sake; bound by the same rule.
@@ -112,7 +112,7 @@ def test_worlds_import_contracts_alone(module):
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("motet.algorithms")])
 def test_algorithms_import_contracts_and_the_native_forward_alone(module):
     own = {name for name in _ours(module) if name.startswith("motet.algorithms")}
-    assert _ours(module) - own <= {"motet", "motet._native", "motet._checks", "motet.errors", *CONTRACTS}
+    assert _ours(module) - own <= {"motet", "motet._native", "motet.settings", "motet.errors", *CONTRACTS}
 
 
 @pytest.mark.parametrize("module", MODULES)

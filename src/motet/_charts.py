@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from motet._numbers import short
 from motet._page import Child, Html, plain
 from motet.errors import SettingError
+from motet.text import short
 
 __all__ = ["Bar", "Line", "bars", "histogram", "lines", "strips", "ticks"]
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._runs import is_alive, read_lines, read_status, snapshot_from
-from motet._statistics import student
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
+from motet.intervals import student
 from motet.metrics import AgentRow, Snapshot
 
 __all__ = ["COUNTERS", "Course", "Run", "Table", "Tally", "extent", "interval", "read_run", "thinned"]

@@ -19,9 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from motet._numbers import clock, short
 from motet.metrics import AgentRow, ProcessRow, Snapshot, Wait
-from motet.text import label, plain
+from motet.text import clock, label, plain, short
 
 __all__ = [
     "Display",

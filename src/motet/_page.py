@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
-from motet._numbers import short
 from motet.errors import SettingError
 from motet.text import plain_lines as plain
+from motet.text import short
 
 __all__ = [
     "Cell",

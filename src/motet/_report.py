@@ -12,7 +12,6 @@ import numpy as np
 from motet._charts import Line, lines
 from motet._courses import COUNTERS, Array, Run, Table, extent, interval, thinned
 from motet._groups import ABSENT, Group, differing
-from motet._numbers import clock, short
 from motet._page import (
     Cell,
     Child,
@@ -31,7 +30,7 @@ from motet._page import (
 )
 from motet._version import __version__
 from motet.errors import SettingError
-from motet.text import label
+from motet.text import clock, label, short
 
 __all__ = ["report_page"]
 

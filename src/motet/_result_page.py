@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from motet._charts import Bar, bars, strips
-from motet._numbers import clock, counted, short
 from motet._page import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
-from motet._statistics import Score
-from motet.text import label
+from motet.intervals import Score
+from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
     from motet.evaluate import Episode, Evaluation

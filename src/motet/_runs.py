@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from motet._files import file_name
-from motet._numbers import typed
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.text import typed
 
 __all__ = [
     "hold",

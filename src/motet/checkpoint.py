@@ -34,9 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._files import file_stems, replace_folder
-from motet._numbers import typed
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
+from motet.text import typed
 
 __all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "read_notes"]
 

@@ -41,7 +41,6 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _mailbox, _policy_process, _sandbox
-from motet._checks import check_types
 from motet._error_text import DETAIL, printable
 from motet._mailbox import Mailbox
 from motet._memory import Segment
@@ -51,6 +50,7 @@ from motet._values import Misfit, giver, taker
 from motet._warden import Warden
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.policy import PolicySpec, WorldDescription
+from motet.settings import check_types
 
 __all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
 

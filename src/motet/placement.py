@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from motet._checks import check_types
 from motet.errors import SettingError
+from motet.settings import check_types
 
 __all__ = ["Cluster"]
 

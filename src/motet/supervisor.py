@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from motet._checks import check_types
 from motet.errors import ChildError, SettingError, StartError
+from motet.settings import check_types
 
 __all__ = ["Limits", "Role", "Supervisor"]
 

@@ -25,12 +25,10 @@ import numpy as np
 
 from motet._config import versions
 from motet._episodes import Failure, Plan, Played, Task, benches
-from motet._numbers import counted
 from motet._policies import Entry
 from motet._process import interrupts
 from motet._ratings import Rating, ratings, wins
 from motet._runs import hold
-from motet._statistics import Score, score
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
@@ -49,6 +47,8 @@ from motet.evaluate import (
     why_stopped,
     with_changes,
 )
+from motet.intervals import Score, score
+from motet.text import counted
 
 __all__ = ["Tournament", "tournament"]
 

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from motet._book import Book, Result, fill, unused
 from motet._callbacks import Callbacks
-from motet._checks import check_types
 from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import play_actor, play_learner
 from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
@@ -39,6 +38,7 @@ from motet.league import League
 from motet.metrics import Snapshot
 from motet.pace import Pace
 from motet.placement import Cluster
+from motet.settings import check_types
 from motet.supervisor import Limits, Role, Supervisor
 from motet.worlds.catalogue import world_factory
 

@@ -20,12 +20,11 @@ import tyro
 from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet._config import rebuild_world
-from motet._numbers import counted
 from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.evaluate import Episode, Failure, Settings, first_line
 from motet.placement import Cluster
-from motet.text import label, plain
+from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
 
 __all__ = [

@@ -23,11 +23,10 @@ from motet._commands._play import (
 )
 from motet._display import fitted
 from motet._drawing import check_video, write_video
-from motet._numbers import clock, counted, short
 from motet._result_page import score_cell, seconds, shared_line
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate, first_line
-from motet.text import label, plain
+from motet.text import clock, counted, label, plain, short
 
 __all__ = ["evaluate_", "show"]
 

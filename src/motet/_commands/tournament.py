@@ -22,10 +22,9 @@ from motet._commands._play import (
     tell_who_always_failed,
 )
 from motet._display import fitted
-from motet._numbers import clock, counted
 from motet._result_page import score_cell, shared_line
 from motet.evaluate import first_line
-from motet.text import label
+from motet.text import clock, counted, label
 from motet.tournament import Tournament, tournament
 
 __all__ = ["tournament_"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from motet._checks import check_types
 from motet.errors import SettingError
+from motet.settings import check_types
 
 __all__ = ["check_finite", "check_hidden", "check_limits", "check_replay"]
 
