@@ -29,7 +29,7 @@ from motet.cluster import Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.publication import Publication
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes

@@ -19,14 +19,14 @@ from small_models import Layered, Parity, Round, Wide, believed, wanted
 import playing_policies as playing
 from eager_workers import becomes, make_eager
 from failing_code import Market
-from motet._fork_server import context
-from motet._process import Child
 from motet._workers import Workers
 from motet.errors import SettingError, WaitTimeoutError
 from motet.evaluate import evaluate
 from motet.isolate import Limits
 from motet.placement import Cluster
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
+from motet.system.child import Child
+from motet.system.fork_server import context
 from motet.tournament import tournament
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes

@@ -13,7 +13,7 @@ from motet._config import describe, describe_world, rebuild, rebuild_agents, reb
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt
 
@@ -76,7 +76,8 @@ def test_nothing_outside_of_motet_is_imported_without_trust(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "path", ["motet.cli:os", "motet.cli:main", "motet._process:os.system", "motet.train:train", "motet.worlds:nothing"]
+    "path",
+    ["motet.cli:os", "motet.cli:main", "motet.system.child:os.system", "motet.train:train", "motet.worlds:nothing"],
 )
 def test_nothing_but_dataclasses_and_worlds_of_motet_is_taken(path):
     with pytest.raises(SettingError):
@@ -87,7 +88,7 @@ def test_nothing_but_dataclasses_and_worlds_of_motet_is_taken(path):
 
 def test_errors_name_what_was_given():
     with pytest.raises(SettingError, match="given colour, expected none but hang_s"):
-        rebuild({"class": "motet.supervisor:Limits", "colour": 1})
+        rebuild({"class": "motet.system.supervisor:Limits", "colour": 1})
     with pytest.raises(SettingError, match="given a set"):
         describe({"a": {1, 2}})
     with pytest.raises(SettingError, match="'class'"):
@@ -106,7 +107,7 @@ def test_a_users_own_config_needs_trust():
 
 
 def test_fields_that_an_older_run_lacks_take_their_defaults():
-    assert rebuild({"class": "motet.supervisor:Limits", "hang_s": 3.0}) == Limits(hang_s=3.0)
+    assert rebuild({"class": "motet.system.supervisor:Limits", "hang_s": 3.0}) == Limits(hang_s=3.0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from motet.algorithm import ReaderSettings, Sizes, Update
 from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, SettingError
 from motet.metrics import Wait
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train
 from motet.worlds import MatrixGame
 

@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet import _fork_server, _runs
-from motet._process import Child
+from motet import _runs
 from motet._runs import hold, is_alive, read_history
 from motet.algorithms import DQNConfig
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cli import main
 from motet.errors import ChildError, MemoryShortError, SettingError, StartError, StorageError
-from motet.supervisor import Limits, Role, Supervisor
+from motet.system import fork_server as _fork_server
+from motet.system.child import Child
+from motet.system.supervisor import Limits, Role, Supervisor
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 

@@ -17,8 +17,8 @@ import motet
 import playing_policies as playing
 from motet import cli
 from motet._commands._play import yaml
-from motet._fork_server import host_children
-from motet._process import Child
+from motet.system.child import Child
+from motet.system.fork_server import host_children
 from motet.worlds import MatrixGame
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from stand_in import StandIn
 
 from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, MotetError
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings, train
 from motet.worlds import TreasureHunt
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from motet import _files
-from motet._files import replace_folder
-from motet._process import Child
+from motet.system import files as _files
+from motet.system.child import Child
+from motet.system.files import replace_folder
 
 
 def folder(path, text):

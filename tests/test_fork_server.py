@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from motet import _fork_server
-from motet._process import Child
+from motet.system import fork_server as _fork_server
+from motet.system.child import Child
 
 HUNT = ["treasure_hunt", "--world.size", "7", "--world.turns", "10"]
 TINY = ["--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16"]

@@ -14,11 +14,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from motet import isolate
-from motet._memory import Array, Segment
 from motet._policy_process import _children, descendants
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolate import IsolatedPolicy, Limits
 from motet.policy import Policy, PolicySpec, RandomPolicy
+from motet.system.memory import Array, Segment
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="there is a guard on Linux alone")

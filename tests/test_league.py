@@ -10,13 +10,13 @@ import pytest
 from stand_in import StandIn
 
 from motet._crowd import OneByOne, Together
-from motet._memory import Segment
 from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
 from motet.league import _RING, NEWEST, Draw, League, LeagueBoard, Results, Standings, Table, anchor
 from motet.policy import PLAYER, ConstantPolicy
+from motet.system.memory import Segment
 from motet.train import Settings, resume, train
 from motet.world import as_world
 from motet.worlds import Cleanup, Hockey, MatrixGame

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from motet import _memory
-from motet._memory import LINE, Array, Segment, available_bytes, format_bytes
 from motet.errors import MemoryShortError, MotetError, SettingError
+from motet.system import memory as _memory
+from motet.system.memory import LINE, Array, Segment, available_bytes, format_bytes
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motet import _native
-from motet._memory import Array, Segment
 from motet.errors import CorruptionError, MemoryShortError, MotetError, NotReadyError, SettingError, SpecError
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec, Writer
+from motet.system.memory import Array, Segment
 
 SEED = np.arange(1, 5, dtype=np.uint64)
 

@@ -12,10 +12,10 @@ import pytest
 from stand_in import StandIn
 
 import motet
-from motet._pickling import unpicklable_part
 from motet.errors import UnpicklableError
 from motet.isolate import IsolatedPolicy
 from motet.policy import PolicySpec
+from motet.system.pickling import unpicklable_part
 from motet.train import Settings, train
 from motet.worlds import MatrixGame
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motet._memory import Segment
 from motet.errors import CorruptionError, MotetError, NotReadyError, SettingError, SpecError, SupersededError
 from motet.publication import HeaderField, Publication
+from motet.system.memory import Segment
 
 HEADER = {"epsilon": HeaderField(), "stage": HeaderField(dtype="int32"), "mean": HeaderField((3,), "float32")}
 BEFORE_SLOTS = 192  # bytes: constants, words, bell

@@ -9,7 +9,6 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
-from motet._memory import Segment
 from motet.errors import (
     CorruptionError,
     MemoryShortError,
@@ -21,6 +20,7 @@ from motet.errors import (
     WaitTimeoutError,
 )
 from motet.replay import Field, FrameStack, Replay, ReplaySpec, rewound
+from motet.system.memory import Segment
 
 PAIR = Field((2,))
 INT = Field((), "int64")

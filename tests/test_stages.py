@@ -21,7 +21,7 @@ from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, SupersededError
 from motet.schedule import Exponential, Linear, Staged, Stages, value_at
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train
 
 STAGES = Stages({"warm_up": 200, "ramp": 300, "full": None})

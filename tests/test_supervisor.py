@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from motet import _fork_server
-from motet._process import Child, Portable
 from motet.errors import ChildError, SettingError
-from motet.supervisor import Limits, Role, Supervisor
+from motet.system import fork_server as _fork_server
+from motet.system.child import Child, Portable
+from motet.system.supervisor import Limits, Role, Supervisor
 
 
 def live():

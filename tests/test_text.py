@@ -24,13 +24,13 @@ from motet._commands import tournament as tournament_command
 from motet._commands._play import Play, finish, tell_who_always_failed, yaml
 from motet._commands._show import Show
 from motet._episodes import Failure, Tempo
-from motet._error_text import printable
-from motet._files import file_stems
 from motet._sinks import TensorBoard, Wandb, scalars
 from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import ChildError
 from motet.evaluate import Episode, Evaluation, Measured
 from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.system.files import file_stems
+from motet.system.raised import printable
 from motet.text import label, plain, plain_lines, valid
 from motet.tournament import Tournament
 from motet.train import Result
@@ -472,7 +472,7 @@ def test_a_tournament_of_odd_names_goes_on_where_it_stopped(tmp_path):
 
 def test_a_world_whose_error_is_odd_ends_with_that_error():
     """In a process of its own, from which the text comes home as bytes."""
-    from motet._process import Child
+    from motet.system.child import Child
 
     child = Child("odd", raise_odd, ())
     assert child.join(60)
@@ -492,7 +492,7 @@ def test_equal_policies_of_one_name_never_take_the_name_of_another():
 
 def test_measurements_with_long_names_are_shown_as_far_as_there_is_room():
     from motet._board import Board
-    from motet._memory import Segment
+    from motet.system.memory import Segment
 
     board = Board(1, 1, 1, Segment(Board.layout(1, 1, 1)))
     board.write_metrics(0, {"loss": 1.0, "\ud800" * 100: 2.0, "x" * 2000: 3.0})

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import Array, Segment
 from motet.metrics import Wait
+from motet.system.memory import Array, Segment
 
 __all__ = ["FINISHED", "Board"]
 

@@ -24,7 +24,7 @@ from motet.league import Standings
 from motet.metrics import Snapshot
 from motet.policy import PLAYER
 from motet.replay import ReplaySpec, rewound
-from motet.supervisor import Role
+from motet.system.supervisor import Role
 
 if TYPE_CHECKING:
     from motet.train import Settings

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._handles import Handles, Roster
-from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication
 from motet.replay import LaneWords, Replay, ReplaySpec, Writers
+from motet.system.memory import LINE, Array, Segment
 
 __all__ = ["Distant", "Edition", "Place", "packed", "unpack", "words_of"]
 

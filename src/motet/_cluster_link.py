@@ -20,7 +20,7 @@ from motet.errors import WaitTimeoutError
 from motet.league import Results
 from motet.metrics import Wait
 from motet.publication import Publication
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 
 __all__ = ["Link"]
 

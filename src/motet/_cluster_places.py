@@ -32,12 +32,12 @@ from motet._cluster_link import Link
 from motet._cluster_messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
 from motet._engine import play_actor, play_learner
 from motet._handles import Roster
-from motet._process import one_thread
 from motet.cluster import Luggage
 from motet.errors import SupersededError
 from motet.league import Results
 from motet.metrics import Wait
-from motet.supervisor import Limits
+from motet.system.child import one_thread
+from motet.system.supervisor import Limits
 
 __all__ = ["ActorPlace", "LearnerPlace"]
 

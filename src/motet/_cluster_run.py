@@ -30,7 +30,7 @@ from motet.cluster import Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay import LaneWords
-from motet.supervisor import Limits, Role
+from motet.system.supervisor import Limits, Role
 
 __all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]
 

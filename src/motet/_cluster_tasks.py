@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet._cluster_run import RemoteProcess, grouped
-from motet._fork_server import context
-from motet._process import Child
 from motet._workers import Workers, work
 from motet.cluster import Luggage, connected
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
 from motet.placement import Cluster
 from motet.plan._sweeps import Part, sweeping
 from motet.plan._workers import Hands
+from motet.system.child import Child
+from motet.system.fork_server import context
 
 __all__ = ["ClusterWorkers", "Host", "OtherNodes", "SweepPlace", "cluster_hands", "start_there"]
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._imports import Imported, find, known_by_path, path_of
 from motet._version import __version__
 from motet.errors import SettingError
+from motet.system.imports import Imported, find, known_by_path, path_of
 
 if TYPE_CHECKING:
     from motet._handles import Roster

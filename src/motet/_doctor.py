@@ -105,7 +105,7 @@ def _core() -> Finding:
 
 
 def _shared_memory() -> Look:
-    from motet import _memory
+    from motet.system import memory as _memory
 
     limits = _memory_limits()
     room = _memory.available_bytes()
@@ -125,7 +125,7 @@ def _shared_memory() -> Look:
 
 
 def _directory(directory: str) -> Look:
-    from motet import _memory
+    from motet.system import memory as _memory
 
     if not Path(directory).is_dir():
         raise SettingError(f"directory: given {directory!r}, expected an existing folder")
@@ -135,7 +135,7 @@ def _directory(directory: str) -> Look:
 
 def _memory_limits() -> dict[str, int]:
     """What bounds a segment, by name, as far as the system tells."""
-    from motet import _memory
+    from motet.system import memory as _memory
 
     if sys.platform != "linux":
         return {}

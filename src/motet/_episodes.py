@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._drawing import Film, drawing, frames_per_s
-from motet._error_text import DETAIL, describe, pressed_by_user, printable, summary
 from motet._local import LocalPolicy
 from motet._masks import masked_agents
 from motet._policies import Entry
@@ -27,6 +26,7 @@ from motet._teams import describe_world
 from motet.errors import PolicyFailure, WorldError
 from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
+from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from motet._board import Board
-from motet._memory import Array, Segment
-from motet._process import Portable
 from motet._versus import SelfPlay
 from motet.actor import MaxLag
 from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
@@ -22,6 +20,8 @@ from motet.learner import vault_header
 from motet.pace import Pace
 from motet.publication import HeaderField, Publication
 from motet.replay import Field, Replay, ReplaySpec
+from motet.system.child import Portable
+from motet.system.memory import Array, Segment
 
 __all__ = ["Counter", "Handles", "Part", "Roster"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._error_text import DETAIL, describe, pressed_by_user, printable
 from motet._teams import make_policy
 from motet._values import Misfit, giver
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
 from motet.nest import Nest
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
+from motet.system.raised import DETAIL, describe, pressed_by_user, printable
 
 __all__ = ["LocalPolicy"]
 

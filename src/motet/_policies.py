@@ -21,13 +21,13 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from motet._pickling import MAKE_IT_THERE, check_picklable, pickled
 from motet._seats import Kind, kind_of
 from motet.algorithm import Space
 from motet.checkpoint import RunDirectory, read_arrays, read_notes
 from motet.errors import CorruptionError, SettingError
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
+from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
 __all__ = [
     "BUILT_IN",

@@ -32,12 +32,12 @@ from typing import Any, NoReturn, TextIO
 import cloudpickle
 
 from motet import _mailbox, _sandbox
-from motet._error_text import describe
 from motet._mailbox import Mailbox
-from motet._memory import Segment
 from motet._teams import make_policy
 from motet._values import Misfit, giver
 from motet.policy import Policy, asker
+from motet.system.memory import Segment
+from motet.system.raised import describe
 
 __all__ = ["BORN", "CROWDED", "ENDED", "MEMORY", "START", "Birth", "descendants", "enter", "unpack"]
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet._handles import Part, Roster
-from motet._imports import import_named
 from motet._masks import masked_agents
-from motet._process import Portable
 from motet._versus import SelfPlay
 from motet.actor import MaxLag
 from motet.algorithm import Sizes
@@ -21,6 +19,8 @@ from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
 from motet.policy import PLAYER
+from motet.system.child import Portable
+from motet.system.imports import import_named
 from motet.world import World, as_world
 from motet.worlds.catalogue import world_factory
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import Array
 from motet.errors import SettingError
 from motet.nest import map_nest
+from motet.system.memory import Array
 
 __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 

@@ -15,10 +15,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from motet._files import file_name
 from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.system.files import file_name
 from motet.text import typed
 
 __all__ = [

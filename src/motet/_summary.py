@@ -21,12 +21,12 @@ from motet._config import rebuild_world
 from motet._courses import Tally
 from motet._display import PlainTable, fitted, rows_gone
 from motet._drawing import drawing, frames_per_s
-from motet._files import write_whole
 from motet._policies import load_policies
 from motet._runs import read_history, read_lines
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.metrics import Snapshot
+from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.train import Result
 from motet.world import as_world

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._error_text import class_name, pressed_by_user, summary
 from motet.errors import SettingError
+from motet.system.raised import class_name, pressed_by_user, summary
 
 if TYPE_CHECKING:
     from gymnasium import Space

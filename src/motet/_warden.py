@@ -14,11 +14,11 @@ import sys
 import time
 
 from motet import _policy_process, _sandbox
-from motet._fork_server import context
-from motet._memory import Segment, format_bytes
 from motet._policy_process import Birth
-from motet._process import Child, signal_name
 from motet.errors import WaitTimeoutError
+from motet.system.child import Child, signal_name
+from motet.system.fork_server import context
+from motet.system.memory import Segment, format_bytes
 
 __all__ = ["Warden"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from motet._board import FINISHED
 from motet._handles import Handles
 from motet.metrics import AgentRow, ProcessRow, Snapshot, Wait
-from motet.supervisor import Role
+from motet.system.supervisor import Role
 
 __all__ = ["Watch"]
 

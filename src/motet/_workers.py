@@ -29,10 +29,10 @@ from typing import Any
 
 import motet.errors
 from motet._episodes import Plan, Played, Table, Task
-from motet._error_text import DETAIL, printable
-from motet._fork_server import context, host_children
-from motet._process import Child, Portable, check_main_guard
 from motet.errors import ChildError, MotetError, WaitTimeoutError
+from motet.system.child import Child, Portable, check_main_guard
+from motet.system.fork_server import context, host_children
+from motet.system.raised import DETAIL, printable
 
 __all__ = ["Judge", "Workers"]
 

@@ -33,9 +33,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._files import file_stems, replace_folder
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
+from motet.system.files import file_stems, replace_folder
 from motet.text import typed
 
 __all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "read_notes"]

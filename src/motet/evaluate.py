@@ -27,16 +27,16 @@ import numpy as np
 
 from motet._config import describe_world, versions
 from motet._episodes import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
-from motet._error_text import DETAIL, printable
-from motet._pickling import MAKE_IT_THERE, check_picklable
 from motet._policies import Entry, check_entries, entries
-from motet._process import interrupts
 from motet._workers import Judge, Workers
 from motet.checkpoint import RunDirectory
 from motet.errors import MotetError, SettingError
 from motet.intervals import Score, score
 from motet.placement import Cluster
 from motet.settings import check_types
+from motet.system.child import interrupts
+from motet.system.pickling import MAKE_IT_THERE, check_picklable
+from motet.system.raised import DETAIL, printable
 from motet.text import counted, plain, valid
 from motet.world import as_world
 from motet.worlds.catalogue import world_factory

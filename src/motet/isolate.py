@@ -41,16 +41,16 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _mailbox, _policy_process, _sandbox
-from motet._error_text import DETAIL, printable
 from motet._mailbox import Mailbox
-from motet._memory import Segment
-from motet._pickling import MAKE_IT_THERE, check_picklable
 from motet._policy_process import Birth
 from motet._values import Misfit, giver, taker
 from motet._warden import Warden
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import check_types
+from motet.system.memory import Segment
+from motet.system.pickling import MAKE_IT_THERE, check_picklable
+from motet.system.raised import DETAIL, printable
 
 __all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
 

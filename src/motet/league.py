@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from motet._memory import Array, Segment
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import HeaderField, Publication
 from motet.settings import check_types
+from motet.system.memory import Array, Segment
 
 __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "Results", "Standings", "Table", "anchor"]
 

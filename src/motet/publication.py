@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import LINE, Array, Segment
 from motet.errors import NotReadyError, SettingError, SpecError, WaitTimeoutError
+from motet.system.memory import LINE, Array, Segment
 
 __all__ = ["HeaderField", "Publication", "Publisher", "Subscriber"]
 

@@ -29,10 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._memory import LINE, Segment
 from motet._rows import Field, Leaf, Nest, ReplaySpec, Row
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 from motet.nest import map_nest
+from motet.system.memory import LINE, Segment
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from motet._courses import Run, read_run
-from motet._files import write_whole
 from motet._groups import group
 from motet._report import report_page
 from motet.errors import MotetError, SettingError
+from motet.system.files import write_whole
 
 __all__ = ["Report", "report"]
 

@@ -26,7 +26,6 @@ import numpy as np
 from motet._config import versions
 from motet._episodes import Failure, Plan, Played, Task, benches
 from motet._policies import Entry
-from motet._process import interrupts
 from motet._ratings import Rating, ratings, wins
 from motet._runs import hold
 from motet._workers import Judge, Workers
@@ -48,6 +47,7 @@ from motet.evaluate import (
     with_changes,
 )
 from motet.intervals import Score, score
+from motet.system.child import interrupts
 from motet.text import counted
 
 __all__ = ["Tournament", "tournament"]

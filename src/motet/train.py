@@ -25,8 +25,6 @@ from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_
 from motet._engine import play_actor, play_learner
 from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
 from motet._handles import Handles, Roster
-from motet._pickling import check_picklable
-from motet._process import Child, check_main_guard, interrupts
 from motet._roster import local_room, make_roster, pace_of
 from motet._runs import hold
 from motet._serial import Serial
@@ -39,7 +37,9 @@ from motet.metrics import Snapshot
 from motet.pace import Pace
 from motet.placement import Cluster
 from motet.settings import check_types
-from motet.supervisor import Limits, Role, Supervisor
+from motet.system.child import Child, check_main_guard, interrupts
+from motet.system.pickling import check_picklable
+from motet.system.supervisor import Limits, Role, Supervisor
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Result", "Settings", "resume", "train", "world_factory"]

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from motet._memory import Array, Segment
 from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication, Subscriber
 from motet.replay import Batch, Field, Replay, ReplaySpec
+from motet.system.memory import Array, Segment
 
 crew: list[BaseProcess] = []  # everybody who was started; whoever is left after a test is killed
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._bench._party import rate
-from motet._memory import Array, Segment
 from motet.replay import Field, Replay, ReplaySpec
+from motet.system.memory import Array, Segment
 
 __all__ = [
     "BATCH",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
 from motet._handles import Handles
-from motet.supervisor import Role
+from motet.system.supervisor import Role
 from motet.train import Settings as RunSettings
 
 __all__ = ["Work", "balance"]

@@ -28,7 +28,7 @@ from motet._policy_process import descendants
 from motet._roster import make_roster
 from motet.cluster import Luggage
 from motet.placement import Cluster
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings
 
 __all__ = ["measure"]

@@ -17,12 +17,12 @@ import numpy as np
 
 from motet._engine import play_actor, play_learner
 from motet._handles import Handles
-from motet._process import Child
 from motet._roster import make_roster
 from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig, StackedBatch
 from motet.errors import WaitTimeoutError
-from motet.supervisor import Limits, Role, Supervisor
+from motet.system.child import Child
+from motet.system.supervisor import Limits, Role, Supervisor
 from motet.train import Settings as RunSettings
 from motet.worlds import TreasureHunt
 

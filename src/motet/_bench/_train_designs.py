@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._bench._party import rate
-from motet._memory import Array, Segment
+from motet.system.memory import Array, Segment
 from motet.worlds import TreasureHunt
 
 if TYPE_CHECKING:

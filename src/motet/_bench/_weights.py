@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._bench._limits import copy_rows
-from motet._memory import Array, Segment
 from motet.publication import HeaderField, Publication
+from motet.system.memory import Array, Segment
 
 __all__ = [
     "WEIGHTS",

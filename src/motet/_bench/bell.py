@@ -19,8 +19,8 @@ import numpy.typing as npt
 from motet import _native
 from motet._bench import Comparison, Measure, Result, Settings, interleave_pairs
 from motet._bench._party import Party, Stage
-from motet._memory import Array, Segment
 from motet.errors import WaitTimeoutError
+from motet.system.memory import Array, Segment
 
 __all__ = ["run"]
 

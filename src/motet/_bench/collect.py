@@ -24,11 +24,11 @@ from motet._bench._party import Missing, Stage
 from motet._bench._system import System, actor_roles, at_work, learner_roles, role
 from motet._engine import Learning, at_pace
 from motet._handles import Handles
-from motet._process import one_thread
 from motet._roster import make_roster
 from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
+from motet.system.child import one_thread
 from motet.train import Settings as RunSettings
 
 __all__ = ["run"]

@@ -33,7 +33,7 @@ from motet.cluster import Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.metrics import Snapshot
 from motet.placement import Cluster
-from motet.supervisor import Limits
+from motet.system.supervisor import Limits
 from motet.train import Settings as RunSettings
 from motet.train import train
 

@@ -22,8 +22,8 @@ from motet._bench import _peers as peers
 from motet._bench._designs import BATCH
 from motet._bench._limits import copy_rows
 from motet._bench._party import Missing, Party, Stage, rate
-from motet._memory import Array, Segment
 from motet.replay import Replay
+from motet.system.memory import Array, Segment
 
 __all__ = ["run"]
 

@@ -25,7 +25,7 @@ from motet._bench._party import Party, Stage
 from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
 from motet._handles import Handles
 from motet.algorithms.dqn import DQNConfig
-from motet.supervisor import Role
+from motet.system.supervisor import Role
 from motet.train import Settings as RunSettings
 
 __all__ = ["run"]

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from motet._memory import format_bytes
 from motet.cluster import connected
 from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
 from motet.plan._folder import check_place
+from motet.system.memory import format_bytes
 from motet.text import label
 
 __all__ = ["plan"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from motet._imports import import_named
 from motet.algorithm import AlgorithmConfig
 from motet.errors import SettingError
+from motet.system.imports import import_named
 
 __all__ = ["ALGORITHMS", "algorithm_config"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motet._files import replace_folder
 from motet.errors import CorruptionError, SettingError
+from motet.system.files import replace_folder
 
 __all__ = ["check_place", "read_folder", "write_folder"]
 

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from motet import _fork_server
-from motet._pickling import unpicklable_part
-from motet._process import Child, check_main_guard
 from motet.errors import ModelError, SettingError, StartError, WorkerLostError
 from motet.placement import Cluster
+from motet.system import fork_server as _fork_server
+from motet.system.child import Child, check_main_guard
+from motet.system.pickling import unpicklable_part
 
 if TYPE_CHECKING:
     from motet.plan._sweeps import Elsewhere

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from motet._imports import import_named, known_by_path
 from motet.errors import SettingError
+from motet.system.imports import import_named, known_by_path
 
 __all__ = ["WORLDS", "world_factory"]
 

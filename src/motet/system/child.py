@@ -24,9 +24,9 @@ from typing import Any
 
 import cloudpickle
 
-from motet import _fork_server
-from motet._pickling import pickled
 from motet.errors import MotetError, StartError, WaitTimeoutError
+from motet.system import fork_server as _fork_server
+from motet.system.pickling import pickled
 
 __all__ = ["Child", "Portable", "check_main_guard", "interrupts", "one_thread", "signal_name"]
 
