@@ -29,7 +29,7 @@ from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
-from motet.replay import LaneWords
+from motet.replay.replay import LaneWords
 from motet.system.supervisor import Limits, Role
 
 __all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]

@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._rows import Field, Leaf, Nest, ReplaySpec, Row
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 from motet.nest import map_nest
+from motet.replay.spec import Field, Leaf, Nest, ReplaySpec, Row
 from motet.system.memory import LINE, Segment
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
