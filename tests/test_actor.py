@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from pettingzoo.utils import OrderEnforcingWrapper
 
-from motet._crowd import OneByOne, Together, make_crowd
 from motet.actor import Memory, Seat, act
 from motet.errors import WorldError
 from motet.world import End, VectorWorld, World, as_world
+from motet.world.batch import OneByOne, Together, make_crowd
 from motet.worlds import TreasureHunt
 from motet.worlds.small_hunt import SmallHunt
 

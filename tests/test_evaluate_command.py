@@ -128,7 +128,7 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
 )
 def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch, capsys):
     monkeypatch.setattr("motet._commands.eval.evaluate", None)  # would be called
-    monkeypatch.setattr("motet._drawing.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("motet.world.film.importlib.util.find_spec", lambda name: None)
     assert cli.main(["eval", "matrix", "-p", "random", "--video", name]) == 2
     assert why in capsys.readouterr().err
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._crowd import OneByOne, Together
 from motet._engine import Learning
 from motet._evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet._handles import Handles
@@ -23,6 +22,7 @@ from motet.league import League
 from motet.policy import PLAYER
 from motet.train import Settings, train
 from motet.world import as_world
+from motet.world.batch import OneByOne, Together
 from motet.worlds import Hockey, MatrixGame, TreasureHunt
 from test_league import Coins
 

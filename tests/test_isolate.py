@@ -129,7 +129,7 @@ NESTED = Dict({"a": Box(-1, 1, (2, 3), np.float64), "b": Tuple((Discrete(5), Mul
     "actions", [ACTIONS, Discrete(3, start=-1), MultiDiscrete([2, 5]), Box(-1, 1, (2,)), NESTED], ids=str
 )
 def test_isolated_equals_in_process(seen, actions):
-    from motet._values import giver, taker
+    from motet.world.spaces import giver, taker
 
     spec = PolicySpec(Counts, {"action_space": actions})
     take, give = taker(seen, ""), giver(actions)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._crowd import OneByOne, Together
 from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
@@ -19,6 +18,7 @@ from motet.policy import PLAYER, ConstantPolicy
 from motet.system.memory import Segment
 from motet.train import Settings, resume, train
 from motet.world import as_world
+from motet.world.batch import OneByOne, Together
 from motet.worlds import Cleanup, Hockey, MatrixGame
 from test_faults import BRISK, Killer
 

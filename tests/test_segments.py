@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
 from motet.actor import Memory, Seat, act
 from motet.algorithms.dqn import DQNConfig
@@ -23,6 +22,7 @@ from motet.schedule import Stages
 from motet.testing import check_algorithm, check_world
 from motet.train import Settings, resume, train
 from motet.world import End, World
+from motet.world.batch import OneByOne
 
 BOX = gymnasium.spaces.Box(-1e3, 1e3, (2,))
 

@@ -481,7 +481,7 @@ def test_the_worlds_own_end_counts_only_where_it_stops_the_epoch():
 
 
 def test_a_film_has_one_frame_for_each_turn():
-    from motet._drawing import Film
+    from motet.world.film import Film
 
     class Painted(foreign.Freezing):
         frames = 0

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._board import FINISHED, Board, Pulse
-from motet._crowd import Crowd, make_crowd
 from motet._handles import Counter, Handles
 from motet._versus import Chooser, Frozen, Listener, Newest, Scripted, Versus
 from motet.actor import Memory, Seat, act
@@ -29,6 +28,7 @@ from motet.league import Draw, Results, Table
 from motet.learner import Desk, learn, restore, state_of
 from motet.metrics import Wait
 from motet.seeds import seed_for
+from motet.world.batch import Crowd, make_crowd
 
 __all__ = ["Acting", "Learning", "against", "at_pace", "play_actor", "play_learner"]
 

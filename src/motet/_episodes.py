@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet._drawing import Film, drawing, frames_per_s
 from motet._local import LocalPolicy
-from motet._masks import masked_agents
 from motet._policies import Entry
 from motet._scripted import Noop
 from motet._seats import Together, joint_question, joint_spaces
@@ -29,6 +27,8 @@ from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
+from motet.world.film import Film, drawing, frames_per_s
+from motet.world.masks import masked_agents
 
 if TYPE_CHECKING:
     from motet.isolate import Limits

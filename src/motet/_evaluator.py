@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._board import FINISHED, Pulse
-from motet._crowd import Crowd, Places, make_crowd
 from motet._engine import against
 from motet._handles import Handles, Part
 from motet.algorithm import Behaviour
@@ -32,6 +31,7 @@ from motet.metrics import Wait
 from motet.nest import Nest, map_nest, stack_nests
 from motet.replay import FrameStack
 from motet.seeds import seed_for
+from motet.world.batch import Crowd, Places, make_crowd
 
 __all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]
 

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._teams import make_policy
-from motet._values import Misfit, giver
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
 from motet.nest import Nest
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
+from motet.world.spaces import Misfit, giver
 
 __all__ = ["LocalPolicy"]
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet._values import taker
 from motet.errors import SettingError
 from motet.system.memory import Array, Segment
+from motet.world.spaces import taker
 
 __all__ = [
     "ACT", "FAILED", "FINE", "KIND", "MASK", "MISFIT", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",

@@ -34,10 +34,10 @@ import cloudpickle
 from motet import _mailbox, _sandbox
 from motet._mailbox import Mailbox
 from motet._teams import make_policy
-from motet._values import Misfit, giver
 from motet.policy import Policy, asker
 from motet.system.memory import Segment
 from motet.system.raised import describe
+from motet.world.spaces import Misfit, giver
 
 __all__ = ["BORN", "CROWDED", "ENDED", "MEMORY", "START", "Birth", "descendants", "enter", "unpack"]
 

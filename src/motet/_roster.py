@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet._handles import Part, Roster
-from motet._masks import masked_agents
 from motet._versus import SelfPlay
 from motet.actor import MaxLag
 from motet.algorithm import Sizes
@@ -22,6 +21,7 @@ from motet.policy import PLAYER
 from motet.system.child import Portable
 from motet.system.imports import import_named
 from motet.world import World, as_world
+from motet.world.masks import masked_agents
 from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:

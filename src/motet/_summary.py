@@ -20,7 +20,6 @@ from rich.text import Text
 from motet._config import rebuild_world
 from motet._courses import Tally
 from motet._display import PlainTable, fitted, rows_gone
-from motet._drawing import drawing, frames_per_s
 from motet._policies import load_policies
 from motet._runs import read_history, read_lines
 from motet.checkpoint import RunDirectory
@@ -30,6 +29,7 @@ from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.train import Result
 from motet.world import as_world
+from motet.world.film import drawing, frames_per_s
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from motet._values import brief
 from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, imported, kind_of
 from motet.world import World
+from motet.world.spaces import brief
 
 __all__ = [
     "Alone",

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from motet._crowd import Crowd, Ending, OneByOne, Together, Turn
 from motet.errors import WorldError
 from motet.world import World, as_world
+from motet.world.batch import Crowd, Ending, OneByOne, Together, Turn
 
 __all__ = ["check_vector"]
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet._crowd import Crowd, Ending, Places, Turn
 from motet.algorithm import Behaviour
 from motet.nest import Nest, assign, map_nest
+from motet.world.batch import Crowd, Ending, Places, Turn
 
 __all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "load_version", "take_newest"]
 

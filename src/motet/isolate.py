@@ -43,7 +43,6 @@ import numpy.typing as npt
 from motet import _mailbox, _policy_process, _sandbox
 from motet._mailbox import Mailbox
 from motet._policy_process import Birth
-from motet._values import Misfit, giver, taker
 from motet._warden import Warden
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.policy import PolicySpec, WorldDescription
@@ -51,6 +50,7 @@ from motet.settings import check_types
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
+from motet.world.spaces import Misfit, giver, taker
 
 __all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
 

@@ -18,11 +18,11 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from motet._values import brief
 from motet.algorithm import Behaviour, Space
 from motet.errors import SettingError, SpecError
 from motet.nest import Nest, map_nest
 from motet.text import valid
+from motet.world.spaces import brief
 
 __all__ = [
     "BehaviourPolicy",

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from motet._crowd import has_vector
 from motet._testing_algorithm import check_algorithm, check_policy
 from motet._testing_vector import check_vector
 from motet.errors import SettingError, WorldError
 from motet.world import End, World, as_world
+from motet.world.batch import has_vector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from motet._crowd import OneByOne
 from motet._evaluator import play_greedily
 from motet.algorithms.td3 import TD3Config
 from motet.train import Settings, train
 from motet.world import as_world
+from motet.world.batch import OneByOne
 
 PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1")
 SERIAL_STEPS = 7_000

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from motet._crowd import make_crowd
 from motet._evaluator import play_greedily
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import MotetError
@@ -28,6 +27,7 @@ from motet.schedule import Linear
 from motet.train import Settings as RunSettings
 from motet.train import train
 from motet.world import as_world
+from motet.world.batch import make_crowd
 from motet.worlds import TreasureHunt
 
 __all__ = ["Crossing", "begun", "confirm", "hunt_settings", "private_bytes", "wait_for_crossing"]

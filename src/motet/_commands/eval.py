@@ -22,11 +22,11 @@ from motet._commands._play import (
     tell_who_always_failed,
 )
 from motet._display import fitted
-from motet._drawing import check_video, write_video
 from motet._result_page import score_cell, seconds, shared_line
 from motet.errors import SettingError
 from motet.evaluate import Evaluation, evaluate, first_line
 from motet.text import clock, counted, label, plain, short
+from motet.world.film import check_video, write_video
 
 __all__ = ["evaluate_", "show"]
 

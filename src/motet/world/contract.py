@@ -200,7 +200,7 @@ def as_world(env: Any) -> World:
         "expected a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "
         "(see motet.world.from_objects) or a motet.world.World"
     )
-    from motet._adapters import AtOnce, Duel, InTurn, Solo
+    from motet.world.pettingzoo import AtOnce, Duel, InTurn, Solo
 
     if isinstance(env, type):
         raise SettingError(f"given the class {env.__name__}; {accepted}: make one by {env.__name__}(...)")
@@ -285,13 +285,13 @@ def from_objects(
     A seed goes to ``reset(seed=...)`` if that takes one, and otherwise to ``random`` and ``numpy.random``, from which
     such worlds draw.
     """
-    from motet._adapters import InTurn
-    from motet._objects import Objects, plays_itself
+    from motet.world.objects import Objects, plays_itself
+    from motet.world.pettingzoo import InTurn
 
     if learners is None and not plays_itself(environment):
         if ask is not None:
             raise SettingError(f"ask is only valid where agents ask for actions themselves, got {ask!r}")
         return InTurn(Objects(environment, actions, observation, turns))
-    from motet._self_driven import SelfDriven
+    from motet.world.self_driven import SelfDriven
 
     return SelfDriven(environment, actions, observation, turns, learners, ask, remember)

@@ -2,7 +2,7 @@
 
 :class:`ObjectEnvironment` knows the user's environment: its agents, their spaces, how it is reset. :class:`Objects`
 plays it as an AEC environment: entities first, then the agents one after the other. Environments that play their own
-turns, or whose agents do, are played by :mod:`motet._self_driven`.
+turns, or whose agents do, are played by :mod:`motet.world.self_driven`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from motet._values import brief
 from motet.errors import SettingError
-from motet.world import offers
+from motet.world.contract import offers
+from motet.world.spaces import brief
 
 __all__ = ["ObjectEnvironment", "Objects", "entity_transitions", "plays_itself"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from motet._objects import ObjectEnvironment
-from motet._values import Misfit, brief, freeze, giver, taker, thaw
 from motet.errors import SettingError, WorldError
 from motet.text import valid
-from motet.world import End, World, offers
+from motet.world.contract import End, World, offers
+from motet.world.objects import ObjectEnvironment
+from motet.world.spaces import Misfit, brief, freeze, giver, taker, thaw
 
 if TYPE_CHECKING:
     from gymnasium import Space

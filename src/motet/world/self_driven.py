@@ -22,11 +22,11 @@ from typing import Any, Literal
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from motet._adapters import _Adapter, _named
-from motet._objects import Learners, ObjectEnvironment, ended_itself, entity_transitions, mark_done
-from motet._values import brief
 from motet.errors import SettingError
-from motet.world import End, offers
+from motet.world.contract import End, offers
+from motet.world.objects import Learners, ObjectEnvironment, ended_itself, entity_transitions, mark_done
+from motet.world.pettingzoo import _Adapter, _named
+from motet.world.spaces import brief
 
 __all__ = ["Ask", "SelfDriven"]
 

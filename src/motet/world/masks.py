@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from motet.world import World
+from motet.world.contract import World
 
 __all__ = ["masked_agents"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from motet.errors import WorldError
 from motet.nest import Nest, assign, map_nest, stack_nests
-from motet.world import VectorWorld, World, as_world, last_of
+from motet.world.contract import VectorWorld, World, as_world, last_of
 
 __all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd"]
 
