@@ -12,7 +12,7 @@ import numpy as np
 
 from motet import load_policies
 from motet.algorithms import PPOConfig
-from motet.metrics import Snapshot
+from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
 from motet.train import Settings, train
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from motet.algorithms import TD3Config
 from motet.league import League
-from motet.metrics import Snapshot
 from motet.policy import PLAYER
+from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.worlds.hockey import Hockey, HockeyArrays

@@ -13,7 +13,7 @@ import numpy as np
 
 from motet import load_policies
 from motet.algorithms import TD3Config
-from motet.metrics import Snapshot
+from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear, Staged, Stages
 from motet.train import Settings, train
 

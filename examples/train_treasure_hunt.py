@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 from motet import load_policies
 from motet.algorithms import DQNConfig, IQNConfig
-from motet.metrics import Snapshot
+from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
 from motet.train import Settings, train
 from motet.worlds import TreasureHunt

@@ -7,8 +7,8 @@ from motet.algorithm import ExtraField, ReaderSettings, SavesStream, StackedBatc
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._value import EpsilonGreedy
 from motet.algorithms.dqn import DQN
-from motet.checkpoint import decode, encode
 from motet.errors import SettingError, SpecError
+from motet.runs.checkpoint import decode, encode
 from motet.schedule import Exponential, Linear, value_at
 
 

@@ -7,8 +7,8 @@ import traceback
 import pytest
 from stand_in import StandIn
 
-from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, MotetError
+from motet.runs.checkpoint import RunDirectory
 from motet.train import Settings, resume, train
 from motet.worlds import MatrixGame
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from stand_in import StandIn
 
 from motet._policies import load_policies, read_weights
-from motet.checkpoint import Checkpoint, RunDirectory, decode, encode
 from motet.cli import main
 from motet.errors import CorruptionError, SettingError, StorageError
+from motet.runs.checkpoint import Checkpoint, RunDirectory, decode, encode
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt
 

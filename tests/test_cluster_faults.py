@@ -24,11 +24,11 @@ from motet._engine import Learning
 from motet._policy_process import descendants as children
 from motet._roster import make_roster
 from motet._watch import Watch
-from motet.checkpoint import RunDirectory
 from motet.cluster import Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.publication import Publication
+from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt

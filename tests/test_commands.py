@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from motet._policies import load_policies
-from motet._runs import hold, is_alive, new_directory
-from motet.checkpoint import RunDirectory
 from motet.cli import main
 from motet.errors import SettingError
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.status import hold, is_alive, new_directory
 from motet.train import resume
 
 TINY = ["--engine", "serial", "--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from motet._config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError
+from motet.runs.config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
 from motet.schedule import Exponential, Linear
 from motet.system.supervisor import Limits
 from motet.train import Settings, train

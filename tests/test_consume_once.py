@@ -18,9 +18,9 @@ from stand_in import StandIn
 from motet._book import Book
 from motet._handles import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
-from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, SettingError
-from motet.metrics import Wait
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.snapshot import Wait
 from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train
 from motet.worlds import MatrixGame

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet import _runs
-from motet._runs import hold, is_alive, read_history
 from motet.algorithms import DQNConfig
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cli import main
 from motet.errors import ChildError, MemoryShortError, SettingError, StartError, StorageError
+from motet.runs import status as _runs
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.status import hold, is_alive, read_history
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child
 from motet.system.supervisor import Limits, Role, Supervisor
@@ -133,7 +133,7 @@ def test_the_command_says_it_in_one_line(tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("motet.checkpoint._sync", full)
+    monkeypatch.setattr("motet.runs.checkpoint._sync", full)
     flags = [*TINY, "--engine", "serial", "--world.size", "7", "--world.turns", "10", "--steps", "50"]
     assert main(["train", "treasure_hunt", *flags, "--run", str(tmp_path / "run")]) == 1
     err = capsys.readouterr().err

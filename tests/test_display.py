@@ -7,9 +7,9 @@ import threading
 import pytest
 from rich.console import Console
 
-from motet._display import History, Lines, Live, clock, display, frame, line, short, sparkline
-from motet._sinks import Feed, TensorBoard, Wandb, scalars
-from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.runs.display import History, Lines, Live, clock, display, frame, line, short, sparkline
+from motet.runs.sinks import Feed, TensorBoard, Wandb, scalars
+from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 
 
 def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, state="running", reward=50.0):

@@ -16,10 +16,10 @@ from motet._policies import load_policies
 from motet._roster import make_roster
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config
-from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.league import League
 from motet.policy import PLAYER
+from motet.runs.checkpoint import RunDirectory
 from motet.train import Settings, train
 from motet.world import as_world
 from motet.world.batch import OneByOne, Together

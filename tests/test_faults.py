@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet.checkpoint import RunDirectory
 from motet.errors import ChildError, MotetError
+from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import Limits
 from motet.train import Settings, train
 from motet.worlds import TreasureHunt

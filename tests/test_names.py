@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from motet import cli
-from motet._config import describe_world, rebuild_world
 from motet._policies import load_policies, read_weights
-from motet._runs import new_directory
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import CorruptionError
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.config import describe_world, rebuild_world
+from motet.runs.status import new_directory
 from motet.system.files import file_name, file_stems
 from motet.worlds.catalogue import world_factory
 

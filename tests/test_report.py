@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from browser import dom
 
-from motet._courses import interval, read_run, thinned
-from motet._runs import hold
-from motet.checkpoint import RunDirectory
 from motet.cli import main
 from motet.errors import SettingError
 from motet.report import report
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.history import interval, read_run, thinned
+from motet.runs.status import hold
 
 CONFIG = {
     "format": 1,

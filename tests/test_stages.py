@@ -12,7 +12,6 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from motet._commands._flags import parse
-from motet._config import describe, rebuild
 from motet._engine import Learning
 from motet._handles import Handles
 from motet._roster import make_roster
@@ -20,6 +19,7 @@ from motet._serial import Serial
 from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, SupersededError
+from motet.runs.config import describe, rebuild
 from motet.schedule import Exponential, Linear, Staged, Stages, value_at
 from motet.system.supervisor import Limits
 from motet.train import Settings, resume, train

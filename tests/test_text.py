@@ -17,18 +17,19 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import motet
-from motet import _display, _summary, cli
+from motet import _summary, cli
 from motet._commands import eval as eval_command
 from motet._commands import runs
 from motet._commands import tournament as tournament_command
 from motet._commands._play import Play, finish, tell_who_always_failed, yaml
 from motet._commands._show import Show
 from motet._episodes import Failure, Tempo
-from motet._sinks import TensorBoard, Wandb, scalars
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import ChildError
 from motet.evaluate import Episode, Evaluation, Measured
-from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.runs import display as _display
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.sinks import TensorBoard, Wandb, scalars
+from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems
 from motet.system.raised import printable
 from motet.text import label, plain, plain_lines, valid

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet.metrics import Wait
+from motet.runs.snapshot import Wait
 from motet.system.memory import Array, Segment
 
 __all__ = ["FINISHED", "Board"]

@@ -18,12 +18,12 @@ import numpy as np
 from motet._handles import Handles, Part
 from motet._serial import Serial
 from motet._watch import Watch
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.errors import NotReadyError, SettingError
 from motet.league import Standings
-from motet.metrics import Snapshot
 from motet.policy import PLAYER
 from motet.replay import ReplaySpec, rewound
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from motet.checkpoint import RunDirectory
-from motet.metrics import Snapshot
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.snapshot import Snapshot
 
 __all__ = ["Callbacks"]
 

@@ -18,8 +18,8 @@ from motet._cluster_handles import Distant, Place, unpack
 from motet._cluster_messages import agents_of
 from motet.errors import WaitTimeoutError
 from motet.league import Results
-from motet.metrics import Wait
 from motet.publication import Publication
+from motet.runs.snapshot import Wait
 from motet.system.supervisor import Limits
 
 __all__ = ["Link"]

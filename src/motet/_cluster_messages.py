@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet._handles import Roster
-from motet.checkpoint import Checkpoint
+from motet.runs.checkpoint import Checkpoint
 
 __all__ = ["ActorTold", "After", "Arrived", "Joined", "LearnerTold", "Start", "agents_of"]
 

@@ -35,7 +35,7 @@ from motet._handles import Roster
 from motet.cluster import Luggage
 from motet.errors import SupersededError
 from motet.league import Results
-from motet.metrics import Wait
+from motet.runs.snapshot import Wait
 from motet.system.child import one_thread
 from motet.system.supervisor import Limits
 

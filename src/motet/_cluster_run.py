@@ -25,11 +25,11 @@ from motet._cluster_handles import Place, unpack, words_of
 from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents_of
 from motet._cluster_places import ActorPlace, LearnerPlace
 from motet._handles import Roster
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords
+from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.system.supervisor import Limits, Role
 
 __all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]

@@ -26,7 +26,7 @@ from motet.algorithm import Algorithm, Behaviour, StackedBatch, continue_stream,
 from motet.errors import WaitTimeoutError
 from motet.league import Draw, Results, Table
 from motet.learner import Desk, learn, restore, state_of
-from motet.metrics import Wait
+from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.world.batch import Crowd, make_crowd
 

@@ -25,11 +25,11 @@ from motet._board import FINISHED, Pulse
 from motet._engine import against
 from motet._handles import Handles, Part
 from motet.algorithm import Behaviour
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.league import anchor
-from motet.metrics import Wait
 from motet.nest import Nest, map_nest, stack_nests
 from motet.replay import FrameStack
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.world.batch import Crowd, Places, make_crowd
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from motet._courses import Run
+from motet.runs.history import Run
 from motet.text import label
 
 __all__ = ["ABSENT", "Group", "differing", "group"]

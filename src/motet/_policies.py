@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from motet._seats import Kind, kind_of
 from motet.algorithm import Space
-from motet.checkpoint import RunDirectory, read_arrays, read_notes
 from motet.errors import CorruptionError, SettingError
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
+from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
 __all__ = [
@@ -432,7 +432,7 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def _check_trust(plain: Any, trust: bool) -> None:
     """Refuse a config that names a class outside of motet, before anybody imports it."""
-    from motet._config import refuse_strangers
+    from motet.runs.config import refuse_strangers
 
     if not trust:
         refuse_strangers(plain)
@@ -447,7 +447,7 @@ def run_policy(
     action_space: Space,
 ) -> Policy:
     """The greedy policy of one agent of a run, made where it will act."""
-    from motet._config import rebuild_agents
+    from motet.runs.config import rebuild_agents
 
     algorithm = rebuild_agents({who: config}, trust=trust)[who]
     sizes = algorithm.sizes(observation_space, action_space)
@@ -474,7 +474,7 @@ def load_policies(
         world: makes the run's world, where the run does not say how.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
     """
-    from motet._config import rebuild_world
+    from motet.runs.config import rebuild_world
     from motet.world import as_world
 
     directory, folder = _folder(Path(run), step)
@@ -531,8 +531,8 @@ def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
 
 def planned(data: str, model: Mapping[str, Any], agent: str, goal: str | None = None) -> Policy:
     """What was planned for one agent, made where it will act. The model is the world that is played."""
-    from motet._config import rebuild_world
     from motet.plan.solution import PlannedPolicy
+    from motet.runs.config import rebuild_world
 
     made: Callable[[], Any] = rebuild_world(model, trust=True)  # the user named the world to be played
     return PlannedPolicy.load(data, agent, made, goal)

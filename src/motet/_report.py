@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from motet._charts import Line, lines
-from motet._courses import COUNTERS, Array, Run, Table, extent, interval, thinned
 from motet._groups import ABSENT, Group, differing
 from motet._page import (
     Cell,
@@ -30,6 +29,7 @@ from motet._page import (
 )
 from motet._version import __version__
 from motet.errors import SettingError
+from motet.runs.history import COUNTERS, Array, Run, Table, extent, interval, thinned
 from motet.text import clock, label, short
 
 __all__ = ["report_page"]

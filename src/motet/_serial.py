@@ -17,8 +17,8 @@ import numpy as np
 from motet._engine import Acting, Learning
 from motet._handles import Handles
 from motet.actor import Memory, load_version
-from motet.checkpoint import encode
 from motet.errors import SettingError
+from motet.runs.checkpoint import encode
 from motet.system.child import one_thread
 
 __all__ = ["Serial"]

@@ -17,14 +17,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from motet._config import rebuild_world
-from motet._courses import Tally
-from motet._display import PlainTable, fitted, rows_gone
 from motet._policies import load_policies
-from motet._runs import read_history, read_lines
-from motet.checkpoint import RunDirectory
 from motet.errors import MotetError
-from motet.metrics import Snapshot
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.config import rebuild_world
+from motet.runs.display import PlainTable, fitted, rows_gone
+from motet.runs.history import Tally
+from motet.runs.snapshot import Snapshot
+from motet.runs.status import read_history, read_lines
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.train import Result

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from motet._board import FINISHED
 from motet._handles import Handles
-from motet.metrics import AgentRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
 from motet.system.supervisor import Role
 
 __all__ = ["Watch"]

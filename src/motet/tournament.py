@@ -23,13 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from motet._config import versions
 from motet._episodes import Failure, Plan, Played, Task, benches
 from motet._policies import Entry
 from motet._ratings import Rating, ratings, wins
-from motet._runs import hold
 from motet._workers import Judge, Workers
-from motet.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
 from motet.evaluate import (
     Episode,
@@ -47,6 +44,9 @@ from motet.evaluate import (
     with_changes,
 )
 from motet.intervals import Score, score
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.config import versions
+from motet.runs.status import hold
 from motet.system.child import interrupts
 from motet.text import counted
 

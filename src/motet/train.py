@@ -21,21 +21,21 @@ from typing import Any, Literal
 
 from motet._book import Book, Result, fill, unused
 from motet._callbacks import Callbacks
-from motet._config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet._engine import play_actor, play_learner
 from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
 from motet._handles import Handles, Roster
 from motet._roster import local_room, make_roster, pace_of
-from motet._runs import hold
 from motet._serial import Serial
 from motet._watch import Watch
-from motet.checkpoint import Checkpoint, RunDirectory
 from motet.cluster import connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
 from motet.league import League
-from motet.metrics import Snapshot
 from motet.pace import Pace
 from motet.placement import Cluster
+from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
+from motet.runs.snapshot import Snapshot
+from motet.runs.status import hold
 from motet.settings import check_types
 from motet.system.child import Child, check_main_guard, interrupts
 from motet.system.pickling import check_picklable

@@ -13,9 +13,9 @@ from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
-from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.league import League
+from motet.runs.checkpoint import RunDirectory
 from motet.schedule import Linear, Staged, Stages
 from motet.train import Settings, resume, train
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt

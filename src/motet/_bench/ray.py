@@ -31,8 +31,8 @@ from motet._cluster_run import grouped
 from motet._roster import make_roster
 from motet.cluster import Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError
-from motet.metrics import Snapshot
 from motet.placement import Cluster
+from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Limits
 from motet.train import Settings as RunSettings
 from motet.train import train

@@ -19,11 +19,11 @@ import tyro
 
 from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
-from motet._config import rebuild_world
-from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
 from motet.evaluate import Episode, Failure, Settings, first_line
 from motet.placement import Cluster
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.config import rebuild_world
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -310,7 +310,7 @@ def _write(path: Path, text: str) -> None:
 
 def plain_table(*columns: str) -> Any:
     """A table without lines; the first column is a name, the others are numbers."""
-    from motet._display import PlainTable
+    from motet.runs.display import PlainTable
 
     table = PlainTable()
     for i, name in enumerate(columns):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from motet._display import Display, History, display
-from motet._sinks import Feed, TensorBoard, Wandb
-from motet.checkpoint import RunDirectory
-from motet.metrics import Snapshot
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.display import Display, History, display
+from motet.runs.sinks import Feed, TensorBoard, Wandb
+from motet.runs.snapshot import Snapshot
 from motet.text import plain
 
 __all__ = ["Show", "showing"]

@@ -10,11 +10,11 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from motet._display import History, PlainTable, clock, display, frame, short
-from motet._runs import is_alive, read_history, read_status
-from motet.checkpoint import RunDirectory
 from motet.errors import SettingError
-from motet.metrics import ProcessRow, Snapshot
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.display import History, PlainTable, clock, display, frame, short
+from motet.runs.snapshot import ProcessRow, Snapshot
+from motet.runs.status import is_alive, read_history, read_status
 from motet.text import plain
 
 __all__ = ["status", "watch"]

@@ -21,9 +21,9 @@ from motet._commands._play import (
     tell_of_failed,
     tell_who_always_failed,
 )
-from motet._display import fitted
 from motet._result_page import score_cell, shared_line
 from motet.evaluate import first_line
+from motet.runs.display import fitted
 from motet.text import clock, counted, label
 from motet.tournament import Tournament, tournament
 

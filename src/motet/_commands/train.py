@@ -13,11 +13,11 @@ import tyro
 
 from motet._commands._experiment import short_name
 from motet._commands._show import showing
-from motet._display import History
-from motet._runs import new_directory, read_history
-from motet._sinks import Wandb
 from motet._summary import summarise
-from motet.checkpoint import RunDirectory
+from motet.runs.checkpoint import RunDirectory
+from motet.runs.display import History
+from motet.runs.sinks import Wandb
+from motet.runs.status import new_directory, read_history
 from motet.train import Result
 from motet.train import resume as go_on
 from motet.train import train as begin

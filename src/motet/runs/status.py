@@ -15,9 +15,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from motet.checkpoint import RunDirectory
+from motet.runs.checkpoint import RunDirectory
 from motet.errors import CorruptionError, SettingError
-from motet.metrics import AgentRow, ProcessRow, Snapshot
+from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_name
 from motet.text import typed
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.errors import SettingError
-from motet.metrics import Snapshot
+from motet.runs.snapshot import Snapshot
 from motet.text import label, plain, valid
 
 __all__ = ["Feed", "TensorBoard", "Wandb", "scalars"]

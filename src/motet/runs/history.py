@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._runs import is_alive, read_lines, read_status, snapshot_from
-from motet.checkpoint import RunDirectory
+from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
+from motet.runs.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.intervals import student
-from motet.metrics import AgentRow, Snapshot
+from motet.runs.snapshot import AgentRow, Snapshot
 
 __all__ = ["COUNTERS", "Course", "Run", "Table", "Tally", "extent", "interval", "read_run", "thinned"]
 

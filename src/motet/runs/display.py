@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from motet.metrics import AgentRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
 from motet.text import clock, label, plain, short
 
 __all__ = [
