@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
-from motet._seats import filler
+from motet.policies.joint import filler
 
 
 def some_action(space, number):

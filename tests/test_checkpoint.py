@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_in import StandIn
 
-from motet._policies import load_policies, read_weights
 from motet.cli import main
 from motet.errors import CorruptionError, SettingError, StorageError
+from motet.policies.entries import load_policies, read_weights
 from motet.runs.checkpoint import Checkpoint, RunDirectory, decode, encode
 from motet.train import Settings, resume, train
 from motet.worlds import TreasureHunt

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from motet._policies import load_policies
 from motet.cli import main
 from motet.errors import SettingError
+from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.status import hold, is_alive, new_directory
 from motet.train import resume

@@ -17,13 +17,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 import motet
 import playing_policies as playing
 from motet._episodes import Plan, Table, Task, Tempo
-from motet._policies import as_given, entries
-from motet._seats import TeamPolicy, filler, joint_spaces
 from motet._workers import Workers
 from motet.errors import MotetError, SettingError, StartError
 from motet.evaluate import Settings, _shared_out
 from motet.intervals import score, student
 from motet.isolate import Limits, sandbox_gaps
+from motet.policies.entries import as_given, entries
+from motet.policies.joint import TeamPolicy, filler, joint_spaces
 from motet.policy import PolicySpec, RandomPolicy
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
@@ -262,7 +262,7 @@ def test_who_fails_too_often_is_out_whatever_the_number_of_jobs(workers):
 
 
 def test_a_mask_that_is_broken_is_a_failure(workers):
-    bad = PolicySpec("motet._scripted:Noop", {}, "stubborn")
+    bad = PolicySpec("motet.policies.scripted:Noop", {}, "stubborn")
 
     class Stubborn:
         def reset(self, seed):

@@ -12,12 +12,12 @@ from stand_in import StandIn
 from motet._engine import Learning
 from motet._evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet._handles import Handles
-from motet._policies import load_policies
 from motet._roster import make_roster
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
 from motet.league import League
+from motet.policies.entries import load_policies
 from motet.policy import PLAYER
 from motet.runs.checkpoint import RunDirectory
 from motet.train import Settings, train

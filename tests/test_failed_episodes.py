@@ -11,10 +11,10 @@ import motet
 from failing_code import Market, SoreLoser, Trader
 from motet import cli
 from motet._episodes import Plan, Table, Task
-from motet._policies import entries
 from motet._workers import Workers
 from motet.errors import SettingError, StartError
 from motet.evaluate import Settings
+from motet.policies.entries import entries
 from motet.policy import PolicySpec
 from motet.seeds import seed_for
 

@@ -500,7 +500,7 @@ def test_a_killed_actor_and_a_killed_learner_go_on(no_leaks):
 
 
 def test_snapshots_are_ordinary_saved_policies(tmp_path):
-    from motet._policies import as_entry, load_policies
+    from motet.policies.entries import as_entry, load_policies
 
     world = functools.partial(Hockey, turns=40)
     run = tmp_path / "run"

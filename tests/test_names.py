@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from motet import cli
-from motet._policies import load_policies, read_weights
 from motet.errors import CorruptionError
+from motet.policies.entries import load_policies, read_weights
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.config import describe_world, rebuild_world
 from motet.runs.status import new_directory

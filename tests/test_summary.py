@@ -11,10 +11,10 @@ import pytest
 from PIL import Image, ImageSequence
 from rich.console import Console
 
-from motet._policies import load_policies
 from motet._summary import episode_gif, learning_curve, summarise
 from motet.algorithms import DQNConfig
 from motet.errors import SettingError
+from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.status import read_history
 from motet.train import Settings, resume, train

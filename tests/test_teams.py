@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Discrete
 import foreign_teams as foreign
 import motet
 import playing_policies as playing
-from motet._policies import as_given, entries
-from motet._teams import describe_world, make_policy
 from motet._workers import Workers
 from motet.errors import PolicyFailure, SettingError, SpecError
 from motet.isolate import IsolatedPolicy
+from motet.policies.entries import as_given, entries
+from motet.policies.teams import describe_world, make_policy
 from motet.policy import PolicySpec, WorldDescription
 from motet.testing import check_policy
 from motet.worlds import MatrixGame, Rooms, TreasureHunt

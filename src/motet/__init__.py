@@ -4,11 +4,11 @@ The verbs are here; their settings and results are in the modules of the same na
 torch nor ray.
 """
 
-from motet._policies import load_policies
 from motet._version import __version__
 from motet.errors import MotetError
 from motet.evaluate import Evaluation, evaluate
 from motet.pace import Pace
+from motet.policies.entries import load_policies
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
 from motet.tournament import Tournament, tournament

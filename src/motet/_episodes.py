@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet._local import LocalPolicy
-from motet._policies import Entry
-from motet._scripted import Noop
-from motet._seats import Together, joint_question, joint_spaces
-from motet._teams import describe_world
 from motet.errors import PolicyFailure, WorldError
+from motet.policies.entries import Entry
+from motet.policies.joint import Together, joint_question, joint_spaces
+from motet.policies.local import LocalPolicy
+from motet.policies.scripted import Noop
+from motet.policies.teams import describe_world
 from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary

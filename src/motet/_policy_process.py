@@ -33,7 +33,7 @@ import cloudpickle
 
 from motet import _mailbox, _sandbox
 from motet._mailbox import Mailbox
-from motet._teams import make_policy
+from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
 from motet.system.memory import Segment
 from motet.system.raised import describe

@@ -33,7 +33,7 @@ def regret(run: Any, response: Response, model: Any = None, *, workers: int | No
     """
     policy = run
     if isinstance(run, str | os.PathLike):
-        from motet._policies import load_policies
+        from motet.policies.entries import load_policies
 
         if model is None:
             raise SettingError("model: not given; expected the world of the run, which was planned with")

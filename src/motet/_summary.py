@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from motet._policies import load_policies
 from motet.errors import MotetError
+from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
 from motet.runs.display import PlainTable, fitted, rows_gone

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from motet._teams import Streams, TeamPolicy, team_policy
 from motet.errors import SpecError
 from motet.nest import Nest, map_nest
+from motet.policies.teams import Streams, TeamPolicy, team_policy
 from motet.policy import PolicySpec, WorldDescription
 from motet.seeds import seed_for
 

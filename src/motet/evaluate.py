@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from motet._episodes import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
-from motet._policies import Entry, check_entries, entries
 from motet._workers import Judge, Workers
 from motet.errors import MotetError, SettingError
 from motet.intervals import Score, score
 from motet.placement import Cluster
+from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import describe_world, versions
 from motet.settings import check_types

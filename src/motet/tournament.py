@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from motet._episodes import Failure, Plan, Played, Task, benches
-from motet._policies import Entry
 from motet._ratings import Rating, ratings, wins
 from motet._workers import Judge, Workers
 from motet.errors import CorruptionError, SettingError
@@ -44,6 +43,7 @@ from motet.evaluate import (
     with_changes,
 )
 from motet.intervals import Score, score
+from motet.policies.entries import Entry
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import versions
 from motet.runs.status import hold

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from motet._policies import load_policies
 from motet.cli import main
+from motet.policies.entries import load_policies
 from motet.worlds.hockey import Hockey, HockeyArrays
 
 GAMES = 500

@@ -21,9 +21,9 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from motet._seats import Kind, kind_of
 from motet.algorithm import Space
 from motet.errors import CorruptionError, SettingError
+from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
@@ -43,10 +43,10 @@ __all__ = [
 
 BUILT_IN = {
     "random": "motet.policy:RandomPolicy",
-    "noop": "motet._scripted:Noop",
-    "constant": "motet._scripted:constant",
-    "forager": "motet._scripted:Forager",
-    "tit_for_tat": "motet._scripted:TitForTat",
+    "noop": "motet.policies.scripted:Noop",
+    "constant": "motet.policies.scripted:constant",
+    "forager": "motet.policies.scripted:Forager",
+    "tit_for_tat": "motet.policies.scripted:TitForTat",
     "hockey_weak": "motet.worlds.hockey:Weak",
     "hockey_strong": "motet.worlds.hockey:Strong",
 }

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._teams import make_policy
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
 from motet.nest import Nest
+from motet.policies.teams import make_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
 from motet.world.spaces import Misfit, giver

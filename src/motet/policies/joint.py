@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._teams import TeamPolicy, make_policy, shared_policy
 from motet.algorithm import Space
 from motet.errors import SpecError
 from motet.nest import Nest
+from motet.policies.teams import TeamPolicy, make_policy, shared_policy
 from motet.policy import JointPolicy, Kind, PolicySpec, WorldDescription, asker, kind_of
 from motet.seeds import seed_for
 

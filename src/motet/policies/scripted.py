@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._seats import filler
 from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
+from motet.policies.joint import filler
 from motet.policy import ConstantPolicy
 
 __all__ = ["Forager", "Noop", "TitForTat", "constant"]
