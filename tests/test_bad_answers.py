@@ -13,7 +13,7 @@ import motet
 import playing_policies as playing
 from motet._workers import Workers
 from motet.errors import PolicyFailure
-from motet.isolate import IsolatedPolicy
+from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 
 

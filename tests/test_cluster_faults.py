@@ -21,11 +21,11 @@ from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import Remote
 from motet._engine import Learning
-from motet._policy_process import descendants as children
 from motet._roster import make_roster
 from motet._watch import Watch
 from motet.cluster import Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
+from motet.isolation.process import descendants as children
 from motet.placement import Cluster
 from motet.publication import Publication
 from motet.runs.checkpoint import RunDirectory

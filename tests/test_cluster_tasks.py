@@ -22,7 +22,7 @@ from failing_code import Market
 from motet._workers import Workers
 from motet.errors import SettingError, WaitTimeoutError
 from motet.evaluate import evaluate
-from motet.isolate import Limits
+from motet.isolation.policy import Limits
 from motet.placement import Cluster
 from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
 from motet.system.child import Child

@@ -21,7 +21,7 @@ from motet._workers import Workers
 from motet.errors import MotetError, SettingError, StartError
 from motet.evaluate import Settings, _shared_out
 from motet.intervals import score, student
-from motet.isolate import Limits, sandbox_gaps
+from motet.isolation.policy import Limits, sandbox_gaps
 from motet.policies.entries import as_given, entries
 from motet.policies.joint import TeamPolicy, filler, joint_spaces
 from motet.policy import PolicySpec, RandomPolicy

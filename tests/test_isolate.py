@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from motet import isolate
-from motet._policy_process import _children, descendants
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
-from motet.isolate import IsolatedPolicy, Limits
+from motet.isolation import policy as isolate
+from motet.isolation.policy import IsolatedPolicy, Limits
+from motet.isolation.process import _children, descendants
 from motet.policy import Policy, PolicySpec, RandomPolicy
 from motet.system.memory import Array, Segment
 
@@ -286,7 +286,7 @@ def test_a_process_that_cannot_be_started_leaves_no_folder_and_can_be_replaced_l
     policy = IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, ACTIONS, sandbox="strict")
     policy.reset(1)
     with monkeypatch.context() as patch:
-        patch.setattr("motet._warden.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
+        patch.setattr("motet.isolation.handle.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
         for _ in range(2):
             with pytest.raises(StartError, match="no room"):
                 policy.replace()
@@ -352,7 +352,7 @@ PARENT = textwrap.dedent("""
     import sys, time
     import numpy as np
     from gymnasium.spaces import Box, Discrete
-    from motet.isolate import IsolatedPolicy
+    from motet.isolation.policy import IsolatedPolicy
     from motet.policy import PolicySpec
 
     if __name__ == "__main__":

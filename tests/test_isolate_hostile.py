@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from motet._policy_process import descendants
 from motet.errors import PolicyFailure
-from motet.isolate import IsolatedPolicy, Limits, sandbox_gaps
+from motet.isolation.policy import IsolatedPolicy, Limits, sandbox_gaps
+from motet.isolation.process import descendants
 from motet.policy import PolicySpec
 
 pytestmark = [

@@ -13,7 +13,7 @@ from stand_in import StandIn
 
 import motet
 from motet.errors import UnpicklableError
-from motet.isolate import IsolatedPolicy
+from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 from motet.system.pickling import unpicklable_part
 from motet.train import Settings, train

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from motet import _sandbox
 from motet.errors import SettingError
-from motet.isolate import IsolatedPolicy, Limits, sandbox_gaps
+from motet.isolation import sandbox as _sandbox
+from motet.isolation.policy import IsolatedPolicy, Limits, sandbox_gaps
 from motet.policy import PolicySpec
 
 SEEN, ACTIONS = Box(0, 1, (4,)), Discrete(1000)

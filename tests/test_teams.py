@@ -13,7 +13,7 @@ import motet
 import playing_policies as playing
 from motet._workers import Workers
 from motet.errors import PolicyFailure, SettingError, SpecError
-from motet.isolate import IsolatedPolicy
+from motet.isolation.policy import IsolatedPolicy
 from motet.policies.entries import as_given, entries
 from motet.policies.teams import describe_world, make_policy
 from motet.policy import PolicySpec, WorldDescription

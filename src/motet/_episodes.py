@@ -31,7 +31,7 @@ from motet.world.film import Film, drawing, frames_per_s
 from motet.world.masks import masked_agents
 
 if TYPE_CHECKING:
-    from motet.isolate import Limits
+    from motet.isolation.policy import Limits
 
 __all__ = ["Failure", "Plan", "Played", "Table", "Task", "Tempo", "benches"]
 
@@ -70,7 +70,7 @@ class Plan:
         """How long a policy process may be silent at most: on a busy machine ten times its longest limit."""
         if not any(self.isolated):
             return 0.0
-        from motet.isolate import Limits
+        from motet.isolation.policy import Limits
 
         limits = self.limits or Limits()
         return 12 * max(limits.start_s, limits.reset_s, limits.decision_s)
@@ -365,7 +365,7 @@ class Table:
         known["description"] = self._description
         if not plan.isolated[bench.entry]:
             return LocalPolicy(spec, observation_space, action_space, **known)
-        from motet.isolate import IsolatedPolicy, Limits
+        from motet.isolation.policy import IsolatedPolicy, Limits
 
         limits = plan.limits or Limits()
         return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)

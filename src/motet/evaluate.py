@@ -42,7 +42,7 @@ from motet.world import as_world
 from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
-    from motet.isolate import Limits
+    from motet.isolation.policy import Limits
 
 __all__ = ["Episode", "Evaluation", "Failure", "Score", "Settings", "Tempo", "evaluate"]
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
 from motet._bench._party import Stage
 from motet._bench.bell import FLOATS, QUEUE, _Player, _QueueChannel
-from motet.isolate import IsolatedPolicy
+from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 from motet.system.child import one_thread
 from motet.system.fork_server import context

@@ -102,7 +102,7 @@ class Play:
             "cpu_s": self.cpu_s,
         }
         if given := {name: value for name, value in limits.items() if value is not None}:
-            from motet.isolate import Limits
+            from motet.isolation.policy import Limits
 
             more["limits"] = Limits(**given)
         more["cluster"] = Cluster(address=self.address)

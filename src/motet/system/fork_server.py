@@ -42,7 +42,7 @@ def context() -> ForkServerContext | SpawnContext:
     chosen = multiprocessing.get_context("forkserver")
     # What children import before they can work, 0.2 s each time; what is missing is passed over.
     preload = ["numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet.system.child", "motet._engine", "motet.worlds"]
-    preload.append("motet._policy_process")
+    preload.append("motet.isolation.process")
     if importlib.util.find_spec("torch") is not None:
         preload += ["torch", "motet.algorithms"]
     chosen.set_forkserver_preload(preload)

@@ -1,11 +1,11 @@
-"""The process in which one policy lives, and the guard beside it. :mod:`motet.isolate` is the other end.
+"""The process in which one policy lives, and the guard beside it. :mod:`motet.isolation.policy` is the other end.
 
 On Linux a policy process has a *guard* as its parent: a process that runs nothing of the policy's. It collects what the
 policy prints, watches its memory, and takes in every process that the policy starts, however deep and detached. When
 the policy process ends, when the parent asks for it, or when the parent is gone, the guard kills all of them, sees that
 they are dead, tells how it ended, and ends itself. So the guard's end confirms that nothing is left.
 
-What flows: from the parent one question at a time through the :class:`~motet._mailbox.Mailbox`; back the answer, by the
+What flows: from the parent one question at a time through the :class:`~motet.isolation.mailbox.Mailbox`; back the answer, by the
 same way. What the guard tells travels by a pipe that the policy process never has. Elsewhere than on Linux there is no
 guard, the parent kills the policy process alone.
 """
@@ -31,8 +31,9 @@ from typing import Any, NoReturn, TextIO
 
 import cloudpickle
 
-from motet import _mailbox, _sandbox
-from motet._mailbox import Mailbox
+from motet.isolation import mailbox as _mailbox
+from motet.isolation import sandbox as _sandbox
+from motet.isolation.mailbox import Mailbox
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
 from motet.system.memory import Segment

@@ -1,6 +1,6 @@
 """The parent's hold on one policy process: starts it, hears how it fares, and sees it dead.
 
-See :mod:`motet._policy_process` for the other side. What is read here is the kernel's word, or that of the guard, which
+See :mod:`motet.isolation.process` for the other side. What is read here is the kernel's word, or that of the guard, which
 runs nothing of the policy's.
 """
 
@@ -13,9 +13,10 @@ import signal
 import sys
 import time
 
-from motet import _policy_process, _sandbox
-from motet._policy_process import Birth
 from motet.errors import WaitTimeoutError
+from motet.isolation import process as _policy_process
+from motet.isolation import sandbox as _sandbox
+from motet.isolation.process import Birth
 from motet.system.child import Child, signal_name
 from motet.system.fork_server import context
 from motet.system.memory import Segment, format_bytes

@@ -40,11 +40,13 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from motet import _mailbox, _policy_process, _sandbox
-from motet._mailbox import Mailbox
-from motet._policy_process import Birth
-from motet._warden import Warden
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
+from motet.isolation import mailbox as _mailbox
+from motet.isolation import process as _policy_process
+from motet.isolation import sandbox as _sandbox
+from motet.isolation.handle import Warden
+from motet.isolation.mailbox import Mailbox
+from motet.isolation.process import Birth
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import check_types
 from motet.system.memory import Segment
