@@ -2,7 +2,7 @@
 
 import time
 
-from motet.plan import _workers
+from motet.plan import parallel as _workers
 
 
 def make_eager(monkeypatch, part_s=None):

@@ -277,7 +277,8 @@ def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     from small_models import Layered
 
     from motet._cluster_tasks import HostProcess
-    from motet.plan import _workers, enumerate_states
+    from motet.plan import enumerate_states
+    from motet.plan import parallel as _workers
 
     sent, kinds = make_eager(monkeypatch), set()
     make = _workers._Crew.__post_init__

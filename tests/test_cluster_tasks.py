@@ -24,7 +24,9 @@ from motet.errors import SettingError, WaitTimeoutError
 from motet.evaluate import evaluate
 from motet.isolation.policy import Limits
 from motet.placement import Cluster
-from motet.plan import Humans, Robot, _sweeps, _workers, best_response, enumerate_states, induction, solve
+from motet.plan import Humans, Robot, best_response, enumerate_states, induction, solve
+from motet.plan import parallel as _workers
+from motet.plan import sweeps as _sweeps
 from motet.system.child import Child
 from motet.system.fork_server import context
 from motet.tournament import tournament

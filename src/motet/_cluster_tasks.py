@@ -28,8 +28,8 @@ from motet._workers import Workers, work
 from motet.cluster import Luggage, connected
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
 from motet.placement import Cluster
-from motet.plan._sweeps import Part, sweeping
-from motet.plan._workers import Hands
+from motet.plan.parallel import Hands
+from motet.plan.sweeps import Part, sweeping
 from motet.system.child import Child
 from motet.system.fork_server import context
 

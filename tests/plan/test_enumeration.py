@@ -308,7 +308,7 @@ def test_unknown_states_are_refused():
 
 
 def test_progress_is_told(monkeypatch):
-    monkeypatch.setattr("motet.plan._workers.TICK_S", 0.0)
+    monkeypatch.setattr("motet.plan.parallel.TICK_S", 0.0)
     told = []
     enumerate_states(Layered(1, depth=4), progress=told.append)
     assert told[-1].done == told[-1].total > 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motet.errors import CorruptionError, ModelError
-from motet.plan._plain import decoded, encoded
+from motet.plan.plain import decoded, encoded
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),

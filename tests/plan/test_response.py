@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from motet.errors import SettingError
-from motet.plan import _sweeps, best_response, enumerate_states, induction, regret, solve
-from motet.plan._picture import solution_picture
+from motet.plan import best_response, enumerate_states, induction, regret, solve
+from motet.plan import sweeps as _sweeps
+from motet.plan.picture import solution_picture
 from motet.worlds.rooms import Rooms
 from motet.worlds.small_hunt import SmallHunt
 

@@ -7,7 +7,8 @@ import pytest
 from small_models import Among, Layered, Parity
 
 from motet.errors import ModelError, NotReadyError, SettingError
-from motet.plan import Graph, Humans, Robot, Solution, _sweeps, enumerate_states, solve
+from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, solve
+from motet.plan import sweeps as _sweeps
 from motet.worlds.rooms import Rooms
 
 

@@ -8,8 +8,9 @@ import pytest
 from small_models import Parity, Round, Wide, believed, wanted
 
 from motet.errors import ModelError, WorkerLostError
-from motet.plan import Goal, Humans, Robot, _sweeps, best_response, enumerate_states, induction, solve
-from motet.plan._workers import Hands, _start_here
+from motet.plan import Goal, Humans, Robot, best_response, enumerate_states, induction, solve
+from motet.plan import sweeps as _sweeps
+from motet.plan.parallel import Hands, _start_here
 
 
 class Nearby:

@@ -16,8 +16,9 @@ from small_models import Layered, Line
 from eager_workers import becomes, make_eager
 from motet.cli import main
 from motet.errors import ModelError, StartError, WorkerLostError
-from motet.plan import _workers, enumerate_states, solve
-from motet.plan._workers import WorkerTraceback, work_through
+from motet.plan import enumerate_states, solve
+from motet.plan import parallel as _workers
+from motet.plan.parallel import WorkerTraceback, work_through
 from motet.worlds.rooms import Rooms
 
 

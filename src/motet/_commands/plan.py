@@ -18,7 +18,7 @@ from motet.cluster import connected
 from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
-from motet.plan._folder import check_place
+from motet.plan.folder import check_place
 from motet.system.memory import format_bytes
 from motet.text import label
 
@@ -134,7 +134,7 @@ def _planned(
         solution.save(out)
         sys.stdout.write(f"saved in {out}\n")
         if hasattr(made, "picture"):
-            from motet.plan._picture import solution_picture
+            from motet.plan.picture import solution_picture
 
             solution_picture(solution, made, out / "plan.png")
             sys.stdout.write(f"drawn in {out / 'plan.png'}\n")

@@ -9,9 +9,9 @@ A model is any object that can say what may follow on a joint action (:class:`Mo
 cores as are worth it, on one machine or on a Ray cluster, and gives the same bits for any number of them.
 """
 
-from motet.plan._goals import Goal
 from motet.plan.empowerment import Humans, Robot, solve
 from motet.plan.enumeration import Progress, enumerate_states
+from motet.plan.goals import Goal
 from motet.plan.graph import Graph, Model
 from motet.plan.induction import Response, best_response
 from motet.plan.regret import Regret, regret

@@ -40,13 +40,13 @@ from numpy.typing import NDArray
 from motet import _native
 from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
-from motet.plan._goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
-from motet.plan._sweeps import Backup, Run
-from motet.plan._workers import Hands, hands
 from motet.plan.enumeration import Progress
+from motet.plan.goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
+from motet.plan.parallel import Hands, hands
 from motet.plan.solution import Solution
+from motet.plan.sweeps import Backup, Run
 
 __all__ = ["Humans", "Robot", "solve"]
 

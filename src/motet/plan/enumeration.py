@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from motet import _native
 from motet.errors import MemoryShortError, ModelError
 from motet.placement import Cluster
-from motet.plan._plain import encoded
-from motet.plan._workers import hands, work_through
 from motet.plan.graph import Graph
+from motet.plan.parallel import hands, work_through
+from motet.plan.plain import encoded
 from motet.system.memory import available_bytes, format_bytes
 
 __all__ = ["Progress", "enumerate_states"]

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import CorruptionError, ModelError, SettingError
-from motet.plan._folder import read_folder, write_folder
-from motet.plan._plain import decoded, encoded
+from motet.plan.folder import read_folder, write_folder
+from motet.plan.plain import decoded, encoded
 
 __all__ = ["Graph", "Model"]
 

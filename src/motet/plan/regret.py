@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError
-from motet.plan._picture import on_the_world
 from motet.plan.graph import Graph
 from motet.plan.induction import Response
+from motet.plan.picture import on_the_world
 
 __all__ = ["Regret", "regret", "tabulated"]
 

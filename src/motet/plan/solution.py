@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
-from motet.plan._folder import read_folder, write_folder
+from motet.plan.folder import read_folder, write_folder
 from motet.plan.graph import Graph
 
 __all__ = ["PlannedPolicy", "Solution"]

@@ -315,7 +315,7 @@ def _recognised(first: str) -> tuple[str, str]:
 
 
 def _is_plan(folder: Path) -> bool:
-    from motet.plan._folder import read_folder
+    from motet.plan.folder import read_folder
 
     try:
         read_folder(folder, "solution")
@@ -326,7 +326,7 @@ def _is_plan(folder: Path) -> bool:
 
 def _no_policy(folder: Path) -> str:
     """What a folder holds that is no policy."""
-    from motet.plan._folder import read_folder
+    from motet.plan.folder import read_folder
 
     try:
         read_folder(folder, "graph")

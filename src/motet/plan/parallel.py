@@ -36,7 +36,7 @@ from motet.system.child import Child, check_main_guard
 from motet.system.pickling import unpicklable_part
 
 if TYPE_CHECKING:
-    from motet.plan._sweeps import Elsewhere
+    from motet.plan.sweeps import Elsewhere
 
 __all__ = ["DEATHS", "Hands", "WorkerTraceback", "hands", "usable_cores", "work_through"]
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError, WorkerLostError
-from motet.plan._workers import DEATHS, Hands, usable_cores
+from motet.plan.parallel import DEATHS, Hands, usable_cores
 
 __all__ = ["FEW", "Backup", "Elsewhere", "Part", "Run", "Sweeper", "shares", "spread", "sweeping"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import ModelError, SettingError
-from motet.plan._workers import Hands, work_through
 from motet.plan.graph import Graph
+from motet.plan.parallel import Hands, work_through
 
 __all__ = ["Columns", "Goal", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
 
