@@ -14,7 +14,7 @@ from motet import load_policies
 from motet.algorithms import PPOConfig
 from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 
 
 def show(now: Snapshot) -> None:

@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from motet.algorithms import DQNConfig
 from motet.report import report
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt
 
 

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 
 from motet.algorithms import TD3Config
-from motet.league import League
 from motet.policy import PLAYER
 from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.league import League
+from motet.training.run import Settings, train
 from motet.worlds.hockey import Hockey, HockeyArrays
 
 GAMES = 200

@@ -15,7 +15,7 @@ from motet import load_policies
 from motet.algorithms import TD3Config
 from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear, Staged, Stages
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 
 WORLD = partial(gymnasium.make, "Pendulum-v1")
 

@@ -12,7 +12,7 @@ from motet import load_policies
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.runs.snapshot import Snapshot
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pettingzoo.utils import OrderEnforcingWrapper
 
-from motet.actor import Memory, Seat, act
 from motet.errors import WorldError
+from motet.training.actor import Memory, Seat, act
 from motet.world import End, VectorWorld, World, as_world
 from motet.world.batch import OneByOne, Together, make_crowd
 from motet.worlds import TreasureHunt

@@ -9,7 +9,7 @@ from stand_in import StandIn
 
 from motet.errors import ChildError, MotetError
 from motet.runs.checkpoint import RunDirectory
-from motet.train import Settings, resume, train
+from motet.training.run import Settings, resume, train
 from motet.worlds import MatrixGame
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

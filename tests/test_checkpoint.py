@@ -18,7 +18,7 @@ from motet.cli import main
 from motet.errors import CorruptionError, SettingError, StorageError
 from motet.policies.entries import load_policies, read_weights
 from motet.runs.checkpoint import Checkpoint, RunDirectory, decode, encode
-from motet.train import Settings, resume, train
+from motet.training.run import Settings, resume, train
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=10)
@@ -187,9 +187,9 @@ class Killed(BaseException):
 
 
 def clock(monkeypatch, first_s, every_s):
-    monkeypatch.setattr("motet._book._FIRST_S", first_s)
-    monkeypatch.setattr("motet._book._EVERY_S", every_s)
-    monkeypatch.setattr("motet._book._REST", 0)
+    monkeypatch.setattr("motet.training.recorder._FIRST_S", first_s)
+    monkeypatch.setattr("motet.training.recorder._EVERY_S", every_s)
+    monkeypatch.setattr("motet.training.recorder._REST", 0)
 
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
@@ -231,7 +231,7 @@ def test_the_clock_changes_nothing_of_what_is_exact(keep_replay, tmp_path, monke
 
 def test_a_checkpoint_that_takes_long_is_written_more_rarely(tmp_path, monkeypatch):
     clock(monkeypatch, 0.0, 0.0)
-    monkeypatch.setattr("motet._book._REST", 10**9)
+    monkeypatch.setattr("motet.training.recorder._REST", 10**9)
     train(HUNT, StandIn(), Settings(steps=1000, engine="serial"), run=tmp_path / "run")
     assert RunDirectory(tmp_path / "run").steps() == [900, 1000]
 

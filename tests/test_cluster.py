@@ -16,13 +16,13 @@ from stand_in import StandIn
 from eager_workers import make_eager
 from motet._cluster_handles import Place, packed, unpack, words_of
 from motet._cluster_places import LearnerPlace
-from motet._roster import make_roster
 from motet.cluster import Luggage, connected
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.system.child import Portable
-from motet.train import Settings, resume, train
+from motet.training.roster import make_roster
+from motet.training.run import Settings, resume, train
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes
 

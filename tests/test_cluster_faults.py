@@ -15,14 +15,10 @@ from family import descendants
 from gated import Gated
 from stand_in import StandIn
 
-from motet._book import Book
 from motet._cluster_handles import Edition, Place
 from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import Remote
-from motet._engine import Learning
-from motet._roster import make_roster
-from motet._watch import Watch
 from motet.cluster import Luggage
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.isolation.process import descendants as children
@@ -30,7 +26,11 @@ from motet.placement import Cluster
 from motet.publication import Publication
 from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import Limits
-from motet.train import Settings, resume, train
+from motet.training.drivers import Learning
+from motet.training.recorder import Book
+from motet.training.roster import make_roster
+from motet.training.run import Settings, resume, train
+from motet.training.watch import Watch
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes
 
@@ -332,7 +332,7 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
 
 
 def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
-    from motet._board import FINISHED
+    from motet.training.board import FINISHED
 
     s = scene(slack=0)
     s.join(0)
@@ -349,7 +349,7 @@ def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
 
 
 def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
-    from motet.league import Results, Table
+    from motet.training.league import Results, Table
     from test_league import Coins, quick
 
     roster = make_roster(Coins, StandIn(), quick(engine="processes", actors=2))

@@ -17,7 +17,7 @@ from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.status import hold, is_alive, new_directory
-from motet.train import resume
+from motet.training.run import resume
 
 TINY = ["--engine", "serial", "--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16"]
 HUNT = ["treasure_hunt", "--agents", "3", "--world.size", "7", "--world.turns", "10"]
@@ -340,7 +340,7 @@ def test_new_directories_never_collide(tmp_path):
 
 def test_a_run_from_python_that_cannot_be_written_down_says_how_to_go_on(tmp_path):
     from motet.algorithms import DQNConfig
-    from motet.train import Settings, train
+    from motet.training.run import Settings, train
     from motet.worlds import MatrixGame
 
     config = DQNConfig(hidden=(4,), batch_size=8, min_rows=8)

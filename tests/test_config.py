@@ -14,7 +14,7 @@ from motet.errors import SettingError
 from motet.runs.config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
 from motet.schedule import Exponential, Linear
 from motet.system.supervisor import Limits
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt
 
 

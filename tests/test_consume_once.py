@@ -15,14 +15,14 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from stand_in import StandIn
 
-from motet._book import Book
-from motet._handles import Handles
 from motet.algorithm import ReaderSettings, Sizes, Update
 from motet.errors import ChildError, SettingError
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.snapshot import Wait
 from motet.system.supervisor import Limits
-from motet.train import Settings, resume, train
+from motet.training.recorder import Book
+from motet.training.run import Settings, resume, train
+from motet.training.shared import Handles
 from motet.worlds import MatrixGame
 
 IDS, MOMENTS = 64, 6000

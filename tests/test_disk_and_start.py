@@ -27,7 +27,7 @@ from motet.runs.status import hold, is_alive, read_history
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child
 from motet.system.supervisor import Limits, Role, Supervisor
-from motet.train import Settings, resume, train
+from motet.training.run import Settings, resume, train
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=10)
@@ -154,7 +154,7 @@ def test_a_resume_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch):
     def short(*_):
         raise MemoryShortError("no room")
 
-    monkeypatch.setattr("motet._handles.Segment", short)
+    monkeypatch.setattr("motet.training.shared.Segment", short)
     with pytest.raises(MemoryShortError):
         resume(run, steps=1000, algorithm=StandIn())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -167,7 +167,7 @@ def test_a_run_that_never_began_leaves_nothing_and_takes_nothing(tmp_path, monke
     def short(*_):
         raise MemoryShortError("no room")
 
-    monkeypatch.setattr("motet._handles.Segment", short)
+    monkeypatch.setattr("motet.training.shared.Segment", short)
     (tmp_path / "mine" / "logs").mkdir(parents=True)
     (tmp_path / "mine" / "logs" / "my.log").write_text("mine")
     for name in ("mine", "new"):

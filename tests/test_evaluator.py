@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._engine import Learning
-from motet._evaluator import _Challenge, _Trial, play_evaluator, play_greedily
-from motet._handles import Handles
-from motet._roster import make_roster
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
-from motet.league import League
 from motet.policies.entries import load_policies
 from motet.policy import PLAYER
 from motet.runs.checkpoint import RunDirectory
-from motet.train import Settings, train
+from motet.training.drivers import Learning
+from motet.training.evaluator import _Challenge, _Trial, play_evaluator, play_greedily
+from motet.training.league import League
+from motet.training.roster import make_roster
+from motet.training.run import Settings, train
+from motet.training.shared import Handles
 from motet.world import as_world
 from motet.world.batch import OneByOne, Together
 from motet.worlds import Hockey, MatrixGame, TreasureHunt

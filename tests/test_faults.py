@@ -18,7 +18,7 @@ from stand_in import StandIn
 from motet.errors import ChildError, MotetError
 from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import Limits
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2)

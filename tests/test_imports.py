@@ -13,7 +13,14 @@ MODULES = sorted(
     for path in SOURCE.rglob("*.py")
 )
 CONTRACTS = {"motet.world", "motet.policy", "motet.algorithm", "motet.pace"}
-LOOP = {"motet.actor", "motet.learner", "motet.system.supervisor", "motet.train", "motet.replay", "motet.publication"}
+LOOP = {
+    "motet.training.actor",
+    "motet.training.learner",
+    "motet.system.supervisor",
+    "motet.train",
+    "motet.replay",
+    "motet.publication",
+}
 
 
 def _tree(module: str) -> ast.Module:
@@ -94,7 +101,10 @@ def test_memory_knows_errors_alone():
 
 
 def test_actor_and_learner_do_not_know_each_other():
-    for module, other in (("motet.actor", "motet.learner"), ("motet.learner", "motet.actor")):
+    for module, other in (
+        ("motet.training.actor", "motet.training.learner"),
+        ("motet.training.learner", "motet.training.actor"),
+    ):
         _exists(module)
         assert other not in _ours(module)
 
@@ -102,7 +112,7 @@ def test_actor_and_learner_do_not_know_each_other():
 def test_the_supervisor_does_not_know_what_a_learner_is():
     _exists("motet.system.supervisor")
     assert _ours("motet.system.supervisor").isdisjoint(
-        {"motet.learner", "motet.actor", "motet.algorithm", "motet.replay"}
+        {"motet.training.learner", "motet.training.actor", "motet.algorithm", "motet.replay"}
     )
 
 

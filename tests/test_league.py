@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._versus import Frozen, Newest, Scripted, SelfPlay, Versus
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
-from motet.league import _RING, NEWEST, Draw, League, LeagueBoard, Results, Standings, Table, anchor
 from motet.policy import PLAYER, ConstantPolicy
 from motet.system.memory import Segment
-from motet.train import Settings, resume, train
+from motet.training.league import _RING, NEWEST, Draw, League, LeagueBoard, Results, Standings, Table, anchor
+from motet.training.opponents import Frozen, Newest, Scripted, SelfPlay, Versus
+from motet.training.run import Settings, resume, train
 from motet.world import as_world
 from motet.world.batch import OneByOne, Together
 from motet.worlds import Cleanup, Hockey, MatrixGame
@@ -472,9 +472,9 @@ def test_resumed_is_uninterrupted(algorithm, tmp_path):
 
 def test_batches_have_their_shares_of_games_against_anchors():
     """Rows of one partition lie in its lanes; the reader draws its share of every batch from them."""
-    from motet._handles import Handles
-    from motet._roster import make_roster
-    from motet._serial import Serial
+    from motet.training.roster import make_roster
+    from motet.training.serial import Serial
+    from motet.training.shared import Handles
 
     settings = quick(engine="serial", worlds_per_actor=2, actors=2, steps=4000)
     handles = Handles(make_roster(Coins, StandIn(), settings))

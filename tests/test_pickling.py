@@ -16,7 +16,7 @@ from motet.errors import UnpicklableError
 from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 from motet.system.pickling import unpicklable_part
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds import MatrixGame
 
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._evaluator import play_greedily
-from motet.actor import Memory, Seat, act
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SpecError, WorldError
 from motet.evaluate import evaluate
-from motet.league import League
 from motet.replay import Replay, ReplaySpec
 from motet.schedule import Stages
 from motet.testing import check_algorithm, check_world
-from motet.train import Settings, resume, train
+from motet.training.actor import Memory, Seat, act
+from motet.training.evaluator import play_greedily
+from motet.training.league import League
+from motet.training.run import Settings, resume, train
 from motet.world import End, World
 from motet.world.batch import OneByOne
 
@@ -330,7 +330,7 @@ class Shift(Office):
 
 
 def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it(monkeypatch):
-    monkeypatch.setattr("motet._book._LOOK_S", 0.0)
+    monkeypatch.setattr("motet.training.recorder._LOOK_S", 0.0)
     versions = []
     settings = Settings(engine="serial", steps=700, publish_every=3)
     watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
@@ -480,8 +480,8 @@ class Endless(Office):
 
 @pytest.mark.parametrize(("calls", "count"), [(10**9, 1), (90, 0)])
 def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
-    monkeypatch.setattr("motet._book._ENDLESS", 100)
-    monkeypatch.setattr("motet._book._LOOK_S", 0.0)
+    monkeypatch.setattr("motet.training.recorder._ENDLESS", 100)
+    monkeypatch.setattr("motet.training.recorder._LOOK_S", 0.0)
     lines = []
     settings = Settings(engine="serial", steps=400)
     train(functools.partial(Endless, calls), StandIn(), settings, say=lines.append)

@@ -14,9 +14,9 @@ from gymnasium.spaces import Discrete
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, WorldError
 from motet.evaluate import evaluate
-from motet.league import League
 from motet.testing import check_world
-from motet.train import Settings, train
+from motet.training.league import League
+from motet.training.run import Settings, train
 from motet.world import as_world, from_objects
 
 LEARNERS = {foreign.Scripted: [1]}

@@ -12,17 +12,17 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from motet._commands._flags import parse
-from motet._engine import Learning
-from motet._handles import Handles
-from motet._roster import make_roster
-from motet._serial import Serial
 from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, SupersededError
 from motet.runs.config import describe, rebuild
 from motet.schedule import Exponential, Linear, Staged, Stages, value_at
 from motet.system.supervisor import Limits
-from motet.train import Settings, resume, train
+from motet.training.drivers import Learning
+from motet.training.roster import make_roster
+from motet.training.run import Settings, resume, train
+from motet.training.serial import Serial
+from motet.training.shared import Handles
 
 STAGES = Stages({"warm_up": 200, "ramp": 300, "full": None})
 CLEARED = replace(STAGES, clear_replay_on_stage=("full",))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from stand_in import StandIn
 
-from motet._handles import Handles
-from motet._roster import make_roster
-from motet._serial import Serial
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication, Subscriber
-from motet.train import Settings, train
+from motet.training.roster import make_roster
+from motet.training.run import Settings, train
+from motet.training.serial import Serial
+from motet.training.shared import Handles
 from motet.worlds import MatrixGame
 
 

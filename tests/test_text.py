@@ -34,7 +34,7 @@ from motet.system.files import file_stems
 from motet.system.raised import printable
 from motet.text import label, plain, plain_lines, valid
 from motet.tournament import Tournament
-from motet.train import Result
+from motet.training.run import Result
 
 ODD = [
     "team[a]",
@@ -492,8 +492,8 @@ def test_equal_policies_of_one_name_never_take_the_name_of_another():
 
 
 def test_measurements_with_long_names_are_shown_as_far_as_there_is_room():
-    from motet._board import Board
     from motet.system.memory import Segment
+    from motet.training.board import Board
 
     board = Board(1, 1, 1, Segment(Board.layout(1, 1, 1)))
     board.write_metrics(0, {"loss": 1.0, "\ud800" * 100: 2.0, "x" * 2000: 3.0})

@@ -12,7 +12,7 @@ from motet.policies.entries import load_policies
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
 from motet.tournament import Tournament, tournament
-from motet.train import Settings, resume, train
+from motet.training.run import Settings, resume, train
 from motet.world import World, as_world
 
 __all__ = [

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._handles import Handles, Roster
 from motet.errors import NotReadyError
 from motet.publication import HeaderField, Publication
 from motet.replay import Replay, ReplaySpec, Writers
 from motet.replay.replay import LaneWords
 from motet.system.memory import LINE, Array, Segment
+from motet.training.shared import Handles, Roster
 
 __all__ = ["Distant", "Edition", "Place", "packed", "unpack", "words_of"]
 

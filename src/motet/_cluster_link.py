@@ -17,10 +17,10 @@ import numpy.typing as npt
 from motet._cluster_handles import Distant, Place, unpack
 from motet._cluster_messages import agents_of
 from motet.errors import WaitTimeoutError
-from motet.league import Results
 from motet.publication import Publication
 from motet.runs.snapshot import Wait
 from motet.system.supervisor import Limits
+from motet.training.league import Results
 
 __all__ = ["Link"]
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._handles import Roster
 from motet.runs.checkpoint import Checkpoint
+from motet.training.shared import Roster
 
 __all__ = ["ActorTold", "After", "Arrived", "Joined", "LearnerTold", "Start", "agents_of"]
 

@@ -25,19 +25,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED
-from motet._book import fill
 from motet._cluster_handles import Edition, Place, packed
 from motet._cluster_link import Link
 from motet._cluster_messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
-from motet._engine import play_actor, play_learner
-from motet._handles import Roster
 from motet.cluster import Luggage
 from motet.errors import SupersededError
-from motet.league import Results
 from motet.runs.snapshot import Wait
 from motet.system.child import one_thread
 from motet.system.supervisor import Limits
+from motet.training.board import FINISHED
+from motet.training.drivers import play_actor, play_learner
+from motet.training.league import Results
+from motet.training.recorder import fill
+from motet.training.shared import Roster
 
 __all__ = ["ActorPlace", "LearnerPlace"]
 

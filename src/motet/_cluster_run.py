@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from motet._board import FINISHED
-from motet._book import fill
 from motet._cluster_handles import Place, unpack, words_of
 from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents_of
 from motet._cluster_places import ActorPlace, LearnerPlace
-from motet._handles import Roster
 from motet.cluster import Luggage, connected
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.system.supervisor import Limits, Role
+from motet.training.board import FINISHED
+from motet.training.recorder import fill
+from motet.training.shared import Roster
 
 __all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]
 

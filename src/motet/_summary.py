@@ -27,7 +27,7 @@ from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
-from motet.train import Result
+from motet.training.run import Result
 from motet.world import as_world
 from motet.world.film import drawing, frames_per_s
 

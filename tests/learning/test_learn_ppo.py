@@ -8,7 +8,7 @@ from test_learning import greedy
 
 from motet.algorithms.ppo import PPOConfig
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.run import Settings, train
 from motet.worlds.catalogue import world_factory
 
 WORLD = "gym:CartPole-v1"

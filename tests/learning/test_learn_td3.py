@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from motet._evaluator import play_greedily
 from motet.algorithms.td3 import TD3Config
-from motet.train import Settings, train
+from motet.training.evaluator import play_greedily
+from motet.training.run import Settings, train
 from motet.world import as_world
 from motet.world.batch import OneByOne
 

@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from motet._evaluator import play_greedily
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.schedule import Linear
-from motet.train import Settings, train
+from motet.training.evaluator import play_greedily
+from motet.training.run import Settings, train
 from motet.world import as_world
 from motet.world.batch import OneByOne
 from motet.worlds import MatrixGame, TreasureHunt

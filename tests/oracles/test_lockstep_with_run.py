@@ -11,11 +11,11 @@ from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
-from motet.league import League
 from motet.policy import ConstantPolicy
 from motet.runs.checkpoint import RunDirectory
 from motet.schedule import Linear, Stages
-from motet.train import Settings, train
+from motet.training.league import League
+from motet.training.run import Settings, train
 from motet.worlds import MatrixGame
 from test_league import Coins
 from test_segments import Office

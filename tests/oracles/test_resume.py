@@ -14,10 +14,10 @@ from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
-from motet.league import League
 from motet.runs.checkpoint import RunDirectory
 from motet.schedule import Linear, Staged, Stages
-from motet.train import Settings, resume, train
+from motet.training.league import League
+from motet.training.run import Settings, resume, train
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
 from test_league import Coins
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
-from motet._handles import Handles
 from motet.system.supervisor import Role
-from motet.train import Settings as RunSettings
+from motet.training.run import Settings as RunSettings
+from motet.training.shared import Handles
 
 __all__ = ["Work", "balance"]
 

@@ -24,12 +24,12 @@ from motet._cluster_handles import Place
 from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
-from motet._roster import make_roster
 from motet.cluster import Luggage
 from motet.isolation.process import descendants
 from motet.placement import Cluster
 from motet.system.supervisor import Limits
-from motet.train import Settings
+from motet.training.roster import make_roster
+from motet.training.run import Settings
 
 __all__ = ["measure"]
 

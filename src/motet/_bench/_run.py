@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from motet._evaluator import play_greedily
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import MotetError
 from motet.schedule import Linear
-from motet.train import Settings as RunSettings
-from motet.train import train
+from motet.training.evaluator import play_greedily
+from motet.training.run import Settings as RunSettings
+from motet.training.run import train
 from motet.world import as_world
 from motet.world.batch import make_crowd
 from motet.worlds import TreasureHunt

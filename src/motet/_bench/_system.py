@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from motet._engine import play_actor, play_learner
-from motet._handles import Handles
-from motet._roster import make_roster
-from motet._serial import Serial
 from motet.algorithm import AlgorithmConfig, StackedBatch
 from motet.errors import WaitTimeoutError
 from motet.system.child import Child
 from motet.system.supervisor import Limits, Role, Supervisor
-from motet.train import Settings as RunSettings
+from motet.training.drivers import play_actor, play_learner
+from motet.training.roster import make_roster
+from motet.training.run import Settings as RunSettings
+from motet.training.serial import Serial
+from motet.training.shared import Handles
 from motet.worlds import TreasureHunt
 
 __all__ = [

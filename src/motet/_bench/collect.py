@@ -22,14 +22,14 @@ from motet._bench._objects import turns_per_s
 from motet._bench._overlap import FOR_EVER, Work, balance
 from motet._bench._party import Missing, Stage
 from motet._bench._system import System, actor_roles, at_work, learner_roles, role
-from motet._engine import Learning, at_pace
-from motet._handles import Handles
-from motet._roster import make_roster
 from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
 from motet.system.child import one_thread
-from motet.train import Settings as RunSettings
+from motet.training.drivers import Learning, at_pace
+from motet.training.roster import make_roster
+from motet.training.run import Settings as RunSettings
+from motet.training.shared import Handles
 
 __all__ = ["run"]
 

@@ -28,14 +28,14 @@ from motet._cluster_handles import Place
 from motet._cluster_link import Link
 from motet._cluster_places import LearnerPlace
 from motet._cluster_run import grouped
-from motet._roster import make_roster
 from motet.cluster import Luggage
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Limits
-from motet.train import Settings as RunSettings
-from motet.train import train
+from motet.training.roster import make_roster
+from motet.training.run import Settings as RunSettings
+from motet.training.run import train
 
 __all__ = ["run"]
 

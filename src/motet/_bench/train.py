@@ -23,10 +23,10 @@ from motet._bench import _train_designs as designs
 from motet._bench._overlap import FOR_EVER, Work, balance
 from motet._bench._party import Party, Stage
 from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
-from motet._handles import Handles
 from motet.algorithms.dqn import DQNConfig
 from motet.system.supervisor import Role
-from motet.train import Settings as RunSettings
+from motet.training.run import Settings as RunSettings
+from motet.training.shared import Handles
 
 __all__ = ["run"]
 

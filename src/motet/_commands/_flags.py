@@ -24,7 +24,7 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
-from motet.train import Settings
+from motet.training.run import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 __all__ = ["Asked", "parse", "place_of_world", "world_flags"]

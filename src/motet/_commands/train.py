@@ -18,9 +18,9 @@ from motet.runs.checkpoint import RunDirectory
 from motet.runs.display import History
 from motet.runs.sinks import Wandb
 from motet.runs.status import new_directory, read_history
-from motet.train import Result
-from motet.train import resume as go_on
-from motet.train import train as begin
+from motet.training.run import Result
+from motet.training.run import resume as go_on
+from motet.training.run import train as begin
 from motet.worlds.catalogue import WORLDS
 
 __all__ = ["resume", "train"]

@@ -41,7 +41,15 @@ def context() -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
     # What children import before they can work, 0.2 s each time; what is missing is passed over.
-    preload = ["numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet.system.child", "motet._engine", "motet.worlds"]
+    preload = [
+        "numpy",
+        "cloudpickle",
+        "gymnasium",
+        "pettingzoo",
+        "motet.system.child",
+        "motet.training.drivers",
+        "motet.worlds",
+    ]
     preload.append("motet.isolation.process")
     if importlib.util.find_spec("torch") is not None:
         preload += ["torch", "motet.algorithms"]

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._handles import Part, Roster
-from motet._versus import SelfPlay
-from motet.actor import MaxLag
 from motet.algorithm import Sizes
 from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
@@ -20,12 +17,15 @@ from motet.pace import Pace
 from motet.policy import PLAYER
 from motet.system.child import Portable
 from motet.system.imports import import_named
+from motet.training.actor import MaxLag
+from motet.training.opponents import SelfPlay
+from motet.training.shared import Part, Roster
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
-    from motet.train import Settings
+    from motet.training.run import Settings
 
 __all__ = [
     "local_room",

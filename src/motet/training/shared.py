@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from motet._board import Board
-from motet._versus import SelfPlay
-from motet.actor import MaxLag
 from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
 from motet.errors import SettingError
-from motet.league import LeagueBoard
-from motet.learner import vault_header
 from motet.pace import Pace
 from motet.publication import HeaderField, Publication
 from motet.replay import Field, Replay, ReplaySpec
 from motet.system.child import Portable
 from motet.system.memory import Array, Segment
+from motet.training.actor import MaxLag
+from motet.training.board import Board
+from motet.training.league import LeagueBoard
+from motet.training.learner import vault_header
+from motet.training.opponents import SelfPlay
 
 __all__ = ["Counter", "Handles", "Part", "Roster"]
 

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet._handles import Handles, Part
-from motet._serial import Serial
-from motet._watch import Watch
 from motet.errors import NotReadyError, SettingError
-from motet.league import Standings
 from motet.policy import PLAYER
 from motet.replay import ReplaySpec, rewound
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
+from motet.training.league import Standings
+from motet.training.serial import Serial
+from motet.training.shared import Handles, Part
+from motet.training.watch import Watch
 
 if TYPE_CHECKING:
-    from motet.train import Settings
+    from motet.training.run import Settings
 
 __all__ = ["Book", "Result", "fill", "unused"]
 

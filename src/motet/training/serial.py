@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from motet._engine import Acting, Learning
-from motet._handles import Handles
-from motet.actor import Memory, load_version
 from motet.errors import SettingError
 from motet.runs.checkpoint import encode
 from motet.system.child import one_thread
+from motet.training.actor import Memory, load_version
+from motet.training.drivers import Acting, Learning
+from motet.training.shared import Handles
 
 __all__ = ["Serial"]
 

@@ -21,16 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED, Pulse
-from motet._engine import against
-from motet._handles import Handles, Part
 from motet.algorithm import Behaviour
-from motet.league import anchor
 from motet.nest import Nest, map_nest, stack_nests
 from motet.replay import FrameStack
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.training.board import FINISHED, Pulse
+from motet.training.drivers import against
+from motet.training.league import anchor
+from motet.training.shared import Handles, Part
 from motet.world.batch import Crowd, Places, make_crowd
 
 __all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]

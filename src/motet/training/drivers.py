@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._board import FINISHED, Board, Pulse
-from motet._handles import Counter, Handles
-from motet._versus import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.actor import Memory, Seat, act
 from motet.algorithm import Algorithm, Behaviour, StackedBatch, continue_stream, stream_of
 from motet.errors import WaitTimeoutError
-from motet.league import Draw, Results, Table
-from motet.learner import Desk, learn, restore, state_of
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.training.actor import Memory, Seat, act
+from motet.training.board import FINISHED, Board, Pulse
+from motet.training.league import Draw, Results, Table
+from motet.training.learner import Desk, learn, restore, state_of
+from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
+from motet.training.shared import Counter, Handles
 from motet.world.batch import Crowd, make_crowd
 
 __all__ = ["Acting", "Learning", "against", "at_pace", "play_actor", "play_learner"]

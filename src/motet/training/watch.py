@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from motet._board import FINISHED
-from motet._handles import Handles
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
 from motet.system.supervisor import Role
+from motet.training.board import FINISHED
+from motet.training.shared import Handles
 
 __all__ = ["Watch"]
 

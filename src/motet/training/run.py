@@ -19,17 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from motet._book import Book, Result, fill, unused
-from motet._callbacks import Callbacks
-from motet._engine import play_actor, play_learner
-from motet._evaluator import Evaluations, global_streams_kept, play_evaluator
-from motet._handles import Handles, Roster
-from motet._roster import local_room, make_roster, pace_of
-from motet._serial import Serial
-from motet._watch import Watch
 from motet.cluster import connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
-from motet.league import League
 from motet.pace import Pace
 from motet.placement import Cluster
 from motet.runs.checkpoint import Checkpoint, RunDirectory
@@ -40,6 +31,15 @@ from motet.settings import check_types
 from motet.system.child import Child, check_main_guard, interrupts
 from motet.system.pickling import check_picklable
 from motet.system.supervisor import Limits, Role, Supervisor
+from motet.training.callbacks import Callbacks
+from motet.training.drivers import play_actor, play_learner
+from motet.training.evaluator import Evaluations, global_streams_kept, play_evaluator
+from motet.training.league import League
+from motet.training.recorder import Book, Result, fill, unused
+from motet.training.roster import local_room, make_roster, pace_of
+from motet.training.serial import Serial
+from motet.training.shared import Handles, Roster
+from motet.training.watch import Watch
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Result", "Settings", "resume", "train", "world_factory"]

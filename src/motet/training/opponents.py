@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour, continue_stream, stream_of
 from motet.errors import SettingError
-from motet.league import NEWEST, League, anchor
 from motet.nest import Nest, map_nest
 from motet.policy import Policy, asker
 from motet.system.child import Portable
+from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Crowd, Ending, Places, Turn
 
 __all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]

@@ -1,0 +1,23 @@
+"""The loop: actors, learners, what they share, and the engines that drive them."""
+
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.training.league import League
+    from motet.training.recorder import Result
+    from motet.training.run import Settings, resume, train
+
+__all__ = ["League", "Result", "Settings", "resume", "train"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "League": "motet.training.league",
+        "Result": "motet.training.recorder",
+        "Settings": "motet.training.run",
+        "resume": "motet.training.run",
+        "train": "motet.training.run",
+    },
+)
