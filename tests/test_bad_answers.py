@@ -11,8 +11,8 @@ from pettingzoo.classic import tictactoe_v3
 import hostile_zoo
 import motet
 import playing_policies as playing
-from motet._workers import Workers
 from motet.errors import PolicyFailure
+from motet.evaluation.jobs import Workers
 from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 

@@ -243,8 +243,8 @@ class Slow(TreasureHunt):
 
 
 def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for_byte(two_nodes):
-    from motet.evaluate import evaluate
-    from motet.tournament import tournament
+    from motet.evaluation.evaluate import evaluate
+    from motet.evaluation.tournament import tournament
 
     chosen = {"episodes": 12, "seed": 5}
     world = partial(Slow, agents=2)

@@ -19,9 +19,10 @@ from small_models import Layered, Parity, Round, Wide, believed, wanted
 import playing_policies as playing
 from eager_workers import becomes, make_eager
 from failing_code import Market
-from motet._workers import Workers
 from motet.errors import SettingError, WaitTimeoutError
-from motet.evaluate import evaluate
+from motet.evaluation.evaluate import evaluate
+from motet.evaluation.jobs import Workers
+from motet.evaluation.tournament import tournament
 from motet.isolation.policy import Limits
 from motet.placement import Cluster
 from motet.plan import Humans, Robot, best_response, enumerate_states, induction, solve
@@ -29,7 +30,6 @@ from motet.plan import parallel as _workers
 from motet.plan import sweeps as _sweeps
 from motet.system.child import Child
 from motet.system.fork_server import context
-from motet.tournament import tournament
 from motet.worlds import TreasureHunt
 from ray_nodes import ray_nodes
 

@@ -16,10 +16,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import motet
 import playing_policies as playing
-from motet._episodes import Plan, Table, Task, Tempo
-from motet._workers import Workers
 from motet.errors import MotetError, SettingError, StartError
-from motet.evaluate import Settings, _shared_out
+from motet.evaluation.episode import Plan, Table, Task, Tempo
+from motet.evaluation.evaluate import Settings, _shared_out
+from motet.evaluation.jobs import Workers
 from motet.intervals import score, student
 from motet.isolation.policy import Limits, sandbox_gaps
 from motet.policies.entries import as_given, entries
@@ -656,5 +656,5 @@ def test_the_one_who_evaluates_never_imports_a_policy():
 @pytest.mark.usefixtures("no_leaks")
 def test_a_successor_that_cannot_be_started_is_told_and_nobody_stays(monkeypatch):
     with pytest.raises(StartError, match="no room"), Workers(2) as workers:
-        monkeypatch.setattr("motet._workers.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
+        monkeypatch.setattr("motet.evaluation.jobs.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
         workers._replace(workers._workers[0])

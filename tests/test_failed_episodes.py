@@ -10,10 +10,10 @@ import failing_code as foreign
 import motet
 from failing_code import Market, SoreLoser, Trader
 from motet import cli
-from motet._episodes import Plan, Table, Task
-from motet._workers import Workers
 from motet.errors import SettingError, StartError
-from motet.evaluate import Settings
+from motet.evaluation.episode import Plan, Table, Task
+from motet.evaluation.evaluate import Settings
+from motet.evaluation.jobs import Workers
 from motet.policies.entries import entries
 from motet.policy import PolicySpec
 from motet.seeds import seed_for

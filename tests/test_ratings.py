@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from motet._ratings import ratings, strengths, wins
 from motet.errors import SettingError
+from motet.evaluation.ratings import ratings, strengths, wins
 
 UNIT = 400 / np.log(10)
 

@@ -13,7 +13,7 @@ from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SpecError, WorldError
-from motet.evaluate import evaluate
+from motet.evaluation.evaluate import evaluate
 from motet.replay import Replay, ReplaySpec
 from motet.schedule import Stages
 from motet.testing import check_algorithm, check_world

@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import SettingError, WorldError
-from motet.evaluate import evaluate
+from motet.evaluation.evaluate import evaluate
 from motet.testing import check_world
 from motet.training.league import League
 from motet.training.run import Settings, train

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 import foreign_teams as foreign
 import motet
 import playing_policies as playing
-from motet._workers import Workers
 from motet.errors import PolicyFailure, SettingError, SpecError
+from motet.evaluation.jobs import Workers
 from motet.isolation.policy import IsolatedPolicy
 from motet.policies.entries import as_given, entries
 from motet.policies.teams import describe_world, make_policy

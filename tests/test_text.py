@@ -23,9 +23,10 @@ from motet._commands import runs
 from motet._commands import tournament as tournament_command
 from motet._commands._play import Play, finish, tell_who_always_failed, yaml
 from motet._commands._show import Show
-from motet._episodes import Failure, Tempo
 from motet.errors import ChildError
-from motet.evaluate import Episode, Evaluation, Measured
+from motet.evaluation.episode import Failure, Tempo
+from motet.evaluation.evaluate import Episode, Evaluation, Measured
+from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.sinks import TensorBoard, Wandb, scalars
@@ -33,7 +34,6 @@ from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems
 from motet.system.raised import printable
 from motet.text import label, plain, plain_lines, valid
-from motet.tournament import Tournament
 from motet.training.run import Result
 
 ODD = [

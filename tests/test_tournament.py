@@ -11,8 +11,8 @@ import pytest
 
 import motet
 import playing_policies as playing
-from motet._workers import Workers
 from motet.errors import CorruptionError, SettingError
+from motet.evaluation.jobs import Workers
 from motet.policy import PolicySpec
 from motet.worlds import MatrixGame, TreasureHunt
 

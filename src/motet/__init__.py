@@ -6,12 +6,12 @@ torch nor ray.
 
 from motet._version import __version__
 from motet.errors import MotetError
-from motet.evaluate import Evaluation, evaluate
+from motet.evaluation.evaluate import Evaluation, evaluate
+from motet.evaluation.tournament import Tournament, tournament
 from motet.pace import Pace
 from motet.policies.entries import load_policies
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
-from motet.tournament import Tournament, tournament
 from motet.training.run import Settings, resume, train
 from motet.world import World, as_world
 
@@ -39,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "regret":  # brings planning along, which training does without
-        from motet._regret import regret
+        from motet.evaluation.regret import regret
 
         return regret
     raise AttributeError(f"module 'motet' has no attribute {name!r}")

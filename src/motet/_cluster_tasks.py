@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet._cluster_run import RemoteProcess, grouped
-from motet._workers import Workers, work
 from motet.cluster import Luggage, connected
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
+from motet.evaluation.jobs import Workers, work
 from motet.placement import Cluster
 from motet.plan.parallel import Hands
 from motet.plan.sweeps import Part, sweeping

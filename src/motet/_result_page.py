@@ -11,8 +11,8 @@ from motet.intervals import Score
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
-    from motet.evaluate import Episode, Evaluation
-    from motet.tournament import Tournament
+    from motet.evaluation.evaluate import Episode, Evaluation
+    from motet.evaluation.tournament import Tournament
 
 __all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
 

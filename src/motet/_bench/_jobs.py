@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from motet._workers import Workers
-from motet.evaluate import evaluate
+from motet.evaluation.evaluate import evaluate
+from motet.evaluation.jobs import Workers
 from motet.worlds import MatrixGame
 
 __all__ = ["Jobs", "Thinker"]

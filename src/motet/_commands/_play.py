@@ -20,7 +20,7 @@ import tyro
 from motet._commands._experiment import Experiment
 from motet._commands._flags import place_of_world, world_flags
 from motet.errors import SettingError
-from motet.evaluate import Episode, Failure, Settings, first_line
+from motet.evaluation.evaluate import Episode, Failure, Settings, first_line
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world

@@ -23,7 +23,7 @@ from motet._commands._play import (
 )
 from motet._result_page import score_cell, seconds, shared_line
 from motet.errors import SettingError
-from motet.evaluate import Evaluation, evaluate, first_line
+from motet.evaluation.evaluate import Evaluation, evaluate, first_line
 from motet.runs.display import fitted
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video

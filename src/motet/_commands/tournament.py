@@ -22,10 +22,10 @@ from motet._commands._play import (
     tell_who_always_failed,
 )
 from motet._result_page import score_cell, shared_line
-from motet.evaluate import first_line
+from motet.evaluation.evaluate import first_line
+from motet.evaluation.tournament import Tournament, tournament
 from motet.runs.display import fitted
 from motet.text import clock, counted, label
-from motet.tournament import Tournament, tournament
 
 __all__ = ["tournament_"]
 

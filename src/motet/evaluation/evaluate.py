@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from motet._episodes import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
-from motet._workers import Judge, Workers
 from motet.errors import MotetError, SettingError
+from motet.evaluation.episode import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
+from motet.evaluation.jobs import Judge, Workers
 from motet.intervals import Score, score
 from motet.placement import Cluster
 from motet.policies.entries import Entry, check_entries, entries

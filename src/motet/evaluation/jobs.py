@@ -28,8 +28,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import motet.errors
-from motet._episodes import Plan, Played, Table, Task
 from motet.errors import ChildError, MotetError, WaitTimeoutError
+from motet.evaluation.episode import Plan, Played, Table, Task
 from motet.system.child import Child, Portable, check_main_guard
 from motet.system.fork_server import context, host_children
 from motet.system.raised import DETAIL, printable

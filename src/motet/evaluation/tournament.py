@@ -23,11 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from motet._episodes import Failure, Plan, Played, Task, benches
-from motet._ratings import Rating, ratings, wins
-from motet._workers import Judge, Workers
 from motet.errors import CorruptionError, SettingError
-from motet.evaluate import (
+from motet.evaluation.episode import Failure, Plan, Played, Task, benches
+from motet.evaluation.evaluate import (
     Episode,
     Game,
     Settings,
@@ -42,6 +40,8 @@ from motet.evaluate import (
     why_stopped,
     with_changes,
 )
+from motet.evaluation.jobs import Judge, Workers
+from motet.evaluation.ratings import Rating, ratings, wins
 from motet.intervals import Score, score
 from motet.policies.entries import Entry
 from motet.runs.checkpoint import RunDirectory

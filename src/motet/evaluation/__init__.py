@@ -1,0 +1,20 @@
+"""Policies play episodes and tournaments; the numbers depend on the seed and on nothing else."""
+
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.evaluation.evaluate import Evaluation, Settings
+    from motet.evaluation.tournament import Tournament
+
+__all__ = ["Evaluation", "Settings", "Tournament"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Evaluation": "motet.evaluation.evaluate",
+        "Settings": "motet.evaluation.evaluate",
+        "Tournament": "motet.evaluation.tournament",
+    },
+)
