@@ -14,9 +14,9 @@ from gated import Gated
 from stand_in import StandIn
 
 from eager_workers import make_eager
-from motet._cluster_handles import Place, packed, unpack, words_of
-from motet._cluster_places import LearnerPlace
-from motet.cluster import Luggage, connected
+from motet.cluster.connect import Luggage, connected
+from motet.cluster.hosts import LearnerPlace
+from motet.cluster.shared import Place, packed, unpack, words_of
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
@@ -276,7 +276,7 @@ def _title(pid):
 def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     from small_models import Layered
 
-    from motet._cluster_tasks import HostProcess
+    from motet.cluster.workers import HostProcess
     from motet.plan import enumerate_states
     from motet.plan import parallel as _workers
 

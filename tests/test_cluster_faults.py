@@ -15,11 +15,11 @@ from family import descendants
 from gated import Gated
 from stand_in import StandIn
 
-from motet._cluster_handles import Edition, Place
-from motet._cluster_link import Link
-from motet._cluster_places import LearnerPlace
-from motet._cluster_run import Remote
-from motet.cluster import Luggage
+from motet.cluster.connect import Luggage
+from motet.cluster.driver import Remote
+from motet.cluster.hosts import LearnerPlace
+from motet.cluster.link import Link
+from motet.cluster.shared import Edition, Place
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.isolation.process import descendants as children
 from motet.placement import Cluster

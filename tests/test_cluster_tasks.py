@@ -174,7 +174,7 @@ def eager(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """Nodes at once, whether it pays or not; the caller waits for them. Gives the states that they are to sweep."""
-    from motet._cluster_tasks import NodeSweeper
+    from motet.cluster.workers import NodeSweeper
 
     for name in ("START_S", "GAIN"):
         monkeypatch.setattr(_sweeps, name, 0.0)

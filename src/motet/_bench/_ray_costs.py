@@ -20,11 +20,11 @@ import numpy as np
 
 from motet._bench._spread import DQN, spread
 from motet._bench.ray import _TwoNodes
-from motet._cluster_handles import Place
-from motet._cluster_link import Link
-from motet._cluster_places import LearnerPlace
-from motet._cluster_run import grouped
-from motet.cluster import Luggage
+from motet.cluster.connect import Luggage
+from motet.cluster.driver import grouped
+from motet.cluster.hosts import LearnerPlace
+from motet.cluster.link import Link
+from motet.cluster.shared import Place
 from motet.isolation.process import descendants
 from motet.placement import Cluster
 from motet.system.supervisor import Limits

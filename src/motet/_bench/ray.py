@@ -24,11 +24,11 @@ import numpy as np
 
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
 from motet._bench._spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
-from motet._cluster_handles import Place
-from motet._cluster_link import Link
-from motet._cluster_places import LearnerPlace
-from motet._cluster_run import grouped
-from motet.cluster import Luggage
+from motet.cluster.connect import Luggage
+from motet.cluster.driver import grouped
+from motet.cluster.hosts import LearnerPlace
+from motet.cluster.link import Link
+from motet.cluster.shared import Place
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.runs.snapshot import Snapshot

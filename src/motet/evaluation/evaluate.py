@@ -486,7 +486,7 @@ def told(entry: Entry) -> dict[str, Any]:
 def players(jobs: int, settings: Settings) -> Workers:
     """Processes to play in, where the settings say."""
     if settings.engine == "ray":
-        from motet._cluster_tasks import ClusterWorkers
+        from motet.cluster.workers import ClusterWorkers
 
         return ClusterWorkers(jobs, settings.hang_s, settings.cluster)
     return Workers(jobs, settings.hang_s)

@@ -99,7 +99,7 @@ def hands(
     if engine == "processes":
         yield Hands(workers or usable_cores(), _start_here, **chosen)
         return
-    from motet._cluster_tasks import cluster_hands
+    from motet.cluster.workers import cluster_hands
 
     with cluster_hands(workers, cluster or Cluster()) as team:
         yield replace(team, **chosen)

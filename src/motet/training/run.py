@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from motet.cluster import connected
+from motet.cluster.connect import connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
 from motet.pace import Pace
 from motet.placement import Cluster
@@ -445,7 +445,7 @@ def _play_on_cluster(
     callbacks: Callbacks,
     begun: Callable[[str], None],
 ) -> Result:
-    from motet._cluster_run import on_cluster
+    from motet.cluster.driver import on_cluster
 
     with on_cluster(
         roster, settings.cluster, settings.limits, directory, go_on, keep_replay=settings.keep_replay,

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from motet._cluster_handles import Place, unpack, words_of
-from motet._cluster_messages import ActorTold, After, LearnerTold, Start, agents_of
-from motet._cluster_places import ActorPlace, LearnerPlace
-from motet.cluster import Luggage, connected
+from motet.cluster.connect import Luggage, connected
+from motet.cluster.hosts import ActorPlace, LearnerPlace
+from motet.cluster.messages import ActorTold, After, LearnerTold, Start, agents_of
+from motet.cluster.shared import Place, unpack, words_of
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords

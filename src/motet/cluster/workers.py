@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motet._cluster_run import RemoteProcess, grouped
-from motet.cluster import Luggage, connected
+from motet.cluster.connect import Luggage, connected
+from motet.cluster.driver import RemoteProcess, grouped
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
 from motet.evaluation.jobs import Workers, work
 from motet.placement import Cluster

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._cluster_handles import Edition, Place, packed
-from motet._cluster_link import Link
-from motet._cluster_messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
-from motet.cluster import Luggage
+from motet.cluster.connect import Luggage
+from motet.cluster.link import Link
+from motet.cluster.messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
+from motet.cluster.shared import Edition, Place, packed
 from motet.errors import SupersededError
 from motet.runs.snapshot import Wait
 from motet.system.child import one_thread

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._cluster_handles import Distant, Place, unpack
-from motet._cluster_messages import agents_of
+from motet.cluster.messages import agents_of
+from motet.cluster.shared import Distant, Place, unpack
 from motet.errors import WaitTimeoutError
 from motet.publication import Publication
 from motet.runs.snapshot import Wait
