@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from motet.algorithms import DQNConfig
-from motet.report import report
+from motet.reports.report import report
 from motet.schedule import Linear
 from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt

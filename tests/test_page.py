@@ -13,8 +13,9 @@ from browser import dom
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from motet._charts import Bar, Line, bars, histogram, lines, strips, ticks
-from motet._page import (
+from motet.errors import SettingError
+from motet.reports.charts import Bar, Line, bars, histogram, lines, strips, ticks
+from motet.reports.html import (
     Column,
     Html,
     Section,
@@ -30,7 +31,6 @@ from motet._page import (
     side_by_side,
     table,
 )
-from motet.errors import SettingError
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -17,7 +17,7 @@ from browser import dom
 
 from motet.cli import main
 from motet.errors import SettingError
-from motet.report import report
+from motet.reports.report import report
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.history import interval, read_run, thinned
 from motet.runs.status import hold

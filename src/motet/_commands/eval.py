@@ -21,9 +21,9 @@ from motet._commands._play import (
     tell_of_failed,
     tell_who_always_failed,
 )
-from motet._result_page import score_cell, seconds, shared_line
 from motet.errors import SettingError
 from motet.evaluation.evaluate import Evaluation, evaluate, first_line
+from motet.reports.results_page import score_cell, seconds, shared_line
 from motet.runs.display import fitted
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video

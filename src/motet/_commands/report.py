@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from motet.report import report as write
+from motet.reports.report import report as write
 from motet.text import plain
 
 __all__ = ["report"]

@@ -21,9 +21,9 @@ from motet._commands._play import (
     tell_of_failed,
     tell_who_always_failed,
 )
-from motet._result_page import score_cell, shared_line
 from motet.evaluation.evaluate import first_line
 from motet.evaluation.tournament import Tournament, tournament
+from motet.reports.results_page import score_cell, shared_line
 from motet.runs.display import fitted
 from motet.text import clock, counted, label
 

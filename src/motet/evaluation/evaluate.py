@@ -299,7 +299,7 @@ class Evaluation:
 
     def html(self) -> str:
         """A page that stands alone: scores, distributions, seats, latency, failures, episodes to watch."""
-        from motet._result_page import evaluation_page
+        from motet.reports.results_page import evaluation_page
 
         return evaluation_page(self)
 

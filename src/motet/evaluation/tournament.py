@@ -199,7 +199,7 @@ class Tournament:
 
     def html(self) -> str:
         """A page that stands alone: ratings, cross table, games."""
-        from motet._result_page import tournament_page
+        from motet.reports.results_page import tournament_page
 
         return tournament_page(self)
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from motet._groups import group
-from motet._report import report_page
 from motet.errors import MotetError, SettingError
+from motet.reports.groups import group
+from motet.reports.runs_page import report_page
 from motet.runs.history import Run, read_run
 from motet.system.files import write_whole
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from motet._charts import Line, lines
-from motet._groups import ABSENT, Group, differing
-from motet._page import (
+from motet._version import __version__
+from motet.errors import SettingError
+from motet.reports.charts import Line, lines
+from motet.reports.groups import ABSENT, Group, differing
+from motet.reports.html import (
     Cell,
     Child,
     Column,
@@ -27,8 +29,6 @@ from motet._page import (
     side_by_side,
     table,
 )
-from motet._version import __version__
-from motet.errors import SettingError
 from motet.runs.history import COUNTERS, Array, Run, Table, extent, interval, thinned
 from motet.text import clock, label, short
 

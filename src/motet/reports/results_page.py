@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from motet._charts import Bar, bars, strips
-from motet._page import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
 from motet.intervals import Score
+from motet.reports.charts import Bar, bars, strips
+from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Charts for :mod:`motet._page`: lines with bands, bars with intervals, histograms, strips of single values.
+"""Charts for :mod:`motet.reports.html`: lines with bands, bars with intervals, histograms, strips of single values.
 
 Arrays in, one element out. Only the shapes are SVG, stretched to whatever room there is, with strokes and dots that
 keep their width; all words are HTML around it, so they stay readable on a narrow screen. Values that are no number
@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from motet._page import Child, Html, plain
 from motet.errors import SettingError
+from motet.reports.html import Child, Html, plain
 from motet.text import short
 
 __all__ = ["Bar", "Line", "bars", "histogram", "lines", "strips", "ticks"]

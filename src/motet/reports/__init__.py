@@ -1,0 +1,18 @@
+"""Pages about runs, evaluations and tournaments, to be kept and sent."""
+
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.reports.report import Report, report
+
+__all__ = ["Report", "report"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Report": "motet.reports.report",
+        "report": "motet.reports.report",
+    },
+)
