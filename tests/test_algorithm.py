@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from motet._testing_algorithm import check_algorithm
 from motet.algorithm import ExtraField, ReaderSettings, SavesStream, StackedBatch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._value import EpsilonGreedy
@@ -10,6 +9,7 @@ from motet.algorithms.dqn import DQN
 from motet.errors import SettingError, SpecError
 from motet.runs.checkpoint import decode, encode
 from motet.schedule import Exponential, Linear, value_at
+from motet.testing.algorithm import check_algorithm
 
 
 def test_schedules() -> None:

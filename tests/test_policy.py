@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-from motet._testing_algorithm import check_algorithm, check_policy
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError, SpecError
 from motet.policy import BehaviourPolicy, ConstantPolicy, PolicySpec, RandomPolicy
+from motet.testing.algorithm import check_algorithm, check_policy
 
 SPACE, ACTIONS = Box(-1, 1, (5,)), Discrete(4, start=2)
 CONFIG = DQNConfig(hidden=(8,), batch_size=4, min_rows=4)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from motet._testing_algorithm import check_algorithm, check_policy
-from motet._testing_vector import check_vector
 from motet.errors import SettingError, WorldError
+from motet.testing.algorithm import check_algorithm, check_policy
+from motet.testing.vector import check_vector
 from motet.world import End, World, as_world
 from motet.world.batch import has_vector
 
