@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from motet import _doctor, cli
+from motet.cli import doctor as _doctor
+from motet.cli import main as cli
 from motet.errors import SettingError
 
 

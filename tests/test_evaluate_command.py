@@ -15,8 +15,8 @@ import pytest
 
 import motet
 import playing_policies as playing
-from motet import cli
-from motet._commands._play import yaml
+from motet.cli import main as cli
+from motet.cli.play import yaml
 from motet.system.child import Child
 from motet.system.fork_server import host_children
 from motet.worlds import MatrixGame
@@ -127,7 +127,7 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     ("name", "why"), [("e.txt", "expected the ending .gif or"), ("e.mp4", "which is not installed")]
 )
 def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch, capsys):
-    monkeypatch.setattr("motet._commands.eval.evaluate", None)  # would be called
+    monkeypatch.setattr("motet.cli.eval.evaluate", None)  # would be called
     monkeypatch.setattr("motet.world.film.importlib.util.find_spec", lambda name: None)
     assert cli.main(["eval", "matrix", "-p", "random", "--video", name]) == 2
     assert why in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_a_run_of_other_agents_says_what_can_be_typed(capsys):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_interrupted_tournament_says_how_to_go_on(kept, monkeypatch, capsys):
-    from motet._commands import tournament
+    from motet.cli import tournament
 
     def interrupted(*given, **more):
         return replace(motet.tournament("matrix", ["random", "noop"], rounds=1), partial=True)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from motet._commands._flags import parse
 from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
+from motet.cli.flags import parse
 from motet.errors import SettingError, SupersededError
 from motet.runs.config import describe, rebuild
 from motet.schedule import Exponential, Linear, Staged, Stages, value_at

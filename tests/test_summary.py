@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageSequence
 from rich.console import Console
 
-from motet._summary import episode_gif, learning_curve, summarise
 from motet.algorithms import DQNConfig
+from motet.cli.summary import episode_gif, learning_curve, summarise
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory

@@ -199,7 +199,7 @@ def test_an_object_is_copied_for_each_agent(workers):
 
 
 def test_results_and_tables_say_what_is_shared(workers, capsys):
-    from motet._commands.eval import show
+    from motet.cli.eval import show
 
     policies = [
         "foreign_teams:Walkers", "foreign_teams:Gossips,shared=yes", playing.Joint, foreign.OneCall,
@@ -222,7 +222,7 @@ def test_results_and_tables_say_what_is_shared(workers, capsys):
 
 
 def test_the_table_of_a_tournament_says_what_is_shared(workers, capsys):
-    from motet._commands.tournament import show
+    from motet.cli.tournament import show
 
     result = motet.tournament(
         playing.Duet, ["foreign_teams:Gossips,shared=yes", "foreign_teams:Walkers"], rounds=1, workers=workers

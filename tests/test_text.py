@@ -17,12 +17,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import motet
-from motet import _summary, cli
-from motet._commands import eval as eval_command
-from motet._commands import runs
-from motet._commands import tournament as tournament_command
-from motet._commands._play import Play, finish, tell_who_always_failed, yaml
-from motet._commands._show import Show
+from motet.cli import eval as eval_command
+from motet.cli import main as cli
+from motet.cli import runs
+from motet.cli import summary as _summary
+from motet.cli import tournament as tournament_command
+from motet.cli.play import Play, finish, tell_who_always_failed, yaml
+from motet.cli.show import Show
 from motet.errors import ChildError
 from motet.evaluation.episode import Failure, Tempo
 from motet.evaluation.evaluate import Episode, Evaluation, Measured
@@ -213,7 +214,7 @@ def test_results_are_written_whatever_is_in_them(tmp_path_factory, first, agent,
 @example("[/red]\ud800\x1b[2J", True)
 @example("[/red]\ud800\x1b[2J", False)
 def test_lines_meanwhile_are_shown_whatever_is_in_them(line, terminal):
-    from motet._commands import _play
+    from motet.cli import play as _play
 
     def tell():
         with _play._progress("episodes") as (watch, say):

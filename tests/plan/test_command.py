@@ -121,7 +121,7 @@ def test_errors_are_one_line_with_what_to_do(arguments, says, capsys):
 @pytest.mark.parametrize("place", ["file/x", "/proc/xx"])
 def test_a_place_that_cannot_be_written_is_said_before_the_work(place, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
-    monkeypatch.setattr("motet._commands.plan.enumerate_states", None)  # would be called
+    monkeypatch.setattr("motet.cli.plan.enumerate_states", None)  # would be called
     assert main(["plan", "rooms", "--horizon", "4", "--out", str(tmp_path / place)]) == 2
     err = capsys.readouterr().err
     assert "cannot be written" in err and "Traceback" not in err

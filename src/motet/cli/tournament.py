@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from motet._commands._play import (
+from motet.cli.play import (
     Play,
     finish,
     parse,

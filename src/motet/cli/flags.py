@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from motet._commands._experiment import Experiment, read, short_name
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
+from motet.cli.experiment import Experiment, read, short_name
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.training.run import Settings

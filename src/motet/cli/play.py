@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 import tyro
 
-from motet._commands._experiment import Experiment
-from motet._commands._flags import place_of_world, world_flags
+from motet.cli.experiment import Experiment
+from motet.cli.flags import place_of_world, world_flags
 from motet.errors import SettingError
 from motet.evaluation.evaluate import Episode, Failure, Settings, first_line
 from motet.placement import Cluster

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from motet._commands._experiment import short_name
-from motet._commands._show import showing
-from motet._summary import summarise
+from motet.cli.experiment import short_name
+from motet.cli.show import showing
+from motet.cli.summary import summarise
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.display import History
 from motet.runs.sinks import Wandb
@@ -28,7 +28,7 @@ __all__ = ["resume", "train"]
 
 def train(arguments: Sequence[str]) -> int:
     """Train every agent of a world."""
-    from motet._commands._flags import parse
+    from motet.cli.flags import parse
 
     asked = parse(arguments)
     if asked.wandb:

@@ -20,16 +20,16 @@ from motet.text import plain_lines
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("motet._commands.train:train", "train every agent of a world, each with a learner of its own"),
-    "resume": ("motet._commands.train:resume", "go on with a run from its newest checkpoint"),
-    "status": ("motet._commands.runs:status", "show all agents and processes of a run, and what each waits for"),
-    "watch": ("motet._commands.runs:watch", "watch a run that goes on elsewhere"),
-    "report": ("motet._commands.report:report", "show several runs or seeds on one page, to be kept and sent"),
-    "eval": ("motet._commands.eval:evaluate_", "let policies play, each in its own process if asked, and compare them"),
-    "tournament": ("motet._commands.tournament:tournament_", "let policies play each other, and rate them"),
-    "plan": ("motet._commands.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
+    "train": ("motet.cli.train:train", "train every agent of a world, each with a learner of its own"),
+    "resume": ("motet.cli.train:resume", "go on with a run from its newest checkpoint"),
+    "status": ("motet.cli.runs:status", "show all agents and processes of a run, and what each waits for"),
+    "watch": ("motet.cli.runs:watch", "watch a run that goes on elsewhere"),
+    "report": ("motet.cli.report:report", "show several runs or seeds on one page, to be kept and sent"),
+    "eval": ("motet.cli.eval:evaluate_", "let policies play, each in its own process if asked, and compare them"),
+    "tournament": ("motet.cli.tournament:tournament_", "let policies play each other, and rate them"),
+    "plan": ("motet.cli.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
     "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
-    "doctor": ("motet._doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
+    "doctor": ("motet.cli.doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""
 
