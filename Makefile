@@ -31,6 +31,7 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff check src tests examples
 	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup  ## Bring the style in order
 	$(BIN)/ruff check --fix src tests examples

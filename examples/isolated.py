@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from motet.errors import PolicyFailure
-from motet.isolation.policy import IsolatedPolicy, Limits
+from motet.isolation import IsolatedPolicy, Limits
 from motet.policy import PolicySpec
 
 SEEN, ACTIONS = Box(0, 1, (4,)), Discrete(3)

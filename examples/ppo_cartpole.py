@@ -10,11 +10,10 @@ from tempfile import mkdtemp
 import gymnasium
 import numpy as np
 
-from motet import load_policies
+from motet import Settings, load_policies, train
 from motet.algorithms import PPOConfig
-from motet.runs.snapshot import Snapshot
+from motet.runs import Snapshot
 from motet.schedule import Linear
-from motet.training.run import Settings, train
 
 
 def show(now: Snapshot) -> None:

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
+from motet import Settings, report, train
 from motet.algorithms import DQNConfig
-from motet.reports.report import report
 from motet.schedule import Linear
-from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt
 
 

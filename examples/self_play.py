@@ -7,12 +7,12 @@ import sys
 
 import numpy as np
 
+from motet import Settings, train
 from motet.algorithms import TD3Config
 from motet.policy import PLAYER
-from motet.runs.snapshot import Snapshot
+from motet.runs import Snapshot
 from motet.schedule import Linear
-from motet.training.league import League
-from motet.training.run import Settings, train
+from motet.training import League
 from motet.worlds.hockey import Hockey, HockeyArrays
 
 GAMES = 200

@@ -11,11 +11,10 @@ from tempfile import mkdtemp
 import gymnasium
 import numpy as np
 
-from motet import load_policies
+from motet import Settings, load_policies, train
 from motet.algorithms import TD3Config
-from motet.runs.snapshot import Snapshot
+from motet.runs import Snapshot
 from motet.schedule import Linear, Staged, Stages
-from motet.training.run import Settings, train
 
 WORLD = partial(gymnasium.make, "Pendulum-v1")
 

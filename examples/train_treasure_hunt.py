@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from motet import load_policies
+from motet import Settings, load_policies, train
 from motet.algorithms import DQNConfig, IQNConfig
-from motet.runs.snapshot import Snapshot
+from motet.runs import Snapshot
 from motet.schedule import Linear
-from motet.training.run import Settings, train
 from motet.worlds import TreasureHunt
 
 

@@ -1,19 +1,26 @@
 """motet: many learners, one world, nobody waits.
 
-The verbs are here; their settings and results are in the modules of the same names. Importing motet imports neither
-torch nor ray.
+The verbs and the nouns of everyday use are here. Each is imported when it is first asked for: importing motet imports
+neither torch nor ray.
 """
 
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
 from motet._version import __version__
-from motet.errors import MotetError
-from motet.evaluation.evaluate import Evaluation, evaluate
-from motet.evaluation.tournament import Tournament, tournament
-from motet.pace import Pace
-from motet.policies.entries import load_policies
-from motet.publication import Publication
-from motet.replay import Field, Replay, ReplaySpec
-from motet.training.run import Settings, resume, train
-from motet.world import World, as_world
+
+if TYPE_CHECKING:
+    from motet.errors import MotetError
+    from motet.evaluation.evaluate import Evaluation, evaluate
+    from motet.evaluation.regret import regret
+    from motet.evaluation.tournament import Tournament, tournament
+    from motet.pace import Pace
+    from motet.policies.entries import load_policies
+    from motet.publication import Publication
+    from motet.replay import Field, Replay, ReplaySpec
+    from motet.reports.report import report
+    from motet.training.run import Settings, resume, train
+    from motet.world import World, as_world
 
 __all__ = [
     "Evaluation",
@@ -31,15 +38,32 @@ __all__ = [
     "evaluate",
     "load_policies",
     "regret",
+    "report",
     "resume",
     "tournament",
     "train",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name == "regret":  # brings planning along, which training does without
-        from motet.evaluation.regret import regret
-
-        return regret
-    raise AttributeError(f"module 'motet' has no attribute {name!r}")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Evaluation": "motet.evaluation.evaluate",
+        "Field": "motet.replay",
+        "MotetError": "motet.errors",
+        "Pace": "motet.pace",
+        "Publication": "motet.publication",
+        "Replay": "motet.replay",
+        "ReplaySpec": "motet.replay",
+        "Settings": "motet.training.run",
+        "Tournament": "motet.evaluation.tournament",
+        "World": "motet.world",
+        "as_world": "motet.world",
+        "evaluate": "motet.evaluation.evaluate",
+        "load_policies": "motet.policies.entries",
+        "regret": "motet.evaluation.regret",
+        "report": "motet.reports.report",
+        "resume": "motet.training.run",
+        "tournament": "motet.evaluation.tournament",
+        "train": "motet.training.run",
+    },
+)

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from motet.algorithm import Behaviour, Space
 from motet.errors import SettingError, SpecError
 from motet.nest import Nest, map_nest
+from motet.system.imports import now_at
+from motet.system.raised import brief
 from motet.text import valid
-from motet.world.spaces import brief
 
 __all__ = [
     "BehaviourPolicy",
@@ -385,7 +386,7 @@ def imported(path: str, what: str = "policy") -> Callable[..., Any]:
     """What ``'module:Class'`` names."""
     module, _, name = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = importlib.import_module(now_at(module, name))
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise  # the module is there, and lacks something itself

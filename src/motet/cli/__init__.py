@@ -1,5 +1,5 @@
 """The command ``motet``: one file for each command."""
 
-from motet.cli.main import main
+from motet.cli.command import COMMANDS, main
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]

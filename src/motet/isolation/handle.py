@@ -1,7 +1,7 @@
 """The parent's hold on one policy process: starts it, hears how it fares, and sees it dead.
 
-See :mod:`motet.isolation.process` for the other side. What is read here is the kernel's word, or that of the guard, which
-runs nothing of the policy's.
+See :mod:`motet.isolation.process` for the other side. What is read here is the kernel's word, or that of the guard,
+which runs nothing of the policy's.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["LocalPolicy"]
 
 
 class LocalPolicy:
-    """The same as :class:`motet.isolation.policy.IsolatedPolicy` without a process of its own: nothing can interrupt it."""
+    """The same as :class:`motet.isolation.IsolatedPolicy` without a process of its own: nothing can interrupt it."""
 
     output = ""  # it prints where this process does
 

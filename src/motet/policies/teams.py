@@ -26,8 +26,8 @@ from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, imported, kind_of
+from motet.system.raised import brief
 from motet.world import World
-from motet.world.spaces import brief
 
 __all__ = [
     "Alone",

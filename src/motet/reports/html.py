@@ -5,7 +5,7 @@ Numbers, words and pictures in, one string out; equal input gives equal bytes. T
     page("Two runs", [
         Section("Returns", [
             facts([("runs", "2"), ("steps", "30,000")]),
-            lines([Line("agent_0", steps, means, lows, highs)], title="Return", x_label="steps"),   # motet.reports.charts
+            lines([Line("agent_0", steps, means, lows, highs)], title="Return", x_label="steps"),  # from charts
             table([Column("agent"), Column("return", number=True)], [["agent_0", Shown(12.5, "12.5 ± 0.3")]]),
             side_by_side(picture(gif, alt="an episode"), player(frames, frames_per_s=10, alt="an episode")),
             note("one run is still going", level="warning"),
@@ -17,8 +17,8 @@ above all, is text. Text is escaped, its control characters are spelt out, scrip
 addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to run any
 script but its own.
 
-Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet.reports.charts`; the
-looks are in ``_page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``_page.js``. Everything
+Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet.reports.charts`;
+the looks are in ``page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``page.js``. Everything
 can be read with scripts switched off.
 """
 
@@ -153,7 +153,7 @@ class Section:
 
 def page(title: str, sections: Sequence[Section], *, lead: str = "", generator: str = "motet") -> str:
     """The whole file."""
-    style, script = (_resource(f"_page.{kind}") for kind in ("css", "js"))
+    style, script = (_resource(f"page.{kind}") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     contents = Html(

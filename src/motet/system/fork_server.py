@@ -48,11 +48,11 @@ def context() -> ForkServerContext | SpawnContext:
         "pettingzoo",
         "motet.system.child",
         "motet.training.drivers",
-        "motet.worlds",
+        *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
     ]
     preload.append("motet.isolation.process")
     if importlib.util.find_spec("torch") is not None:
-        preload += ["torch", "motet.algorithms"]
+        preload += ["torch", *(f"motet.algorithms.{name}" for name in ("dqn", "iqn", "ppo", "td3"))]
     chosen.set_forkserver_preload(preload)
     return chosen
 

@@ -11,7 +11,19 @@ from typing import Any
 
 from motet.errors import SettingError
 
-__all__ = ["Imported", "find", "import_named", "known_by_path", "path_of"]
+__all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_of"]
+
+_MOVED = {
+    "motet.train": "motet.training.run",
+    "motet.league": "motet.training.league",
+    "motet.supervisor": "motet.system.supervisor",
+    "motet.cluster:Cluster": "motet.placement",
+    "motet.evaluate": "motet.evaluation.evaluate",
+    "motet.isolate": "motet.isolation.policy",
+    "motet._scripted": "motet.policies.scripted",
+    **{f"motet.algorithm:{name}": "motet.schedule" for name in ("Exponential", "Linear", "Staged", "Stages")},
+}
+"""Where modules are now that are named in files of earlier versions; ``module:name`` where only that name moved."""
 
 
 class Imported:
@@ -59,10 +71,19 @@ def path_of(thing: Any) -> str:
     return f"{module}:{name}"
 
 
+def now_at(module: str, name: str) -> str:
+    """The module in which a name is now, if files of an earlier version of motet name another one.
+
+    >>> now_at("motet.train", "Settings"), now_at("motet.algorithm", "Linear"), now_at("numpy", "zeros")
+    ('motet.training.run', 'motet.schedule', 'numpy')
+    """
+    return _MOVED.get(f"{module}:{name}", _MOVED.get(module, module))
+
+
 def find(module: str, name: str) -> Any:
     """What ``module:name`` names."""
     try:
-        return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+        return functools.reduce(getattr, name.split("."), importlib.import_module(now_at(module, name)))
     except (ImportError, AttributeError) as error:
         raise SettingError(f"class: given '{module}:{name}', which cannot be imported: {error}") from error
 
@@ -73,6 +94,6 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
     if not name:
         raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(now_at(module, name)), name)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error

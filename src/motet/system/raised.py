@@ -6,7 +6,7 @@ import signal
 import traceback
 from typing import Any
 
-__all__ = ["DETAIL", "class_name", "describe", "pressed_by_user", "printable", "summary"]
+__all__ = ["DETAIL", "brief", "class_name", "describe", "pressed_by_user", "printable", "summary"]
 
 DETAIL = 2000
 """Characters of a detail."""
@@ -66,3 +66,12 @@ def printable(text: str) -> str:
     'red [31m and\\nback '
     """
     return "".join(character for character in text if character.isprintable() or character in "\n\t")
+
+
+def brief(given: Any) -> str:
+    """Type and text of a value, bounded, whatever its methods do."""
+    try:
+        text = repr(given)
+        return f"{class_name(given)} {text if len(text) <= 200 else text[:200] + '...'}"
+    except BaseException:  # noqa: BLE001 - a value that cannot even be printed
+        return f"an object of the class {class_name(given)} that cannot be shown"

@@ -97,6 +97,7 @@ class Book:
         self._standings = None if handles.league is None else Standings(handles.league)
 
     def tick(self) -> None:
+        """Write what is due: metrics, checkpoints, the league."""
         if self._directory is not None:
             # A learner elsewhere that died just now is asked again later.
             with contextlib.suppress(NotReadyError):
@@ -161,13 +162,16 @@ class Book:
             )
 
     def out_of_time(self) -> bool:
+        """Whether the run has had its seconds."""
         limit = self._settings.seconds
         return limit is not None and time.monotonic() - self._started > limit
 
     def good_enough(self) -> bool:
+        """Whether an evaluation has reached ``until_return``."""
         return bool(self._handles.board.evaluation[4])
 
     def unfinished(self) -> bool:
+        """Whether steps remain."""
         return self._steps() < self._handles.roster.steps
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
@@ -243,6 +247,7 @@ class Book:
         return found
 
     def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
+        """Write the last metrics and the last checkpoint; what the run came to."""
         snapshot = self._tell(state)
         self._write_league()
         try:

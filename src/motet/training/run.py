@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from motet.cluster.connect import connected
 from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
 from motet.pace import Pace
 from motet.placement import Cluster
@@ -337,6 +336,8 @@ def _room(settings: Settings) -> Iterator[int]:
         return
     cluster = settings.cluster
     acting = settings.actors * cluster.actor_cpus
+    from motet.cluster.connect import connected
+
     with connected(cluster, acting + (settings.learner_processes or 1) * cluster.learner_cpus) as ray:
         there = ray.cluster_resources()
         takes = ((there.get("CPU", 0.0) - acting, cluster.learner_cpus), (there.get("GPU", 0.0), cluster.learner_gpus))

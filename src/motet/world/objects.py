@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from motet.errors import SettingError
+from motet.system.raised import brief
 from motet.world.contract import offers
-from motet.world.spaces import brief
 
 __all__ = ["ObjectEnvironment", "Objects", "entity_transitions", "plays_itself"]
 

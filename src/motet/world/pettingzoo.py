@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from motet.errors import SettingError, WorldError
+from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
 from motet.world.objects import ObjectEnvironment
-from motet.world.spaces import Misfit, brief, freeze, giver, taker, thaw
+from motet.world.spaces import Misfit, freeze, giver, taker, thaw
 
 if TYPE_CHECKING:
     from gymnasium import Space

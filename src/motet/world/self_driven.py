@@ -23,10 +23,10 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from motet.errors import SettingError
+from motet.system.raised import brief
 from motet.world.contract import End, offers
 from motet.world.objects import Learners, ObjectEnvironment, ended_itself, entity_transitions, mark_done
 from motet.world.pettingzoo import _Adapter, _named
-from motet.world.spaces import brief
 
 __all__ = ["Ask", "SelfDriven"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet.errors import SettingError
-from motet.system.raised import class_name, pressed_by_user, summary
+from motet.system.raised import brief, pressed_by_user, summary
 
 if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["Misfit", "brief", "freeze", "giver", "taker", "thaw"]
+__all__ = ["Misfit", "freeze", "giver", "taker", "thaw"]
 
 
 class Misfit(Exception):
@@ -128,15 +128,6 @@ def _digits(number: int) -> str:
     return str(number) if abs(number) < 10**100 else f"a number of {number.bit_length():,} bits"
 
 
-def brief(given: Any) -> str:
-    """Type and text of a value, bounded, whatever its methods do."""
-    try:
-        text = repr(given)
-        return f"{class_name(given)} {text if len(text) <= 200 else text[:200] + '...'}"
-    except BaseException:  # noqa: BLE001 - a value that cannot even be printed
-        return f"an object of the class {class_name(given)} that cannot be shown"
-
-
 def freeze(nest: Any) -> Any:
     """Arrays, or dicts and tuples of them, as nested tuples of plain values."""
     if nest is None:
@@ -149,6 +140,7 @@ def freeze(nest: Any) -> Any:
 
 
 def thaw(frozen: Any) -> Any:
+    """The arrays that :func:`freeze` was given."""
     if frozen is None:
         return None
     kind, *rest = frozen

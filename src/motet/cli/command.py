@@ -116,7 +116,3 @@ def _error(message: str, code: int = 2) -> int:
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     sys.stderr.write(f"{red}error: {plain_lines(message)}{plain}\n")
     return code
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
