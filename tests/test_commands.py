@@ -65,7 +65,7 @@ def test_train_leaves_a_run_and_says_how_to_go_on(trained):
     assert config["settings"]["seed"] == 5 and config["settings"]["updates_per_step"] == 0.1
     assert config["agents"]["agent_2"]["hidden"] == [8]
     assert (config["agents"]["agent_0"]["gamma"], config["agents"]["agent_0"]["n_frames"]) == (0.8, 4), "suggested"
-    assert config["agents"]["agent_0"]["epsilon"]["class"] == "motet.algorithm:Linear"
+    assert config["agents"]["agent_0"]["epsilon"]["class"] == "motet.schedule:Linear"
     assert config["grouping"]["stacks"] and set(config["versions"]) == {"motet", "python", "numpy", "torch"}
     assert not is_alive(run)
 

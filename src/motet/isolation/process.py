@@ -6,8 +6,8 @@ the policy process ends, when the parent asks for it, or when the parent is gone
 they are dead, tells how it ended, and ends itself. So the guard's end confirms that nothing is left.
 
 What flows: from the parent one question at a time through the
-:class:`~motet.isolation.mailbox.Mailbox`; back the answer, by the same way. What the guard tells travels by a pipe that the policy process never has. Elsewhere than on Linux there is no
-guard, the parent kills the policy process alone.
+:class:`~motet.isolation.mailbox.Mailbox`; back the answer, by the same way. What the guard tells travels by a pipe that
+the policy process never has. Elsewhere than on Linux there is no guard, the parent kills the policy process alone.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ __all__ = [
 def describe(value: Any) -> Any:
     """A dataclass, or anything within one, as plain values.
 
-    >>> from motet.algorithm import Linear
+    >>> from motet.schedule import Linear
     >>> describe(Linear(1.0, 0.1, steps=1000))
-    {'class': 'motet.algorithm:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000}
+    {'class': 'motet.schedule:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000}
     >>> rebuild(describe(Linear(1.0, 0.1, steps=1000)))
     Linear(start=1.0, end=0.1, steps=1000)
     """
