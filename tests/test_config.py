@@ -11,9 +11,11 @@ import pytest
 
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.errors import SettingError
+from motet.placement import Cluster
 from motet.runs.config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
-from motet.schedule import Exponential, Linear
+from motet.schedule import Exponential, Linear, Staged, Stages
 from motet.system.supervisor import Limits
+from motet.training import League, Settings
 from motet.training.run import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt
 
@@ -133,3 +135,20 @@ def test_what_is_of_the_wrong_kind_is_refused_by_its_name(make, words):
 def test_numbers_of_numpy_are_numbers_and_a_class_is_its_defaults():
     assert Settings(steps=np.int64(20), seconds=np.float32(2), engine="serial").steps == 20
     assert train("matrix", DQNConfig, Settings(steps=20, engine="serial")).state == "done"
+
+
+EARLIER = {
+    "motet.train:Settings": Settings(steps=7),
+    "motet.league:League": League(block=3),
+    "motet.supervisor:Limits": Limits(),
+    "motet.cluster:Cluster": Cluster(actor_cpus=2.0),
+    "motet.algorithm:Linear": Linear(1.0, 0.0, 10),
+    "motet.algorithm:Exponential": Exponential(1.0, 0.0, 10.0),
+    "motet.algorithm:Stages": Stages({"first": 5, "full": None}),
+    "motet.algorithm:Staged": Staged({"full": 1.0}),
+}
+
+
+@pytest.mark.parametrize("path", EARLIER)
+def test_classes_that_earlier_versions_wrote_down_are_found(path):
+    assert rebuild({**describe(EARLIER[path]), "class": path}) == EARLIER[path]

@@ -108,7 +108,7 @@ def reach(module: str | None, data: Iterable[str | os.PathLike[str]]) -> tuple[s
     """
     folders = [path or os.getcwd() for path in sys.path]
     narrow = [folder for folder in folders if _holds_private_things(folder)]
-    found = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(Path(__file__).parent)]
+    found = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(Path(__file__).parent.parent)]
     found += [folder for folder in folders if folder not in narrow]
     if module is not None:
         found += _files_of(module.partition(".")[0], narrow)

@@ -195,7 +195,7 @@ def _section(part: Section, anchor: str) -> Html:
 
 
 def _resource(name: str) -> str:
-    return "\n" + files("motet").joinpath(name).read_text(encoding="utf-8")
+    return "\n" + files("motet.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 # ---- words
