@@ -15,7 +15,7 @@ from motet.placement import Cluster
 from motet.runs.config import describe, describe_world, rebuild, rebuild_agents, rebuild_world
 from motet.schedule import Exponential, Linear, Staged, Stages
 from motet.system.supervisor import Limits
-from motet.training import League, Settings
+from motet.training import League
 from motet.training.run import Settings, train
 from motet.worlds import MatrixGame, TreasureHunt
 
