@@ -422,6 +422,22 @@ def test_an_agent_that_is_asked_outside_of_a_turn_is_told():
     with pytest.raises(RuntimeError, match="agent_0 was asked for an action outside of a turn"):
         environment.agents[0].get_action(None)
 
+    class Eager(foreign.Environment):
+        def reset(self):
+            super().reset()
+            if self.eager:
+                self.agents[0].get_action(None)
+
+        eager = False
+
+    environment = Eager()
+    world = from_objects(environment)
+    world.reset(0)
+    world.group()
+    environment.eager = True  # and a turn is half played
+    with pytest.raises(WorldError, match=r"Eager.*reset\(\) raised RuntimeError: agent_0 was asked"):
+        world.reset(0)
+
 
 def test_the_original_memory_is_kept_unless_it_is_not_wanted():
     for remember, rows in ((True, 20), (False, 0)):

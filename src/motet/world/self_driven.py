@@ -238,7 +238,7 @@ class SelfDriven(_Adapter):
 
     def _abandon(self) -> None:
         """Leave a half-played turn. The user's cleanup blocks run, the rest of the turn does not."""
-        game, self._game = self._game, None
+        game = self._game
         if game is None or game.dead:
             return
         self._abandoned = True
@@ -249,6 +249,7 @@ class SelfDriven(_Adapter):
         except Exception as error:
             raise self._error(f"leaving a half-played turn raised {_named(error)}") from error
         finally:
+            self._game = None
             self._swap_gradients()
 
     def _swap_gradients(self) -> None:
@@ -261,7 +262,7 @@ class SelfDriven(_Adapter):
 
     def _ask(self, agent: int, observation: Any) -> Any:
         """An agent of the user's asks for an action."""
-        if getcurrent() is not self._game and not self._abandoned:
+        if getcurrent() is not self._game:
             raise RuntimeError(f"{self.agents[agent]} was asked for an action outside of a turn")
         if self._abandoned:
             raise GreenletExit
