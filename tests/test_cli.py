@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from motet.cli import command as cli
 from motet.cli import doctor as _doctor
-from motet.cli import main as cli
 from motet.errors import SettingError
 
 

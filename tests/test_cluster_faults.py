@@ -471,8 +471,8 @@ DRIVER = """
 import sys
 from functools import partial
 from stand_in import StandIn
-from motet.cluster import Cluster
-from motet.train import Settings, train
+from motet.placement import Cluster
+from motet import Settings, train
 from motet.worlds import TreasureHunt
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ import functools, os, resource, signal, sys
 sys.path.insert(0, {tests!r})
 from stand_in import StandIn
 from motet.errors import StorageError
-from motet.train import Settings, train
+from motet import Settings, train
 from motet.worlds import TreasureHunt
 
 def fill_up(look):
@@ -338,7 +338,7 @@ def test_a_server_that_cannot_be_executed_is_a_start_that_failed(tmp_path):
     import functools, multiprocessing, sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from stand_in import StandIn
-    from motet.train import Settings, train
+    from motet import Settings, train
     from motet.worlds import TreasureHunt
     if __name__ == "__main__":
         multiprocessing.get_context("spawn").set_executable("/nowhere/python")

@@ -15,7 +15,7 @@ import pytest
 
 import motet
 import playing_policies as playing
-from motet.cli import main as cli
+from motet.cli import command as cli
 from motet.cli.play import yaml
 from motet.system.child import Child
 from motet.system.fork_server import host_children

@@ -9,7 +9,7 @@ import pytest
 import failing_code as foreign
 import motet
 from failing_code import Market, SoreLoser, Trader
-from motet.cli import main as cli
+from motet.cli import command as cli
 from motet.errors import SettingError, StartError
 from motet.evaluation.episode import Plan, Table, Task
 from motet.evaluation.evaluate import Settings

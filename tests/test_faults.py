@@ -167,7 +167,7 @@ SCRIPT = """
     import functools, sys
     sys.path.insert(0, {tests!r})
     from stand_in import StandIn
-    from motet.train import Settings, train
+    from motet import Settings, train
     from motet.worlds import TreasureHunt
 
     if __name__ == "__main__":

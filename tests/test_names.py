@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from motet.cli import main as cli
+from motet.cli import command as cli
 from motet.errors import CorruptionError
 from motet.policies.entries import load_policies, read_weights
 from motet.runs.checkpoint import Checkpoint, RunDirectory

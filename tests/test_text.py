@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import motet
+from motet.cli import command as cli
 from motet.cli import eval as eval_command
-from motet.cli import main as cli
 from motet.cli import runs
 from motet.cli import summary as _summary
 from motet.cli import tournament as tournament_command

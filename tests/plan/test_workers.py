@@ -173,7 +173,7 @@ import time
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from motet.plan import Humans, _workers, enumerate_states, solve
+from motet.plan import Humans, enumerate_states, parallel as _workers, solve
 
 _workers.START_S = _workers.COLD_START_S = _workers.ALONE_S = _workers.GAIN = 0.0
 make = _workers._Crew.__post_init__
@@ -264,7 +264,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
 
 def test_a_program_that_ends_before_its_workers_are_up_ends_quietly(tmp_path):
     script = (
-        "from motet.plan import _workers, enumerate_states",
+        "from motet.plan import enumerate_states, parallel as _workers",
         "from motet.worlds import Rooms",
         "_workers.COLD_START_S = 0.0",
         "if __name__ == '__main__':",
