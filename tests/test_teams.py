@@ -49,7 +49,8 @@ TEAMS = {
 def test_agents_of_a_team_play_the_same_isolated_or_not(workers, team):
     """Any jobs, kept between episodes or not, with and without randomness in the team."""
     world, policies = TEAMS[team]
-    results = {how: played(workers, world, policies, how) for how in HOW}
+    ways = HOW if team != "torch" else [HOW[0], (2, True, True)]  # a process that loads torch takes seconds
+    results = {how: played(workers, world, policies, how) for how in ways}
     first = results[HOW[0]]
     assert not first.failures(), first.episodes[0].failures
     assert len({episode.returns for episode in first.episodes}) > 1
