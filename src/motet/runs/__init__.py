@@ -1,0 +1,19 @@
+"""Runs on disk: directories, checkpoints, settings, snapshots, and how they are shown."""
+
+from typing import TYPE_CHECKING
+
+from motet._lazy import lazily
+
+if TYPE_CHECKING:
+    from motet.runs.checkpoint import RunDirectory
+    from motet.runs.snapshot import Snapshot
+
+__all__ = ["RunDirectory", "Snapshot"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "RunDirectory": "motet.runs.checkpoint",
+        "Snapshot": "motet.runs.snapshot",
+    },
+)
