@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
-from motet.runs.checkpoint import RunDirectory
 from motet.errors import MotetError
 from motet.intervals import student
+from motet.runs.checkpoint import RunDirectory
 from motet.runs.snapshot import AgentRow, Snapshot
+from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
 
 __all__ = ["COUNTERS", "Course", "Run", "Table", "Tally", "extent", "interval", "read_run", "thinned"]
 
@@ -180,6 +180,7 @@ class Tally:
         self._seconds_before = 0.0
 
     def add(self, now: Snapshot) -> None:
+        """One more snapshot."""
         agents = {row.name: _row(row) for row in now.agents}
         returns = [row["mean_return"] for row in agents.values()]
         team = {"steps": float(now.steps), "seconds": float(now.seconds), "steps_per_s": float(now.steps_per_s)}
@@ -200,6 +201,7 @@ class Tally:
         self.newest = now
 
     def course(self) -> Course:
+        """The curves so far."""
         return _course(self.rows)
 
 
