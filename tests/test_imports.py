@@ -12,7 +12,10 @@ MODULES = sorted(
     path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
     for path in SOURCE.rglob("*.py")
 )
-GROUND = {f"motet.{name}" for name in ("errors", "settings", "text", "nest", "seeds", "intervals", "schedule", "_lazy")}
+GROUND = {
+    f"motet.{name}"
+    for name in ("errors", "settings", "text", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
+}
 CONTRACTS = {"motet.world", "motet.world.contract", "motet.policy", "motet.algorithm", "motet.pace"}
 LOOP = {
     *("motet.training.actor", "motet.training.learner", "motet.training.run", "motet.system.supervisor"),

@@ -9,11 +9,9 @@ the board. The policies of the best evaluation so far are kept as ``best/``, bes
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +31,7 @@ from motet.training.league import anchor
 from motet.training.shared import Handles, Part
 from motet.world.batch import Crowd, Places, make_crowd
 
-__all__ = ["Evaluations", "global_streams_kept", "play_evaluator", "play_greedily"]
+__all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
 _TAKE_S = 10.0  # how long a version that must be taken may be in the writing
 _ROWS_A_ROUND = 4  # of an agent in one world, at most; twice what is known to happen
@@ -296,23 +294,6 @@ def _by_rounds(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None
         else:
             pulse.waits_for(Wait.EVALUATION)
             board.learnt.wait(seen, 0.1)
-
-
-@contextlib.contextmanager
-def global_streams_kept() -> Iterator[None]:
-    """Whatever draws from global random streams meanwhile, they go on as if it had not."""
-    import random
-
-    plain, arrays = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    tensors = None if torch is None else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(arrays)
-        if torch is not None:
-            torch.set_rng_state(tensors)
 
 
 def _write(

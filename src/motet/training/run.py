@@ -27,12 +27,13 @@ from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, 
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold
 from motet.settings import check_types
+from motet.streams import global_streams_kept
 from motet.system.child import Child, check_main_guard, interrupts
 from motet.system.pickling import check_picklable
 from motet.system.supervisor import Limits, Role, Supervisor
 from motet.training.callbacks import Callbacks
 from motet.training.drivers import play_actor, play_learner
-from motet.training.evaluator import Evaluations, global_streams_kept, play_evaluator
+from motet.training.evaluator import Evaluations, play_evaluator
 from motet.training.league import League
 from motet.training.recorder import Book, Result, fill, unused
 from motet.training.roster import local_room, make_roster, pace_of

@@ -13,16 +13,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from motet.errors import SettingError
+from motet.streams import global_streams_kept
 from motet.system.raised import brief
 from motet.world.contract import End, offers
 from motet.world.objects import Learners, ObjectEnvironment, ended_itself, entity_transitions, mark_done
@@ -353,7 +351,7 @@ class SelfDriven(_Adapter):
         reward = self._owed[agent] + self._earned(agent)
         self._owed[agent], self._open[agent] = 0.0, False
         try:
-            with _global_streams_kept():
+            with global_streams_kept():
                 self._seen[agent] = vars(self._players[agent])["pov"].method(self._environment.world)
         except Exception:
             if not terminated:
@@ -474,14 +472,3 @@ def _number(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} {brief(value)}; expected a number") from None
-
-
-@contextmanager
-def _global_streams_kept() -> Iterator[None]:
-    """A look that the user's own loop would not take draws nothing from the generators that it uses."""
-    mine, numpys = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(mine)
-        np.random.set_state(numpys)
