@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from motet.errors import PolicyFailure
-from motet.isolation import IsolatedPolicy, Limits
+from motet.isolation import IsolatedPolicy, PolicyLimits
 from motet.policy import PolicySpec
 
 SEEN, ACTIONS = Box(0, 1, (4,)), Discrete(3)
@@ -38,7 +38,7 @@ class Dozes(Steady):  # from its fifth decision on
 
 
 def main() -> None:
-    limits = Limits(decision_s=0.5)
+    limits = PolicyLimits(decision_s=0.5)
     policies = [IsolatedPolicy(PolicySpec(kind), SEEN, ACTIONS, limits=limits) for kind in (Steady, Dozes)]
     for policy in policies:
         policy.reset(seed=1)

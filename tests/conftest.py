@@ -10,7 +10,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
-from family import descendants
+from support.family import descendants
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job has it so, and its children after it; here they are to be interrupted.

@@ -1,13 +1,13 @@
 """What the guide says about itself and about motet."""
 
 import re
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from motet.worlds.catalogue import WORLDS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("page", sorted(page.name for page in DOCS.glob("*.md") if page.name != "index.md"))

@@ -4,11 +4,9 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from support import EXAMPLES
 
 
 @pytest.mark.parametrize(

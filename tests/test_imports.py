@@ -3,11 +3,11 @@
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
-SOURCE = Path(__file__).parent.parent / "src" / "motet"
+SOURCE = ROOT / "src" / "motet"
 MODULES = sorted(
     path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
     for path in SOURCE.rglob("*.py")

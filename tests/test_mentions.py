@@ -3,11 +3,10 @@
 import ast
 import importlib
 import re
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]  # a changelog may mention what has gone
 SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("examples/*.toml")]
 NAME = re.compile(r"(?<![\w./:-])motet(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*)?")

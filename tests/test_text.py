@@ -25,7 +25,7 @@ from motet.cli import tournament as tournament_command
 from motet.cli.play import Play, finish, tell_who_always_failed, yaml
 from motet.cli.show import Show
 from motet.errors import ChildError
-from motet.evaluation.episode import Failure, Tempo
+from motet.evaluation.episode import Failure, LatencyHistogram
 from motet.evaluation.evaluate import Episode, Evaluation, Measured
 from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
@@ -115,7 +115,7 @@ def some_games(names, agents, detail):
 
 def evaluation(names, agents, world, detail):
     told = [{"name": name, "source": name, "kind": "agent", "seat": None, "proportion": 1.0} for name in names]
-    tempo = Tempo()
+    tempo = LatencyHistogram()
     tempo.add(0.001)
     output = dict.fromkeys(names, detail)
     measured = Measured(1.0, 1, dict.fromkeys(names, False), "no", True, {names[0]: tempo}, output, (detail,))

@@ -4,7 +4,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet.algorithm import StackedBatch
-from motet.algorithms._pictures import Convolution, Picture
+from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
 from motet.testing import check_algorithm

@@ -7,8 +7,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from motet.algorithm import StackedBatch
-from motet.algorithms._actions import actions_of
-from motet.algorithms.ppo import PPOConfig, _Part, advantages
+from motet.algorithms._distributions import actions_of
+from motet.algorithms.ppo import PPOConfig, _MiniBatch, advantages
 from motet.errors import NotReadyError, SettingError
 from motet.schedule import Linear, Stages
 from motet.testing import check_algorithm
@@ -223,7 +223,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     x, chosen = torch.randn(2, 50, 5), torch.randint(4, (2, 50, 1))
     share = (torch.rand(2, 50) > 0.2) / 40.0
     before, gain = torch.log(torch.full((2, 50), 0.25)) + 0.3 * torch.randn(2, 50), torch.randn(2, 50) * share
-    part = _Part(x, chosen, None, before, gain, torch.randn(2, 50), 0.3 * torch.randn(2, 50), share)
+    part = _MiniBatch(x, chosen, None, before, gain, torch.randn(2, 50), 0.3 * torch.randn(2, 50), share)
     monkeypatch.setattr("motet.algorithms.ppo.clip_rows", lambda grad, norm: grad.new_zeros(2))
     monkeypatch.setattr(ppo._adam, "step", lambda rates, eps: None)
     with torch.inference_mode():

@@ -1,15 +1,14 @@
 """Self-play: what TD3 learns in a quarter of an hour beats both scripted players, from either side."""
 
-from pathlib import Path
-
 import pytest
+from support import EXAMPLES
 
 from motet.cli import main
 from motet.policies.entries import load_policies
 from motet.worlds.hockey import Hockey, HockeyArrays
 
 GAMES = 500
-EXPERIMENT = Path(__file__).parent.parent.parent / "examples" / "hockey.toml"
+EXPERIMENT = EXAMPLES / "hockey.toml"
 
 
 def decided(player, other, side):

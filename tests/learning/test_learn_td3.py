@@ -11,7 +11,7 @@ from motet.algorithms.td3 import TD3Config
 from motet.training.evaluator import play_greedily
 from motet.training.run import Settings, train
 from motet.world import as_world
-from motet.world.batch import OneByOne
+from motet.world.batch import LoopedWorlds
 
 PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1")
 SERIAL_STEPS = 7_000
@@ -41,7 +41,7 @@ def greedy(world, config, result, episodes):
     (arrays,) = result.agents.values()
     weights = np.ascontiguousarray(arrays["state"][: config.sizes(*spaces).weights])
     behaviour.load(weights, {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in config.header.items()})
-    return float(play_greedily(OneByOne(worlds, [False]), [behaviour], range(10**6, 10**6 + episodes)).mean())
+    return float(play_greedily(LoopedWorlds(worlds, [False]), [behaviour], range(10**6, 10**6 + episodes)).mean())
 
 
 @pytest.mark.parametrize("prioritised", [False, True])

@@ -11,7 +11,7 @@ from motet.schedule import Linear
 from motet.training.evaluator import play_greedily
 from motet.training.run import Settings, train
 from motet.world import as_world
-from motet.world.batch import OneByOne
+from motet.world.batch import LoopedWorlds
 from motet.worlds import MatrixGame, TreasureHunt
 
 pytestmark = pytest.mark.slow
@@ -38,8 +38,8 @@ def greedy(world, configs, result, episodes):
         weights = np.ascontiguousarray(result.agents[name]["state"][: config.sizes(*spaces).weights])
         behaviour.load(weights, {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in config.header.items()})
         behaviours.append(behaviour)
-    crowd = OneByOne(worlds, [False] * len(behaviours))
-    return play_greedily(crowd, behaviours, range(10**6, 10**6 + episodes), [c.n_frames for c in configs])
+    batch = LoopedWorlds(worlds, [False] * len(behaviours))
+    return play_greedily(batch, behaviours, range(10**6, 10**6 + episodes), [c.n_frames for c in configs])
 
 
 @pytest.mark.parametrize("config", [DQNConfig, IQNConfig])

@@ -6,7 +6,7 @@ import os
 
 import gymnasium
 import pytest
-from stand_in import StandIn
+from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig

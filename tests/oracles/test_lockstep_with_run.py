@@ -6,7 +6,9 @@ import json
 import gymnasium
 import numpy as np
 import pytest
-from stand_in import StandIn
+from support.coins import Coins
+from support.office import Office
+from support.stand_in import StandIn
 from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
 
 from motet.algorithms.dqn import DQNConfig
@@ -17,8 +19,6 @@ from motet.schedule import Linear, Stages
 from motet.training.league import League
 from motet.training.run import Settings, train
 from motet.worlds import MatrixGame
-from test_league import Coins
-from test_segments import Office
 
 MATRIX = functools.partial(MatrixGame, turns=23)
 PENDULUM = functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=30)

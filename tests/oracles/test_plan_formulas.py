@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import Layered
+from support.foreign_models import GatedPath, SlowGatedPath
+from support.small_models import Layered
 
-from foreign_models import GatedPath, SlowGatedPath
 from motet.plan import Humans, Robot, enumerate_states, solve
 from motet.worlds.rooms import Rooms
 

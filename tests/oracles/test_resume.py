@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 import pytest
-from stand_in import StandIn
+from support.coins import Coins
+from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
@@ -19,7 +20,6 @@ from motet.schedule import Linear, Staged, Stages
 from motet.training.league import League
 from motet.training.run import Settings, resume, train
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
-from test_league import Coins
 
 SMALL = {"hidden": (16,), "min_rows": 64, "batch_size": 16, "capacity": 600}
 WORLDS = {

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from small_models import Among, Layered
+from support.foreign_models import CellGoalGenerator, GatedPath, ReachCell
+from support.small_models import Among, Layered
 
-from foreign_models import CellGoalGenerator, GatedPath, ReachCell
 from motet.cli import main
 from motet.errors import ModelError, SettingError
 from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, induction, solve
@@ -163,16 +163,16 @@ def test_still_must_be_an_action_and_must_have_an_effect():
 
 
 def test_command_plans_such_a_model_and_names_the_convention(tmp_path, capsys):
-    assert main(["plan", "foreign_models:GatedPath", "--out", str(tmp_path / "plan")]) == 0
+    assert main(["plan", "support.foreign_models:GatedPath", "--out", str(tmp_path / "plan")]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"goals that hold +stay, by action 0\n", shown)
     assert "power of agent_1 at the start: " in shown
     assert Solution.load(tmp_path / "plan").convention == "stay"
-    assert main(["plan", "foreign_models:GatedPath", "--humans.achieved", "one"]) == 0
-    assert main(["plan", "foreign_models:GatedPath", "--humans.credit-achieved"]) == 0
-    assert main(["plan", "foreign_models:GatedPath", "--humans.still", "2"]) == 0
+    assert main(["plan", "support.foreign_models:GatedPath", "--humans.achieved", "one"]) == 0
+    assert main(["plan", "support.foreign_models:GatedPath", "--humans.credit-achieved"]) == 0
+    assert main(["plan", "support.foreign_models:GatedPath", "--humans.still", "2"]) == 0
     assert "stay, by action 2" in capsys.readouterr().out
-    assert main(["plan", "foreign_models:GatedPath", "--humans.achieved", "zero"]) == 2
+    assert main(["plan", "support.foreign_models:GatedPath", "--humans.achieved", "zero"]) == 2
     assert "X_h of agent_1 is 0" in capsys.readouterr().err
 
 

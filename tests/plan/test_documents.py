@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from motet.plan import PlannedPolicy, Solution, enumerate_states, solve
 from motet.policy import Policy, PolicySpec
 from motet.worlds import Rooms
 from motet.worlds.rooms import MAPS
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_runs():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import Layered, Line
+from support.small_models import Layered, Line
 
 from motet.errors import CorruptionError, MemoryShortError, ModelError, SettingError
 from motet.plan import Graph, enumerate_states

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from small_models import Among, Layered, Parity
+from support.small_models import Among, Layered, Parity
 
 from motet.errors import ModelError, NotReadyError, SettingError
 from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, solve

@@ -5,12 +5,12 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from small_models import Parity, Round, Wide, believed, wanted
+from support.small_models import Parity, Round, Wide, believed, wanted
 
 from motet.errors import ModelError, WorkerLostError
 from motet.plan import Goal, Humans, Robot, best_response, enumerate_states, induction, solve
 from motet.plan import sweeps as _sweeps
-from motet.plan.parallel import Hands, _start_here
+from motet.plan.parallel import WorkerTeam, _start_here
 
 
 class Nearby:
@@ -75,7 +75,9 @@ def use(monkeypatch):
 
     def use(machines):
         for module in ("induction", "empowerment"):
-            monkeypatch.setattr(f"motet.plan.{module}.hands", lambda *_: nullcontext(Hands(2, _start_here, machines)))
+            monkeypatch.setattr(
+                f"motet.plan.{module}.worker_team", lambda *_: nullcontext(WorkerTeam(2, _start_here, machines))
+            )
 
     return use
 

@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 import pytest
-from small_models import Layered, Line
+from support.eager_workers import becomes, make_eager
+from support.small_models import Layered, Line
 
-from eager_workers import becomes, make_eager
 from motet.cli import main
 from motet.errors import ModelError, StartError, WorkerLostError
 from motet.plan import enumerate_states, solve
@@ -455,7 +455,7 @@ def test_workers_that_die_before_they_begin_are_done_without(keen, no_leaks):
 def test_command_says_so_on_one_line(keen, tmp_path, monkeypatch, capfd):
     (tmp_path / "viewer_model.py").write_text(
         "import threading, time\n"
-        "from foreign_models import GatedPath\n"
+        "from support.foreign_models import GatedPath\n"
         "class Viewed(GatedPath):\n"
         "    def __init__(self):\n"
         "        super().__init__(width=4, max_steps=5)\n"
@@ -486,7 +486,7 @@ def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_
     monkeypatch.setattr(_workers, "_idle_s", lambda: next(looks))
     made = []
     monkeypatch.setattr(_workers, "_Crew", lambda work, team: made.append(team.count))
-    team = _workers.Hands(4, _workers._start_here)
+    team = _workers.WorkerTeam(4, _workers._start_here)
     job = _workers._Job([0] * 10**6, None, None, team, grows=True)
     job.cost.work = 1.0
     job.think([0], 0)

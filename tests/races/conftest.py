@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-import race_roles
+from support import race_roles
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import random
 import time
 
 import pytest
-import race_roles as roles
-from race_roles import Board
+from support import race_roles as roles
+from support.race_roles import Board
 
 
 def _race(context, slots, floats, versions, seconds_of_pauses, stop="reader"):

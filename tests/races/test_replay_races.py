@@ -6,8 +6,8 @@ import random
 import time
 
 import pytest
-import race_roles as roles
-from race_roles import Board
+from support import race_roles as roles
+from support.race_roles import Board
 
 from motet.errors import NotReadyError
 from motet.replay import Replay

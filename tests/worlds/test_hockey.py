@@ -169,8 +169,8 @@ def test_streams_are_even_and_unrelated():
 def test_a_mirrored_game_is_the_same_game():
     """Change seats and turn the rink by half a turn: each player's game is what the other's was."""
     games, mirrored = HockeyArrays(32), HockeyArrays(32)
-    for crowd in (games, mirrored):
-        crowd.reset(range(32), range(32))
+    for batch in (games, mirrored):
+        batch.reset(range(32), range(32))
     mirrored.values[:12] = games.values[[*range(6, 12), *range(6)]]
     mirrored.values[12:16] = -games.values[12:16]
     for given in random_actions(2, 250, 32):
@@ -462,7 +462,7 @@ def test_the_picture_shows_players_and_puck_where_they_are():
 # The course environment
 
 
-class Course(gymnasium.Env):
+class Curves(gymnasium.Env):
     """The shape of the laser-hockey environment: one Gymnasium environment for two players."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (18,), np.float32)
@@ -504,16 +504,16 @@ class Course(gymnasium.Env):
         return seen
 
 
-class OldCourse(Course):
+class OldCourse(Curves):
     """As older ones call the second player's reward."""
 
     get_reward_agent_two = None
 
     def get_reward_two(self, info):
-        return Course.get_reward_agent_two(self, info)
+        return Curves.get_reward_agent_two(self, info)
 
 
-@pytest.mark.parametrize("kind", [Course, OldCourse])
+@pytest.mark.parametrize("kind", [Curves, OldCourse])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_the_course_environment_is_a_world_of_two_players(wrapped, kind):
     def make():
@@ -535,7 +535,7 @@ def test_the_course_environment_is_a_world_of_two_players(wrapped, kind):
 
 
 def test_time_that_is_up_is_no_end_of_the_course_game():
-    world = as_world(Course())
+    world = as_world(Curves())
     world.reset(seed=1)
     while world.group():
         world.act([np.zeros(4, np.float32)] * 2)
@@ -544,7 +544,7 @@ def test_time_that_is_up_is_no_end_of_the_course_game():
 
 def test_half_a_course_environment_says_what_is_missing():
     class Half(gymnasium.Env):
-        observation_space, action_space = Course.observation_space, Course.action_space
+        observation_space, action_space = Curves.observation_space, Curves.action_space
 
         def obs_agent_two(self):
             return np.zeros(18, np.float32)
@@ -552,7 +552,7 @@ def test_half_a_course_environment_says_what_is_missing():
     with pytest.raises(SettingError, match="no get_info_agent_two and no get_reward_agent_two"):
         as_world(Half())
 
-    class Odd(Course):
+    class Odd(Curves):
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,), np.float32)
 
     with pytest.raises(SettingError, match="expected a Box of one even length"):

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from motet.evaluation.evaluate import evaluate
-from motet.evaluation.jobs import Workers
+from motet.evaluation.jobs import JobPool
 from motet.worlds import MatrixGame
 
 __all__ = ["Jobs", "Thinker"]
@@ -35,7 +35,7 @@ class Jobs:
     """Workers that are up already, as in any evaluation that takes longer than its start."""
 
     def __init__(self, jobs: int = 2) -> None:
-        self._workers = Workers(jobs)
+        self._workers = JobPool(jobs)
         for number in range(1, jobs + 1):
             self.episodes_per_s(number, 2 * number)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
 from motet.system.supervisor import Role
 from motet.training.run import Settings as RunSettings
-from motet.training.shared import Handles
+from motet.training.shared import SharedMemory
 
 __all__ = ["Work", "balance"]
 
@@ -24,7 +24,7 @@ FOR_EVER = 10**12
 class Work:
     """So many steps and their updates, done by either engine."""
 
-    make: Callable[[RunSettings], Handles]
+    make: Callable[[RunSettings], SharedMemory]
     """What the processes of a run with these settings share."""
     pace: float
     """Updates per step."""
@@ -38,21 +38,21 @@ class Work:
     def overlapped(self) -> float:
         """Seconds with an actor and a learner."""
         settings = replace(self.settings, updates_per_step=self.pace, slack=max(self.slack, self.pace))
-        return self._seconds(settings, lambda handles: [*learner_roles(handles), *actor_roles(handles)])
+        return self._seconds(settings, lambda shared: [*learner_roles(shared), *actor_roles(shared)])
 
     def in_turns(self) -> float:
         """Seconds of the serial engine."""
         settings = replace(self.settings, engine="serial", updates_per_step=self.pace)
-        return self._seconds(settings, lambda handles: [serial_role(handles)])
+        return self._seconds(settings, lambda shared: [serial_role(shared)])
 
-    def _seconds(self, settings: RunSettings, roles: Callable[[Handles], list[Role]]) -> float:
+    def _seconds(self, settings: RunSettings, roles: Callable[[SharedMemory], list[Role]]) -> float:
         """From the time when all processes are at work."""
-        handles = self.make(settings)
-        before = handles.warm_up(0)
-        with System(handles, roles(handles)) as system:
+        shared = self.make(settings)
+        before = shared.warm_up(0)
+        with System(shared, roles(shared)) as system:
 
             def done() -> float:
-                return min(system.steps - before, int(handles.board.learned[0, 0]) / self.pace)
+                return min(system.steps - before, int(shared.board.learned[0, 0]) / self.pace)
 
             begun = system.until(lambda: done() >= 20 / self.pace, "all processes to be at work", 0.005)
             first = done()
@@ -61,15 +61,15 @@ class Work:
 
 
 def balance(
-    make: Callable[[RunSettings], Handles], settings: RunSettings, paces: tuple[float, float], seconds: float
+    make: Callable[[RunSettings], SharedMemory], settings: RunSettings, paces: tuple[float, float], seconds: float
 ) -> tuple[float, float]:
     """Seconds of the serial engine for a step and for an update, from its speed at two paces."""
     times = []
     for pace in paces:
         found = []
         for _ in range(3):
-            handles = make(replace(settings, engine="serial", updates_per_step=pace))
-            with System(handles, [serial_role(handles)]) as system:
+            shared = make(replace(settings, engine="serial", updates_per_step=pace))
+            with System(shared, [serial_role(shared)]) as system:
                 at_work(system, 5)
                 found.append(1 / system.rates(seconds)[0])
         times.append(statistics.median(found))

@@ -20,14 +20,14 @@ import numpy as np
 
 from motet._bench._spread import DQN, spread
 from motet._bench.ray import _TwoNodes
-from motet.cluster.connect import Luggage
+from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
-from motet.cluster.hosts import LearnerPlace
+from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
-from motet.cluster.shared import Place
+from motet.cluster.shared import NodeMemory
 from motet.isolation.process import descendants
 from motet.placement import Cluster
-from motet.system.supervisor import Limits
+from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
 from motet.training.run import Settings
 
@@ -40,10 +40,10 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 class Sender:
     """An actor without a world that writes so many rows a second, and counts its blocks."""
 
-    def __init__(self, luggage: Luggage, learner: Any) -> None:
-        roster = luggage.value
-        self._place = Place(roster, lanes=roster.lanes_of(0))
-        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().age_s(1))
+    def __init__(self, shipment: Shipment, learner: Any) -> None:
+        roster = shipment.value
+        self._place = NodeMemory(roster, lanes=roster.lanes_of(0))
+        self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
         self._link.join()
         self._writers = [replay.writers(roster.lanes_of(0)) for replay in self._place.replays]
         self._blocks = 0
@@ -84,13 +84,13 @@ def measure(seconds: float = 5.0) -> dict[str, float]:
     roster = make_roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
     with _TwoNodes() as ray:
         groups = {"play": 1, "rows": 2, "look": 1}
-        kind = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace)).options(scheduling_strategy="SPREAD")
-        learner = kind.remote(Luggage((roster, None)), 0)
-        sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Luggage(roster), learner)
+        kind = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerHost)).options(scheduling_strategy="SPREAD")
+        learner = kind.remote(Shipment((roster, None)), 0)
+        sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Shipment(roster), learner)
         there = ray.get(learner.look.remote(False, [None], False))
         pid, _, _ = ray.get(sender.write.remote(0.5, 1000, 0.02))
         mine = [child for child in descendants(os.getpid()) if child != pid]
-        other = next(child for child in mine if "ray::LearnerPlace" in Path(f"/proc/{child}/cmdline").read_text())
+        other = next(child for child in mine if "ray::LearnerHost" in Path(f"/proc/{child}/cmdline").read_text())
         rest = [child for child in mine if child != other]
         runs = []
         for rows_s, age_s in ((1_000, 0.04), (1_000, 0.004), (100_000, 0.04)):

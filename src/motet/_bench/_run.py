@@ -27,7 +27,7 @@ from motet.training.evaluator import play_greedily
 from motet.training.run import Settings as RunSettings
 from motet.training.run import train
 from motet.world import as_world
-from motet.world.batch import make_crowd
+from motet.world.batch import make_world_batch
 from motet.worlds import TreasureHunt
 
 __all__ = ["Crossing", "begun", "confirm", "hunt_settings", "private_bytes", "wait_for_crossing"]
@@ -149,7 +149,7 @@ def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> 
         behaviours.append(behaviour)
     fresh = np.random.SeedSequence([seed, 350]).generate_state(episodes).tolist()
     frames = [config.n_frames] * len(behaviours)
-    crowd = make_crowd(WORLD, episodes, [False] * len(behaviours))
+    crowd = make_world_batch(WORLD, episodes, [False] * len(behaviours))
     return float(play_greedily(crowd, behaviours, fresh, frames).sum(1).mean())
 
 

@@ -18,12 +18,12 @@ import numpy as np
 from motet.algorithm import AlgorithmConfig, StackedBatch
 from motet.errors import WaitTimeoutError
 from motet.system.child import Child
-from motet.system.supervisor import Limits, Role, Supervisor
+from motet.system.supervisor import RestartLimits, Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
 from motet.training.roster import make_roster
 from motet.training.run import Settings as RunSettings
 from motet.training.serial import Serial
-from motet.training.shared import Handles
+from motet.training.shared import SharedMemory
 from motet.worlds import TreasureHunt
 
 __all__ = [
@@ -41,63 +41,63 @@ __all__ = [
 START_S = 60.0
 """How long processes may take until they are at work."""
 
-LIMITS = Limits(window_s=1.0, stop_s=10.0)
+LIMITS = RestartLimits(window_s=1.0, stop_s=10.0)
 """A short window: every restart that a bench causes counts as the first one, so none waits for those before it."""
 
 
-def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> Handles:
+def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> SharedMemory:
     """What the processes of a treasure hunt share."""
-    return Handles(make_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
+    return SharedMemory(make_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
 
 
 # ---- who takes part
 
 
-def actor_roles(handles: Handles) -> list[Role]:
+def actor_roles(shared: SharedMemory) -> list[Role]:
     """The actors, as in a run."""
 
     def actor(i: int) -> Role:
-        return role(handles, f"actor-{i}", i, lambda n: (play_actor, (handles, i, n, START_S)))
+        return role(shared, f"actor-{i}", i, lambda n: (play_actor, (shared, i, n, START_S)))
 
-    return [actor(i) for i in range(handles.roster.actors)]
+    return [actor(i) for i in range(shared.roster.actors)]
 
 
-def learner_roles(handles: Handles) -> list[Role]:
+def learner_roles(shared: SharedMemory) -> list[Role]:
     """The learners, as in a run."""
-    first = handles.roster.actors
+    first = shared.roster.actors
 
     def learner(i: int) -> Role:
-        return role(handles, f"learner-{i}", first + i, lambda n: (play_learner, (handles, i)))
+        return role(shared, f"learner-{i}", first + i, lambda n: (play_learner, (shared, i)))
 
-    return [learner(i) for i in range(len(handles.roster.processes))]
+    return [learner(i) for i in range(len(shared.roster.processes))]
 
 
-def serial_role(handles: Handles) -> Role:
+def serial_role(shared: SharedMemory) -> Role:
     """The serial engine, in a process of its own."""
-    return role(handles, "serial", 0, lambda n: (_play_serial, (handles,)))
+    return role(shared, "serial", 0, lambda n: (_play_serial, (shared,)))
 
 
-def bare_role(handles: Handles) -> Role:
+def bare_role(shared: SharedMemory) -> Role:
     """In the first learner's place: the same updates in a bare loop, on a batch that is ready."""
-    return role(handles, "bare", handles.roster.actors, lambda n: (_play_bare, (handles,)))
+    return role(shared, "bare", shared.roster.actors, lambda n: (_play_bare, (shared,)))
 
 
-def role(handles: Handles, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
+def role(shared: SharedMemory, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
     """A process that calls ``what(n)`` at its n-th start, and shows its beat in this row of the board."""
 
     def start(n: int) -> Child:
         target, arguments = what(n)
         return Child(name, target, arguments)
 
-    return Role(name, start, lambda: float(handles.board.alive[row, 0]))
+    return Role(name, start, lambda: float(shared.board.alive[row, 0]))
 
 
-def _play_serial(handles: Handles) -> None:
-    Serial(handles).play(lambda: handles.board.stopping)
+def _play_serial(shared: SharedMemory) -> None:
+    Serial(shared).play(lambda: shared.board.stopping)
 
 
-def _play_bare(handles: Handles) -> None:
-    board, roster = handles.board, handles.roster
+def _play_bare(shared: SharedMemory) -> None:
+    board, roster = shared.board, shared.roster
     part = roster.parts[0]
     pulse = board.pulse(roster.actors)
     pulse.start(os.getpid())
@@ -110,7 +110,7 @@ def _play_bare(handles: Handles) -> None:
     batch.reward[...] = rng.integers(-1, 2, batch.reward.shape)
     batch.discount[...] = 0.99
     algorithm.save()
-    handles.publications[0].publisher().publish(algorithm.weights()[0], version=1, **algorithm.header(0, 0))
+    shared.publications[0].publisher().publish(algorithm.weights()[0], version=1, **algorithm.header(0, 0))
     steps, done = [10**6], 0
     while not board.stopping:
         algorithm.update(batch, steps)
@@ -119,10 +119,10 @@ def _play_bare(handles: Handles) -> None:
         pulse.beat()
 
 
-def prefill(handles: Handles, rows: int) -> None:
+def prefill(shared: SharedMemory, rows: int) -> None:
     """Give every agent something to learn from, so that learners run without an actor."""
     rng = np.random.default_rng(0)
-    for part, replay in zip(handles.roster.parts, handles.replays, strict=True):
+    for part, replay in zip(shared.roster.parts, shared.replays, strict=True):
         space = part.observation_space
         writer = replay.writer()
         writer.append_many(
@@ -140,12 +140,12 @@ class System:
     """Processes at work, from ``with`` to the end of its block; all of them end with it.
 
     Args:
-        handles: what they share.
+        shared: what they share.
         roles: who takes part.
     """
 
-    def __init__(self, handles: Handles, roles: Sequence[Role]) -> None:
-        self.handles = handles
+    def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:
+        self.shared = shared
         self._supervisor = Supervisor(roles, LIMITS, lambda line: None)
 
     def __enter__(self) -> System:
@@ -159,7 +159,7 @@ class System:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.handles.board.stop[0] = 1
+        self.shared.board.stop[0] = 1
         try:
             if kind is None:
                 self._supervisor.stop()
@@ -169,12 +169,12 @@ class System:
     @property
     def steps(self) -> int:
         """Steps of the agent that has done the fewest; in treasure_hunt these are the world's turns."""
-        return min(replay.steps for replay in self.handles.replays)
+        return min(replay.steps for replay in self.shared.replays)
 
     @property
     def updates(self) -> int:
         """Updates of all agents together."""
-        return int(self.handles.board.learned[:, 0].sum())
+        return int(self.shared.board.learned[:, 0].sum())
 
     def until(
         self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S
@@ -203,5 +203,5 @@ class System:
 
 def at_work(system: System, updates: int = 20) -> None:
     """Wait until everybody does what it will go on doing."""
-    learned = system.handles.board.learned
+    learned = system.shared.board.learned
     system.until(lambda: bool((learned[:, 0] >= updates).all()), "all learners to be at work")

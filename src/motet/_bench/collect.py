@@ -26,10 +26,10 @@ from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
 from motet.system.child import one_thread
-from motet.training.drivers import Learning, at_pace
+from motet.training.drivers import LearnerDriver, at_pace
 from motet.training.roster import make_roster
 from motet.training.run import Settings as RunSettings
-from motet.training.shared import Handles
+from motet.training.shared import SharedMemory
 
 __all__ = ["run"]
 
@@ -85,8 +85,8 @@ def _pendulum() -> Any:
     return gymnasium.make("Pendulum-v1")
 
 
-def _handles(settings: RunSettings) -> Handles:
-    return Handles(make_roster(_pendulum, CONFIG, settings))
+def _handles(settings: RunSettings) -> SharedMemory:
+    return SharedMemory(make_roster(_pendulum, CONFIG, settings))
 
 
 # ---- overlapped, and in turns
@@ -107,13 +107,13 @@ def _overlap(result: Result, settings: Settings) -> None:
 
 def _busy(result: Result, settings: Settings) -> None:
     def measured() -> float:
-        handles = _handles(RunSettings(steps=FOR_EVER))
-        learner = role(handles, "learner-0", handles.roster.actors, lambda _: (_play_timed, (handles,)))
-        with System(handles, [learner, *actor_roles(handles)]) as system:
+        shared = _handles(RunSettings(steps=FOR_EVER))
+        learner = role(shared, "learner-0", shared.roster.actors, lambda _: (_play_timed, (shared,)))
+        with System(shared, [learner, *actor_roles(shared)]) as system:
             at_work(system)
-            before, begun = handles.board.learned[0].copy(), system.steps
+            before, begun = shared.board.learned[0].copy(), system.steps
             system.pause(_window(settings))
-            after, steps = handles.board.learned[0].copy(), system.steps - begun
+            after, steps = shared.board.learned[0].copy(), system.steps - begun
         wall_s = (int(after[7]) - int(before[7])) * 1e-9
         facts = (("learner_updates_s", int(after[0]) - int(before[0])), ("actor_steps_s", steps))
         for name, count in facts:
@@ -123,11 +123,11 @@ def _busy(result: Result, settings: Settings) -> None:
     interleave(result, "busy", {"motet": measured}, settings.repeats, warm=False)
 
 
-def _play_timed(handles: Handles) -> None:
+def _play_timed(shared: SharedMemory) -> None:
     """A learner as in a run; its CPU time inside updates, and the time of the newest one, stand on the board."""
-    board, pulse = handles.board, handles.board.pulse(handles.roster.actors)
+    board, pulse = shared.board, shared.board.pulse(shared.roster.actors)
     pulse.start(os.getpid())
-    learning = Learning(handles, 0)
+    learning = LearnerDriver(shared, 0)
     update, row = learning.algorithm.update, board.learned[0]
 
     def timed(batch: Any, steps: Any) -> Any:
@@ -139,7 +139,7 @@ def _play_timed(handles: Handles) -> None:
 
     learning.algorithm.update = timed  # type: ignore[method-assign]
     learning.begin()
-    at_pace(handles, [learning], pulse)
+    at_pace(shared, [learning], pulse)
     learning.end()
 
 
@@ -150,8 +150,8 @@ def _against_sb3(result: Result, settings: Settings) -> None:
     seconds = 2 * _window(settings)
 
     def motet() -> float:
-        handles = _handles(RunSettings(steps=FOR_EVER, updates_per_step=1.0))
-        with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+        shared = _handles(RunSettings(steps=FOR_EVER, updates_per_step=1.0))
+        with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
             at_work(system)
             steps, updates = system.rates(seconds)
         result.facts.setdefault("motet_updates_per_step", []).append(updates / max(steps, 1e-9))

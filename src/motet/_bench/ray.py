@@ -24,15 +24,15 @@ import numpy as np
 
 from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
 from motet._bench._spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
-from motet.cluster.connect import Luggage
+from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
-from motet.cluster.hosts import LearnerPlace
+from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
-from motet.cluster.shared import Place
+from motet.cluster.shared import NodeMemory
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.runs.snapshot import Snapshot
-from motet.system.supervisor import Limits
+from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
 from motet.training.run import Settings as RunSettings
 from motet.training.run import train
@@ -141,11 +141,11 @@ def _steps_per_s(settings: RunSettings, seconds: float) -> float:
 class Sender:
     """An actor without a world: writes rows as fast as its outbox takes them."""
 
-    def __init__(self, luggage: Luggage, learner: Any) -> None:
-        roster = luggage.value
+    def __init__(self, shipment: Shipment, learner: Any) -> None:
+        roster = shipment.value
         self._lanes = roster.lanes_of(0)
-        self._place = Place(roster, lanes=self._lanes)
-        self._link = Link(self._place, 0, 0, [], 0, learner, Limits(), Cluster().age_s(1))
+        self._place = NodeMemory(roster, lanes=self._lanes)
+        self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
 
     def play(self, seconds: float) -> float:
         """Rows per second that have arrived."""
@@ -167,9 +167,9 @@ class Sender:
 def _rows_per_s(ray: Any, seconds: float) -> float:
     roster = make_roster(spread, DQN, RunSettings(worlds_per_actor=LANES, learner_processes=1))
     groups = {"play": 1, "rows": 2, "look": 1}
-    learner = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerPlace))
-    place = learner.options(scheduling_strategy="SPREAD").remote(Luggage((roster, None)), 0)
-    sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Luggage(roster), place)
+    learner = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerHost))
+    place = learner.options(scheduling_strategy="SPREAD").remote(Shipment((roster, None)), 0)
+    sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Shipment(roster), place)
     rate = float(ray.get(sender.play.remote(seconds), timeout=seconds + 120))
     for one in (sender, place):
         ray.kill(one)

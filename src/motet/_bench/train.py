@@ -26,7 +26,7 @@ from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_h
 from motet.algorithms.dqn import DQNConfig
 from motet.system.supervisor import Role
 from motet.training.run import Settings as RunSettings
-from motet.training.shared import Handles
+from motet.training.shared import SharedMemory
 
 __all__ = ["run"]
 
@@ -97,8 +97,8 @@ def _against_locks(result: Result, settings: Settings) -> None:
     seconds = _window(settings)
 
     def motet(worlds: int) -> tuple[float, float]:
-        handles = hunt_handles(2, WIDE, _free(learner_processes=2, worlds_per_actor=worlds))
-        with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+        shared = hunt_handles(2, WIDE, _free(learner_processes=2, worlds_per_actor=worlds))
+        with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
             at_work(system)
             return system.rates(seconds)
 
@@ -129,9 +129,9 @@ def _together(actor: Party, learners: Sequence[Party], seconds: float) -> tuple[
 
 
 def _against_bare(result: Result, settings: Settings) -> None:
-    def measured(roles: Callable[[Handles], list[Role]]) -> float:
-        handles = hunt_handles(1, WIDE, _free())
-        with System(handles, [*roles(handles), *actor_roles(handles)]) as system:
+    def measured(roles: Callable[[SharedMemory], list[Role]]) -> float:
+        shared = hunt_handles(1, WIDE, _free())
+        with System(shared, [*roles(shared), *actor_roles(shared)]) as system:
             at_work(system)
             system.until(lambda: system.steps > ROWS, "the actor to be at work")
             steps, updates = system.rates(_window(settings))
@@ -140,7 +140,7 @@ def _against_bare(result: Result, settings: Settings) -> None:
 
     asks = {
         "motet": partial(measured, learner_roles),
-        "bare loop, ready batch": partial(measured, lambda handles: [bare_role(handles)]),
+        "bare loop, ready batch": partial(measured, lambda shared: [bare_role(shared)]),
     }
     interleave(result, "learner", asks, settings.repeats, warm=not settings.quick)
 
@@ -163,9 +163,9 @@ def _against_serial(result: Result, settings: Settings) -> None:
 
 def _packed(result: Result, settings: Settings) -> None:
     def measured(processes: int) -> float:
-        handles = hunt_handles(8, NARROW, _free(learner_processes=processes))
-        prefill(handles, ROWS)
-        with System(handles, learner_roles(handles)) as system:
+        shared = hunt_handles(8, NARROW, _free(learner_processes=processes))
+        prefill(shared, ROWS)
+        with System(shared, learner_roles(shared)) as system:
             at_work(system)
             return system.rates(_window(settings))[1]
 
@@ -178,9 +178,9 @@ def _packed(result: Result, settings: Settings) -> None:
 
 def _kills(result: Result, settings: Settings) -> None:
     unit = 2.5 * settings.seconds  # 1 s by default
-    handles = hunt_handles(2, WIDE, _free(learner_processes=2))
+    shared = hunt_handles(2, WIDE, _free(learner_processes=2))
     samples: dict[str, list[float]] = {"restart": [], "before": [], "around": []}
-    with System(handles, [*learner_roles(handles), *actor_roles(handles)]) as system:
+    with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
         at_work(system)
         for i in range(settings.repeats):
             before, _ = system.rates(3 * unit)
@@ -197,9 +197,9 @@ def _kills(result: Result, settings: Settings) -> None:
 
 def _kill(system: System, learner: int) -> float:
     """Kill a learner; seconds until its successor has done an update."""
-    board, row = system.handles.board, system.handles.roster.actors + learner
+    board, row = system.shared.board, system.shared.roster.actors + learner
     pid = int(board.alive[row, 2])
-    roster = system.handles.roster
+    roster = system.shared.roster
     agent = roster.stacks[roster.processes[learner][0]][0]
     least = int(board.learned[agent, 0])
     killed = time.monotonic()

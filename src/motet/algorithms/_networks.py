@@ -150,7 +150,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class _InputLeaf:
     path: tuple[Any, ...]
     first: int
     """Where its inputs begin."""
@@ -172,7 +172,7 @@ class Encoder:
     """
 
     def __init__(self, space: Space, n_frames: int = 1) -> None:
-        self._leaves: list[_Leaf] = []
+        self._leaves: list[_InputLeaf] = []
         self.size = 0
         for path, leaf in _leaves(space, ()):
             classes = int(leaf.n) if leaf.shape == () and hasattr(leaf, "n") else 0
@@ -181,7 +181,7 @@ class Encoder:
             size = n_frames * (classes or math.prod(leaf.shape))
             high = leaf.high if np.dtype(leaf.dtype) == np.uint8 and hasattr(leaf, "high") else 0
             scale = 1 / 255 if np.max(high) == 255 else 1.0
-            self._leaves.append(_Leaf(path, self.size, size, classes, int(getattr(leaf, "start", 0)), scale))
+            self._leaves.append(_InputLeaf(path, self.size, size, classes, int(getattr(leaf, "start", 0)), scale))
             self.size += size
         only = self._leaves[0]
         self._plain = len(self._leaves) == 1 and not only.path and not only.classes

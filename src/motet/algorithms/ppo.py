@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import ExtraField, HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
-from motet.algorithms._actions import Actions, Choices, Look, actions_of
+from motet.algorithms._convolution import Convolution, Picture
+from motet.algorithms._distributions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
-from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._settings import check_finite, check_hidden, check_limits
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest, map_nest
@@ -155,8 +155,8 @@ class PPOConfig(Freezing):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """How much one agent's part holds."""
-        places = _Places.of(self, observation_space, action_space)
-        return Sizes(weights=places.weights, state=places.state, counters=1, random=STREAM_BYTES)
+        layout = _PPOLayout.of(self, observation_space, action_space)
+        return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -171,7 +171,7 @@ class PPOConfig(Freezing):
 
 
 @dataclass(frozen=True)
-class _Places:
+class _PPOLayout:
     """Where the parts lie in a row."""
 
     statistics: Statistics | None
@@ -187,7 +187,7 @@ class _Places:
     state: int
 
     @classmethod
-    def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> _Places:
+    def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> _PPOLayout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
@@ -205,7 +205,7 @@ class _Places:
         return cls(statistics, picture, policy, own, weights, critic, learnt, state)
 
 
-class _Part(NamedTuple):
+class _MiniBatch(NamedTuple):
     """The rows of one small batch."""
 
     x: Tensor  # [A, rows, inputs]
@@ -235,7 +235,7 @@ class _Rows:
         flat = map_nest(lambda array: array.reshape(agents, seen, *array.shape[3:]), batch.observation)
         self._encode = encoder.link(flat, self.x)
         # Where the rows with an action are among those with an observation.
-        self.places = torch.arange(rows, device=device) + torch.arange(rows, device=device) // length
+        self.positions = torch.arange(rows, device=device) + torch.arange(rows, device=device) // length
         self._first = torch.arange(agents, device=device).unsqueeze(1)
         self.raw = torch.zeros_like(self.x)
         self.scalars = torch.zeros((agents, rows, _SCALARS), device=device)
@@ -253,7 +253,7 @@ class _Rows:
             mask = torch.from_numpy(batch.extra["mask"])[:, :, :length]
             self.mask = mask.reshape(agents, fragments * length, -1).to(device)
 
-    def shuffle(self, streams: Sequence[np.random.Generator]) -> list[_Part]:
+    def shuffle(self, streams: Sequence[np.random.Generator]) -> list[_MiniBatch]:
         """All rows once, in a new order of each agent's own, in equal parts."""
         (agents, rows), parts = self._order.shape, self._parts
         for row, stream in zip(self._order, streams, strict=True):
@@ -264,7 +264,7 @@ class _Rows:
             return index.view(agents, parts, -1).transpose(0, 1).reshape(-1)  # [parts, A, rows of a part]
 
         here = by_part(order + self._first * rows)
-        there = by_part(self.places[order] + self._first * self.x.shape[1])
+        there = by_part(self.positions[order] + self._first * self.x.shape[1])
         torch.index_select(self.x.view(-1, self.x.shape[2]), 0, there, out=self._x)
         shape = (parts, agents, rows // parts)
         x = self._x.view(*shape, -1)
@@ -274,7 +274,8 @@ class _Rows:
         share = scalars[4].div_(scalars[4].sum(2, keepdim=True).clamp_(min=1.0))
         scalars[1].mul_(share)
         return [
-            _Part(x[i], chosen[i], None if mask is None else mask[i], *scalars[:, i].unbind(0)) for i in range(parts)
+            _MiniBatch(x[i], chosen[i], None if mask is None else mask[i], *scalars[:, i].unbind(0))
+            for i in range(parts)
         ]
 
 
@@ -313,30 +314,30 @@ class PPO(FlatRows):
     ) -> None:
         self.config = config
         self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
-        self._places = places = _Places.of(config, observation_space, action_space)
-        super().__init__(places.weights, places.state, seeds, self._initialise, device, streams=True)
-        agents, start, end = len(seeds), places.learnt.start, places.learnt.stop
+        self._layout = layout = _PPOLayout.of(config, observation_space, action_space)
+        super().__init__(layout.weights, layout.state, seeds, self._initialise, device, streams=True)
+        agents, start, end = len(seeds), layout.learnt.start, layout.learnt.stop
         grad = torch.zeros((agents, end), device=self._device)
-        self._picture = None if places.picture is None else Convolution(places.picture, self._rows, grad)
-        self._policy, self._critic = (Network(block, self._rows, grad) for block in (places.policy, places.critic))
-        self._own, self._own_grad = self._rows[:, places.own], grad[:, places.own]
+        self._picture = None if layout.picture is None else Convolution(layout.picture, self._rows, grad)
+        self._policy, self._critic = (Network(block, self._rows, grad) for block in (layout.policy, layout.critic))
+        self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
-        self._adam = Adam(self._rows[:, places.learnt], self._grad, *moments)
-        self._normaliser = None if places.statistics is None else Normaliser(places.statistics, self._rows)
+        self._adam = Adam(self._rows[:, layout.learnt], self._grad, *moments)
+        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows)
         self._batches: dict[int, _Rows] = {}
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "weight", "grad_norm")
         self._metrics = {name: np.zeros(agents, np.float32) for name in names}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        places, gain = self._places, math.sqrt(2)
-        if places.statistics is not None:
-            places.statistics.initialise(row)
-        if places.picture is not None:
-            places.picture.initialise(row, rng)
-        places.policy.initialise_orthogonally(row, rng, gain, 0.01)
-        places.critic.initialise_orthogonally(row, rng, gain, 1.0)
-        row[places.own] = self.config.first_log_std
+        layout, gain = self._layout, math.sqrt(2)
+        if layout.statistics is not None:
+            layout.statistics.initialise(row)
+        if layout.picture is not None:
+            layout.picture.initialise(row, rng)
+        layout.policy.initialise_orthogonally(row, rng, gain, 0.01)
+        layout.critic.initialise_orthogonally(row, rng, gain, 1.0)
+        row[layout.own] = self.config.first_log_std
 
     def load(self) -> None:
         """Go on from ``state``, ``counters`` and ``random``."""
@@ -369,7 +370,7 @@ class PPO(FlatRows):
                 last = epoch == config.epochs - 1 and i == config.minibatches - 1
                 self._step(part, clip, entropy, rates, measure=last)
         if self._normaliser is not None:
-            seen = rows.raw.index_select(1, rows.places)
+            seen = rows.raw.index_select(1, rows.positions)
             valid = rows.scalars[:, :, 4] > 0
             self._normaliser.update(seen, valid, frozen=[config._freezes(int(step)) for step in steps])
         self.counters[:, 0] += 1
@@ -382,7 +383,7 @@ class PPO(FlatRows):
         assert batch.valid is not None
         seen = self._see(rows.x)
         values = self._critic.forward(seen)[-1].view(agents, fragments, length + 1).cpu().numpy()
-        acted = seen.index_select(1, rows.places)
+        acted = seen.index_select(1, rows.positions)
         look = self._actions.look(self._policy.forward(acted)[-1], self._own, rows.chosen, rows.mask)
         before = look.log_prob.view(rows.shape).cpu().numpy()
         weight = np.exp(np.minimum(before - batch.extra["log_prob"], 0.0))
@@ -401,7 +402,7 @@ class PPO(FlatRows):
         """What policy and critic are shown of the inputs."""
         return x if self._picture is None else self._picture.forward(x)
 
-    def _step(self, part: _Part, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
+    def _step(self, part: _MiniBatch, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
         """One step downhill on one small batch."""
         config, picture = self.config, self._picture
         seen = self._see(part.x)
@@ -432,7 +433,7 @@ class PPO(FlatRows):
         self._adam.step(rates, config.adam_eps)
 
     def _measure(
-        self, part: _Part, look: Look, ratio: Tensor, surrogate: Tensor, within: Tensor, error: Tensor
+        self, part: _MiniBatch, look: Look, ratio: Tensor, surrogate: Tensor, within: Tensor, error: Tensor
     ) -> None:
         for name, value in (
             ("policy_loss", -surrogate),
@@ -465,10 +466,10 @@ class PPOBehaviour:
 
     def __init__(self, config: PPOConfig, observation_space: Space, action_space: Space) -> None:
         self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
-        places = _Places.of(config, observation_space, action_space)
-        self._statistics, self._picture, self._own = places.statistics, places.picture, places.own
-        plain = places.statistics is None and places.picture is None
-        self._net = places.policy.native(self._encoder.scale if plain else 1.0)
+        layout = _PPOLayout.of(config, observation_space, action_space)
+        self._statistics, self._picture, self._own = layout.statistics, layout.picture, layout.own
+        plain = layout.statistics is None and layout.picture is None
+        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
+from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
-from motet.algorithms._pictures import Convolution, Picture
 from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
 from motet.algorithms._value import Tensors
 from motet.errors import NotReadyError, SettingError
@@ -130,7 +130,7 @@ class TD3Config(Freezing):
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """What the replay must offer."""
-        _Scale(action_space)
+        _ActionScale(action_space)
         if masked:
             raise SettingError("action masks: given by the world, expected none: TD3 has no discrete actions to mask")
         return self._reader()
@@ -144,8 +144,8 @@ class TD3Config(Freezing):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """How much one agent's part holds."""
-        places = _Places.of(self, observation_space, action_space)
-        return Sizes(weights=places.weights, state=2 * places.half, counters=1, random=STREAM_BYTES)
+        layout = _TD3Layout.of(self, observation_space, action_space)
+        return Sizes(weights=layout.weights, state=2 * layout.half, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -159,7 +159,7 @@ class TD3Config(Freezing):
         return TD3Behaviour(self, observation_space, action_space)
 
 
-class _Scale:
+class _ActionScale:
     """A box of actions and the vectors in [-1, 1] that stand for them."""
 
     def __init__(self, space: Space) -> None:
@@ -183,7 +183,7 @@ class _Scale:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _TD3Layout:
     """Where the parts lie in a half of a row."""
 
     picture: Picture | None
@@ -205,8 +205,8 @@ class _Places:
         return self.critics + 4 * self.size
 
     @classmethod
-    def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> _Places:
-        inputs, actions = Encoder(observation_space, config.n_frames).size, _Scale(action_space).size
+    def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> _TD3Layout:
+        inputs, actions = Encoder(observation_space, config.n_frames).size, _ActionScale(action_space).size
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
         if picture is not None and config.normalise:
@@ -231,7 +231,7 @@ class _Transitions(Tensors):
         encoder: Encoder,
         action_space: Space,
         device: torch.device,
-        scale: _Scale,
+        scale: _ActionScale,
         size: int,
     ) -> None:
         super().__init__(batch, encoder, action_space, device)
@@ -276,22 +276,22 @@ class TD3(FlatRows):
         self, config: TD3Config, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
     ) -> None:
         self.config = config
-        self._encoder, self._scale = Encoder(observation_space, config.n_frames), _Scale(action_space)
+        self._encoder, self._scale = Encoder(observation_space, config.n_frames), _ActionScale(action_space)
         self._action_space = action_space
-        self._places = places = _Places.of(config, observation_space, action_space)
-        super().__init__(places.weights, 2 * places.half, seeds, self._initialise, device, streams=True)
-        agents, n, c = len(seeds), places.weights, places.size
-        halves = self._rows.view(agents, 2, places.half)
+        self._layout = layout = _TD3Layout.of(config, observation_space, action_space)
+        super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, streams=True)
+        agents, n, c = len(seeds), layout.weights, layout.size
+        halves = self._rows.view(agents, 2, layout.half)
         first, second = halves[:, 0], halves[:, 1]
-        critics = self._rows.view(2 * agents, places.half)[:, places.critics :]  # [2 A, 4 c]
+        critics = self._rows.view(2 * agents, layout.half)[:, layout.critics :]  # [2 A, 4 c]
         weights, targets, moment1, moment2 = (critics[:, i * c : (i + 1) * c] for i in range(4))
         self._policy_grad = torch.zeros((agents, n), device=self._device)
         self._critic_grad = torch.zeros((2 * agents, c), device=self._device)
-        self._policy = Network(places.policy, first, self._policy_grad)
-        self._target_policy = Network(places.policy, second)
-        self._critics = Network(places.critic, weights, self._critic_grad)
-        self._target_critics = Network(places.critic, targets)
-        self._first_critic = Network(places.critic, first[:, places.critics :])
+        self._policy = Network(layout.policy, first, self._policy_grad)
+        self._target_policy = Network(layout.policy, second)
+        self._critics = Network(layout.critic, weights, self._critic_grad)
+        self._target_critics = Network(layout.critic, targets)
+        self._first_critic = Network(layout.critic, first[:, layout.critics :])
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
 
         def adam(begin: int, end: int) -> Adam:
@@ -299,32 +299,32 @@ class TD3(FlatRows):
             moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
             return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
-        self._policy_adam = adam(places.policy.start, n)
-        learnt = slice(places.policy.start if places.picture is None else places.picture.start, n)
+        self._policy_adam = adam(layout.policy.start, n)
+        learnt = slice(layout.policy.start if layout.picture is None else layout.picture.start, n)
         self._targets = ((second[:, learnt], first[:, learnt]), (targets, weights))
         self._eyes: Convolution | None = None
-        if places.picture is not None:
-            self._eyes = Convolution(places.picture, first, self._policy_grad)
-            self._target_eyes = Convolution(places.picture, second)
-            self._eyes_grad = self._policy_grad[:, places.picture.start : places.policy.start]
-            self._eyes_adam = adam(places.picture.start, places.policy.start)
-        self._normaliser = None if places.statistics is None else Normaliser(places.statistics, first)
+        if layout.picture is not None:
+            self._eyes = Convolution(layout.picture, first, self._policy_grad)
+            self._target_eyes = Convolution(layout.picture, second)
+            self._eyes_grad = self._policy_grad[:, layout.picture.start : layout.policy.start]
+            self._eyes_adam = adam(layout.picture.start, layout.policy.start)
+        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first)
         self._batches: dict[int, _Transitions] = {}
         self._metrics = {name: np.zeros(agents, np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        places = self._places
+        layout = self._layout
         first, second = row.reshape(2, -1)
-        if places.statistics is not None:
-            places.statistics.initialise(first)
-        if places.picture is not None:
-            places.picture.initialise(first, rng)
-        places.policy.initialise(first, rng)
-        second[: places.weights] = first[: places.weights]
+        if layout.statistics is not None:
+            layout.statistics.initialise(first)
+        if layout.picture is not None:
+            layout.picture.initialise(first, rng)
+        layout.policy.initialise(first, rng)
+        second[: layout.weights] = first[: layout.weights]
         for half in (first, second):
-            critic = half[places.critics :]
-            places.critic.initialise(critic, rng)
-            critic[places.size : 2 * places.size] = critic[: places.size]
+            critic = half[layout.critics :]
+            layout.critic.initialise(critic, rng)
+            critic[layout.size : 2 * layout.size] = critic[: layout.size]
 
     def load(self) -> None:
         """Go on from ``state``, ``counters`` and ``random``."""
@@ -351,7 +351,7 @@ class TD3(FlatRows):
         config = self.config
         if id(batch) not in self._batches:
             self._batches[id(batch)] = _Transitions(
-                batch, self._encoder, self._action_space, self._device, self._scale, self._places.policy.sizes[0]
+                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.sizes[0]
             )
         data = self._batches[id(batch)]
         data.fetch()
@@ -415,7 +415,7 @@ class TD3(FlatRows):
 
     def _learn_to_see(self, eyes: Convolution, grad: Tensor, rates: Sequence[float]) -> None:
         """One step of the convolutions, given the gradient of what both critics of an agent see."""
-        eyes.backward(grad[..., : self._places.policy.sizes[0]])
+        eyes.backward(grad[..., : self._layout.policy.sizes[0]])
         clip_rows(self._eyes_grad, self.config.max_grad_norm)
         self._eyes_adam.step(rates, self.config.adam_eps)
 
@@ -428,9 +428,9 @@ class TD3(FlatRows):
         above = self._first_critic.forward(data.first)
         slope = torch.full_like(above[-1], -1.0 / rows)
         back = self._first_critic.backward(data.first, above, slope, inputs=True, weights=False)
-        grad = back[..., self._places.policy.sizes[0] :] * actions.square_().neg_().add_(1.0)
+        grad = back[..., self._layout.policy.sizes[0] :] * actions.square_().neg_().add_(1.0)
         self._policy.backward(data.seen, layers, grad)
-        clip_rows(self._policy_grad[:, self._places.policy.start :], self.config.max_grad_norm)
+        clip_rows(self._policy_grad[:, self._layout.policy.start :], self.config.max_grad_norm)
         self._policy_adam.step(rates, self.config.adam_eps)
 
 
@@ -443,11 +443,11 @@ class TD3Behaviour:
     """
 
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
-        self._encoder, self._scale = Encoder(observation_space, config.n_frames), _Scale(action_space)
-        places = _Places.of(config, observation_space, action_space)
-        self._statistics, self._picture = places.statistics, places.picture
-        plain = places.statistics is None and places.picture is None
-        self._net = places.policy.native(self._encoder.scale if plain else 1.0)
+        self._encoder, self._scale = Encoder(observation_space, config.n_frames), _ActionScale(action_space)
+        layout = _TD3Layout.of(config, observation_space, action_space)
+        self._statistics, self._picture = layout.statistics, layout.picture
+        plain = layout.statistics is None and layout.picture is None
+        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True

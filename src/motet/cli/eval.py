@@ -52,7 +52,7 @@ _SEATS_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Eval(Play):
+class EvalFlags(Play):
     """The flags of ``motet eval``."""
 
     episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
@@ -65,7 +65,7 @@ class Eval(Play):
 
 def evaluate_(arguments: Sequence[str]) -> int:
     """Let policies play."""
-    chosen, factory = parse(arguments, Eval, "motet eval", ABOUT)
+    chosen, factory = parse(arguments, EvalFlags, "motet eval", ABOUT)
     run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
     policies = list(chosen.policy) or ([run] if run else [])
     if not policies:
@@ -129,8 +129,8 @@ def _scores(result: Evaluation) -> Any:
     table = plain_table("policy", "return", "least", "most", "played", "failed", "decides", "p99")
     failures = result.failures()
     for name, one in result.scores().items():
-        tempo = result.measured.tempo.get(name)
-        times = (seconds(tempo.quantile(0.5)), seconds(tempo.quantile(0.99))) if tempo else ("-", "-")
+        latency = result.measured.latency.get(name)
+        times = (seconds(latency.quantile(0.5)), seconds(latency.quantile(0.99))) if latency else ("-", "-")
         failed = sum(failures.get(name, {}).values())
         if one is None:
             table.add_row(label(name, 40), "-", "-", "-", "0", f"{failed:,}", *times)

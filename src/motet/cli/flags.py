@@ -27,13 +27,13 @@ from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.training.run import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
-__all__ = ["Asked", "parse", "place_of_world", "world_flags"]
+__all__ = ["TrainRequest", "parse", "place_of_world", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
 
 
 @dataclass
-class Asked:
+class TrainRequest:
     """What the user wants."""
 
     world: str
@@ -47,7 +47,7 @@ class Asked:
     wandb: bool
 
 
-def parse(arguments: Sequence[str]) -> Asked:
+def parse(arguments: Sequence[str]) -> TrainRequest:
     """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
     # Short, as for the other commands; the flag of the settings is --cluster.address.
     given = [f"--cluster.{token[2:]}" if token.startswith("--address") else token for token in arguments]
@@ -138,7 +138,7 @@ def _values(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in dataclasses.fields(config) if item.init}
 
 
-def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
+def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
     if chosen.run == "":
         raise SettingError("run: given an empty path, expected where to write the run")
     settings = dict(experiment.world_settings)
@@ -161,7 +161,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> Asked:
     mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
         own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in experiment.agents.values()
     )
-    return Asked(
+    return TrainRequest(
         world=experiment.world.rpartition(":")[2],
         algorithm="mixed" if mixed else short_name(experiment.algorithm),
         factory=factory,

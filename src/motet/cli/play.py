@@ -20,7 +20,7 @@ import tyro
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.errors import SettingError
-from motet.evaluation.evaluate import Episode, Failure, Settings, first_line
+from motet.evaluation.evaluate import Episode, EvaluationSettings, Failure, first_line
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
@@ -92,7 +92,7 @@ class Play:
     html: Path | None = None
     """A file for a page that stands alone."""
 
-    def settings(self, **more: Any) -> Settings:
+    def settings(self, **more: Any) -> EvaluationSettings:
         """As the Python API takes them."""
         limits: dict[str, Any] = {
             "decision_s": self.decision_timeout,
@@ -102,12 +102,14 @@ class Play:
             "cpu_s": self.cpu_s,
         }
         if given := {name: value for name, value in limits.items() if value is not None}:
-            from motet.isolation.policy import Limits
+            from motet.isolation.policy import PolicyLimits
 
-            more["limits"] = Limits(**given)
+            more["limits"] = PolicyLimits(**given)
         more["cluster"] = Cluster(address=self.address)
-        kept = {item.name for item in dataclasses.fields(Settings)} & {item.name for item in dataclasses.fields(Play)}
-        return Settings(**{name: getattr(self, name) for name in kept}, **more)
+        kept = {item.name for item in dataclasses.fields(EvaluationSettings)} & {
+            item.name for item in dataclasses.fields(Play)
+        }
+        return EvaluationSettings(**{name: getattr(self, name) for name in kept}, **more)
 
 
 def parse(arguments: Sequence[str], kind: type[Play], prog: str, about: str) -> tuple[Any, Callable[[], Any]]:

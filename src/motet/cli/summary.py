@@ -22,7 +22,7 @@ from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
 from motet.runs.display import PlainTable, fitted, rows_gone
-from motet.runs.history import Tally
+from motet.runs.history import SessionCounts
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
 from motet.system.files import write_whole
@@ -45,7 +45,7 @@ def summarise(
     console = console or Console(highlight=False)
     directory = RunDirectory.open(run)
     history = read_history(directory)
-    tally = Tally()
+    tally = SessionCounts()
     for look in history:
         tally.add(look)
     console.print()
@@ -67,7 +67,7 @@ def summarise(
         console.print(Text.assemble((f"{what:<16}", "dim"), plain(command)), soft_wrap=True)
 
 
-def _whole(tally: Tally) -> Snapshot | None:
+def _whole(tally: SessionCounts) -> Snapshot | None:
     """The newest look, with what was counted in all sessions of the run."""
     if tally.newest is None:
         return None
@@ -75,27 +75,27 @@ def _whole(tally: Tally) -> Snapshot | None:
     return replace(tally.newest, agents=[replace(row, **counted[row.name]) for row in tally.newest.agents])
 
 
-def _table(result: Result, history: Sequence[Snapshot], tally: Tally) -> PlainTable:
+def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) -> PlainTable:
     table = PlainTable()
     table.add_column("agent", style="cyan", no_wrap=True)
     for name in ("first return", "last return", "best", "episodes", "updates", "versions", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
     newest = _whole(tally)
     for row in newest.agents if newest else []:
-        course = [
+        curves = [
             agent.mean_return
             for look in history
             for agent in look.agents
             if agent.name == row.name and agent.mean_return is not None
         ]
-        first, best = (course[0], max(course)) if course else (None, None)
+        first, best = (curves[0], max(curves)) if curves else (None, None)
         last = Text(short(result.returns.get(row.name)), style="bold")
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
         table.add_row(label(row.name, 40), short(first), last, short(best), *cells)
     return table
 
 
-def _line(result: Result, tally: Tally) -> Text:
+def _line(result: Result, tally: SessionCounts) -> Text:
     done, newest = result.steps - result.began, _whole(tally)
     last = f", the last {done:,}" if result.began else ""
     rate = short(done / max(result.seconds, 1e-9))

@@ -39,7 +39,7 @@ for any number of jobs, with or without isolation.
 
 
 @dataclass(frozen=True)
-class Cup(Play):
+class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
 
     rounds: int = 10
@@ -54,7 +54,7 @@ class Cup(Play):
 
 def tournament_(arguments: Sequence[str]) -> int:
     """Let policies play each other."""
-    chosen, factory = parse(arguments, Cup, "motet tournament", ABOUT)
+    chosen, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT)
     pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
     with progress("games") as (watch, say):
         result = tournament(

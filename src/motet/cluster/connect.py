@@ -22,13 +22,13 @@ import cloudpickle
 from motet.errors import SettingError
 from motet.placement import Cluster
 
-__all__ = ["Luggage", "connected"]
+__all__ = ["Shipment", "connected"]
 
 _KNOCK_S = 10.0
 _STORE_BYTES = 512 * 2**20  # of a Ray that is started here: blocks and versions on their way, nothing that stays
 
 
-class Luggage:
+class Shipment:
     """What travels to a node: by value where need be, and with the folders in which modules are looked for here."""
 
     def __init__(self, value: Any) -> None:
@@ -38,9 +38,9 @@ class Luggage:
         return _arrive, (sys.path, cloudpickle.dumps(self.value))
 
 
-def _arrive(path: list[str], data: bytes) -> Luggage:
+def _arrive(path: list[str], data: bytes) -> Shipment:
     sys.path += [folder for folder in path if folder not in sys.path]
-    return Luggage(cloudpickle.loads(data))
+    return Shipment(cloudpickle.loads(data))
 
 
 @contextlib.contextmanager

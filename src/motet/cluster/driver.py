@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from motet.cluster.connect import Luggage, connected
-from motet.cluster.hosts import ActorPlace, LearnerPlace
-from motet.cluster.messages import ActorTold, After, LearnerTold, Start, agents_of
-from motet.cluster.shared import Place, unpack, words_of
+from motet.cluster.connect import Shipment, connected
+from motet.cluster.hosts import ActorHost, LearnerHost
+from motet.cluster.messages import ActorReport, After, LearnerReport, Start, agents_of
+from motet.cluster.shared import NodeMemory, unpack, words_of
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords
 from motet.runs.checkpoint import Checkpoint, RunDirectory
-from motet.system.supervisor import Limits, Role
+from motet.system.supervisor import RestartLimits, Role
 from motet.training.board import FINISHED
 from motet.training.recorder import fill
 from motet.training.shared import Roster
@@ -43,7 +43,7 @@ _LOOK_EACH_S = 0.002  # what a look costs the driver: with many places they are 
 def on_cluster(
     roster: Roster,
     cluster: Cluster,
-    limits: Limits,
+    limits: RestartLimits,
     directory: RunDirectory | None,
     go_on: Checkpoint | None,
     *,
@@ -174,7 +174,7 @@ class Remote:
         ray: Any,
         roster: Roster,
         cluster: Cluster,
-        limits: Limits,
+        limits: RestartLimits,
         directory: RunDirectory | None,
         go_on: Checkpoint | None,
         keep_replay: bool,
@@ -183,10 +183,10 @@ class Remote:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
         self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
         self._brought: dict[int, list[Any]] = {}  # lanes' memory by agent, at the end
-        self.handles = handles = Place(roster, vaults=True)
+        self.shared = shared = NodeMemory(roster, vaults=True)
         if go_on is not None:
-            fill(handles, go_on)
-        for agent, replay in enumerate(handles.replays):
+            fill(shared, go_on)
+        for agent, replay in enumerate(shared.replays):
             replay.fetch = lambda lane, agent=agent: self._fetch(agent, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
         # Of actors and learners, which start of it is the newest: what a predecessor still tells is not heard.
@@ -196,21 +196,21 @@ class Remote:
         self._newest = [0] * len(roster.processes)
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
         # Policies come home if somebody wants them here, the league always.
-        self._editions = [[0 if policies else None, 0][: len(handles.carried([]))] for _ in roster.processes]
+        self._editions = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
-            [[(p, p.publisher()) for p in edition] for edition in handles.carried(agents_of(roster, i))]
+            [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(agents_of(roster, i))]
             for i in range(len(roster.processes))
         ]
-        self._vaults = [(vault, vault.publisher()) for vault in handles.vaults]
+        self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
         self._looks: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
         self._lock = threading.Lock()  # what was told is taken in by one thread at a time
         self._places: dict[str, RemoteProcess] = {}
         self._over = threading.Event()
         self._failure: BaseException | None = None
         options: dict[str, Any] = {"concurrency_groups": {"play": 1, "rows": min(roster.actors, 64) + 1, "look": 2}}
-        self._actor_class = ray.remote(**options)(grouped(ray, ActorPlace))
-        self._learner_class = ray.remote(**options)(grouped(ray, LearnerPlace))
+        self._actor_class = ray.remote(**options)(grouped(ray, ActorHost))
+        self._learner_class = ray.remote(**options)(grouped(ray, LearnerHost))
         self._thread = threading.Thread(target=self._watch, name="looking", daemon=True)
         self._thread.start()
 
@@ -233,7 +233,7 @@ class Remote:
         self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
-            self.handles.board.alive[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
+            self.shared.board.alive[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
             self._places[name] = process = start(name, i, n)
             return process
 
@@ -242,7 +242,7 @@ class Remote:
     def _beat(self, row: int) -> float:
         if self._failure is not None:
             raise MotetError(f"looking at the cluster failed: {self._failure}") from self._failure
-        return float(self.handles.board.alive[row, 0])
+        return float(self.shared.board.alive[row, 0])
 
     def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
         self._see_to_learners()
@@ -250,7 +250,7 @@ class Remote:
             self._actor_numbers[i] = n
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         place = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
-            Luggage(self._roster),
+            Shipment(self._roster),
             i,
             n,
             made,
@@ -270,7 +270,7 @@ class Remote:
     def _new_learner(self, i: int, n: int) -> Any:
         start = self._salvaged(i, n) if n else self._begun(i)
         options = {"num_cpus": self._cluster.learner_cpus, "num_gpus": self._cluster.learner_gpus}
-        return self._learner_class.options(**options).remote(Luggage((self._roster, start)), i, self._keep_replay, n)
+        return self._learner_class.options(**options).remote(Shipment((self._roster, start)), i, self._keep_replay, n)
 
     def _start_learner(self, name: str, i: int, n: int) -> RemoteProcess:
         if n or self._learners[i] is None:
@@ -288,7 +288,7 @@ class Remote:
     def _salvaged(self, i: int, n: int) -> Start | None:
         """What is left of a learner that died: the state that came home last, and what the actors know."""
         self._look_surely()
-        roster, handles = self._roster, self.handles
+        roster, shared = self._roster, self.shared
         agents = agents_of(roster, i)
         with self._lock:
             self._learner_numbers[i], self._kept_at[i] = n, 0.0
@@ -300,21 +300,21 @@ class Remote:
             for agent in agents:
                 name = roster.parts[agent].name
                 self._give_up(agent, rows.get(name, {}))
-                held[name]["steps"] = np.array(handles.steps(agent))
+                held[name]["steps"] = np.array(shared.steps(agent))
                 if name in rows:  # rows that were forgotten stay so, and new ones are none of them
                     heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
                     places = held[name]["reader"][-2 * roster.lanes :].reshape(-1, 2)
                     np.minimum(places, heads[:, None], out=places)
             newest = max(self._newest[i], *(self._vaults[k][1].newest for k in roster.processes[i]))
-            league = {} if handles.league is None else handles.league.dump()
-            checkpoint = Checkpoint(max(map(handles.steps, agents)), held, {}, rows, league)
+            league = {} if shared.league is None else shared.league.dump()
+            checkpoint = Checkpoint(max(map(shared.steps, agents)), held, {}, rows, league)
             after = After(
                 version=newest + 1,
-                steps=list(map(handles.steps, agents)),
-                gone=handles.gone[agents],
-                counts=[(int(lost), int(refused)) for lost, refused in handles.board.rows[agents, :2]],
+                steps=list(map(shared.steps, agents)),
+                gone=shared.gone[agents],
+                counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows[agents, :2]],
                 incarnations=self._incarnations[i],
-                rounds=handles.board.rounds[:, 0].copy(),
+                rounds=shared.board.rounds[:, 0].copy(),
             )
         return Start(checkpoint, after)
 
@@ -324,7 +324,7 @@ class Remote:
 
     def _held(self, stack: int) -> dict[str, dict[str, Any]]:
         """What the vault of a stack holds, by agent, as a checkpoint has it."""
-        vault = self.handles.vaults[stack].subscriber()
+        vault = self.shared.vaults[stack].subscriber()
         vault.take(timeout_s=10.0)
         agents = self._roster.stacks[stack]
         states, held = vault.weights.reshape(len(agents), -1), {}
@@ -352,16 +352,16 @@ class Remote:
 
     def _give_up(self, agent: int, kept: dict[str, Any]) -> None:
         """Count what a replay loses with its learner, beyond the lanes that were kept, and its steps as done."""
-        handles, replay = self.handles, self.handles.replays[agent]
-        before = handles.steps_before[agent] - int(handles.gone[agent].sum())
+        shared, replay = self.shared, self.shared.replays[agent]
+        before = shared.steps_before[agent] - int(shared.gone[agent].sum())
         for lane in range(self._roster.lanes):
             was = replay.words(lane)
-            done = int(handles.gone[agent, lane]) + was.steps
+            done = int(shared.gone[agent, lane]) + was.steps
             now = words_of(kept[f"lane{lane}"]) if kept else LaneWords._make([0] * len(was))
-            handles.board.rows[agent, 0] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
+            shared.board.rows[agent, 0] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
             replay.table[lane] = now  # type: ignore[attr-defined]
-            handles.gone[agent, lane] = max(done - now.steps, 0)
-        handles.steps_before[agent] = before + int(handles.gone[agent].sum())
+            shared.gone[agent, lane] = max(done - now.steps, 0)
+        shared.steps_before[agent] = before + int(shared.gone[agent].sum())
 
     def _look_surely(self) -> None:
         """At all actors that have begun: versions and steps that the dead learner told them and nobody else."""
@@ -415,7 +415,7 @@ class Remote:
             self._failure = error
 
     def _ask(self, name: str, process: RemoteProcess) -> None:
-        stop = self.handles.board.stopping
+        stop = self.shared.board.stopping
         kind, _, number = name.partition("-")
         i = int(number)
         if kind == "actor":
@@ -423,12 +423,12 @@ class Remote:
             self._looks[ref] = name, lambda told: self._hear_actor(i, told)
             return
         vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
-        over = np.flatnonzero(self.handles.board.rounds[:, 0] == FINISHED).tolist()
+        over = np.flatnonzero(self.shared.board.rounds[:, 0] == FINISHED).tolist()
         ref = process.place.look.remote(stop, self._editions[i], vaults, self._is_kept(i), over)
         self._looks[ref] = name, lambda told: self._hear_learner(i, told)
 
-    def _hear_actor(self, i: int, told: ActorTold) -> None:
-        handles, board, lanes = self.handles, self.handles.board, self._roster.lanes_of(i)
+    def _hear_actor(self, i: int, told: ActorReport) -> None:
+        shared, board, lanes = self.shared, self.shared.board, self._roster.lanes_of(i)
         with self._lock:
             if told.number != self._actor_numbers[i]:
                 return
@@ -436,16 +436,16 @@ class Remote:
             board.alive[i, 0] = time.monotonic() - told.age_s
             board.rounds[i, 0] = told.round
             board.episodes[i] = told.episodes
-            handles.nodes[i] = told.node
+            shared.nodes[i] = told.node
             self._made[i], self._came[i] = told.made, told.came
             self._newest = list(map(max, self._newest, told.newest))
             for process, number in enumerate(told.heard):
                 if number == self._learner_numbers[process]:
                     for agent in agents_of(self._roster, process):
-                        _bring_up_to_date(handles.replays[agent], lanes, told.words[agent])
+                        _bring_up_to_date(shared.replays[agent], lanes, told.words[agent])
 
-    def _hear_learner(self, i: int, told: LearnerTold) -> None:
-        handles, board, roster = self.handles, self.handles.board, self._roster
+    def _hear_learner(self, i: int, told: LearnerReport) -> None:
+        shared, board, roster = self.shared, self.shared.board, self._roster
         agents, stacks, row = agents_of(roster, i), list(roster.processes[i]), roster.actors + i
         with self._lock:
             if told.number != self._learner_numbers[i]:
@@ -458,15 +458,15 @@ class Remote:
             newest = np.maximum(board.rows[agents, 2], told.rows[:, 2])  # a successor has published nothing at first
             board.rows[agents] = told.rows
             board.rows[agents, 2] = newest
-            handles.nodes[row] = told.node
+            shared.nodes[row] = told.node
             self._incarnations[i] = told.incarnations
             self._newest[i] = max(self._newest[i], told.newest)
-            handles.gone[agents] = told.gone
+            shared.gone[agents] = told.gone
             for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
-                _bring_up_to_date(handles.replays[agent], range(roster.lanes), words)
-                handles.steps_before[agent] = before
+                _bring_up_to_date(shared.replays[agent], range(roster.lanes), words)
+                shared.steps_before[agent] = before
             for agent, updates in zip(agents, told.updates_before, strict=True):
-                handles.updates_before[agent] = updates
+                shared.updates_before[agent] = updates
             self._brought |= told.replays
             for which, (number, flat) in enumerate(told.editions):
                 if flat is not None:
@@ -475,8 +475,8 @@ class Remote:
             if told.vaults is not None:
                 unpack(told.vaults, [self._vaults[k] for k in stacks])
                 self._kept_at[i] = time.monotonic()
-            if told.results is not None and handles.league is not None:
-                handles.league.results[...] = told.results
+            if told.results is not None and shared.league is not None:
+                shared.league.results[...] = told.results
 
 
 def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:

@@ -1,14 +1,14 @@
 """Where roles live on a cluster: one Ray actor for each actor and each learner process, around the roles as they are.
 
     actor:    play_actor ─▶ outbox ═ blocks of rows, round ═▶ lanes ─▶ play_learner          :learner
-              publications ◀═ reply: what has arrived, pace, newest edition ═ publications, board
+              publications ◀═ reply: what has arrived, pace, newest bundle ═ publications, board
 
 Each actor has one *link* to each learner process, with one block on its way at a time. A block holds all rows that wait
 for that learner, as they lie in the outbox, and says who sends it, in which incarnation: a predecessor that still lives
 somewhere is refused, and counted. The reply says how far each lane has got, how far the learner is, and where to find
-its newest *edition*: the versions of all its policies in one flat object in the node's object store, which is fetched
+its newest *bundle*: the versions of all its policies in one flat object in the node's object store, which is fetched
 once for each node, whoever asks. Rows leave the outbox when they are known to have arrived: a learner's successor gets
-what its predecessor did not. In self-play results of games go with the blocks, and the league is an edition of its own.
+what its predecessor did not. In self-play results of games go with the blocks, and the league is an bundle of its own.
 
 The driver looks at every place now and then: boards, vaults and counts come home in the answer, whether to stop and who
 the learners are goes out with the question. No version leaves a learner before the driver has a state to go on from.
@@ -25,51 +25,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet.cluster.connect import Luggage
+from motet.cluster.connect import Shipment
 from motet.cluster.link import Link
-from motet.cluster.messages import ActorTold, Arrived, Joined, LearnerTold, Start, agents_of
-from motet.cluster.shared import Edition, Place, packed
+from motet.cluster.messages import ActorReport, Arrived, Joined, LearnerReport, Start, agents_of
+from motet.cluster.shared import NodeMemory, VersionBundle, packed
 from motet.errors import SupersededError
 from motet.runs.snapshot import Wait
 from motet.system.child import one_thread
-from motet.system.supervisor import Limits
+from motet.system.supervisor import RestartLimits
 from motet.training.board import FINISHED
 from motet.training.drivers import play_actor, play_learner
 from motet.training.league import Results
 from motet.training.recorder import fill
 from motet.training.shared import Roster
 
-__all__ = ["ActorPlace", "LearnerPlace"]
+__all__ = ["ActorHost", "LearnerHost"]
 
 _HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
 _SWITCH_S = 0.0002  # until a thread that carries gets the interpreter: blocks and replies are short, and are waited for
 
 
-class LearnerPlace:
+class LearnerHost:
     """A learner process, and the replays of its agents.
 
     Args:
-        luggage: who takes part (:class:`Roster`), and what it begins with (:class:`Start`, or None).
+        shipment: who takes part (:class:`Roster`), and what it begins with (:class:`Start`, or None).
         index: which learner process.
         bring_rows: whether its replays come home with its end.
         number: which start of it this is.
     """
 
-    def __init__(self, luggage: Luggage, index: int, bring_rows: bool = False, number: int = 0) -> None:
+    def __init__(self, shipment: Shipment, index: int, bring_rows: bool = False, number: int = 0) -> None:
         _settle_in()
         self._bring_rows = bring_rows
         roster: Roster
         start: Start | None
-        roster, start = luggage.value
+        roster, start = shipment.value
         self._index, self._stacks, self._number, self._node = index, roster.processes[index], number, ""
         self._agents = agents_of(roster, index)
-        self._place = place = Place(roster, agents=self._agents, vaults=True)
+        self._place = place = NodeMemory(roster, agents=self._agents, vaults=True)
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
         self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by agent and lane
         self._made = np.zeros((roster.actors, len(self._agents)), np.int64)
         self._lock = threading.Lock()  # between the threads of this process that take blocks
-        self._editions = [Edition(publications) for publications in place.carried(self._agents)]
+        self._editions = [VersionBundle(publications) for publications in place.carried(self._agents)]
         self._vaults = [(place.vaults[k], place.vaults[k].subscriber()) for k in self._stacks]
         self._kept = False  # whether the driver has a state of it
         if start is not None:
@@ -92,7 +92,7 @@ class LearnerPlace:
                 due = place.roster.pace.due(count, place.warm_up(k))
                 place.updates_before[agent] = int(place.board.learned[agent, 0]) + waived - due
 
-    def play(self) -> LearnerTold:
+    def play(self) -> LearnerReport:
         """Learn until the run ends."""
         self._node = _node()
         play_learner(self._place, self._index)
@@ -234,16 +234,16 @@ class LearnerPlace:
         return all(place.rests(agent) or place.owed(agent) <= pace.slack / 2 for agent in agents)
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
-        """The number of each edition, and where it is if it is newer than what is known."""
+        """The number of each bundle, and where it is if it is newer than what is known."""
         import ray
 
         with self._lock:
-            for edition in self._editions:
+            for bundle in self._editions:
                 if self._kept:
-                    edition.renew()
+                    bundle.renew()
             return [
-                (edition.number, edition.stored(ray.put) if edition.number > number else None)
-                for edition, number in zip(self._editions, known, strict=True)
+                (bundle.number, bundle.stored(ray.put) if bundle.number > number else None)
+                for bundle, number in zip(self._editions, known, strict=True)
             ]
 
     def _words(self, lanes: Sequence[int]) -> npt.NDArray[np.uint64]:
@@ -261,7 +261,7 @@ class LearnerPlace:
         vaults: bool,
         kept: bool = False,
         over: Sequence[int] = (),
-    ) -> LearnerTold:
+    ) -> LearnerReport:
         """What the driver wants to know.
 
         Args:
@@ -279,18 +279,18 @@ class LearnerPlace:
         row = place.roster.actors + self._index
         news: list[tuple[int, npt.NDArray[np.uint8] | None]] = []
         with self._lock:
-            for edition, number in zip(self._editions, editions, strict=False):
+            for bundle, number in zip(self._editions, editions, strict=False):
                 if number is not None:
-                    edition.renew()
-                news.append((edition.number, None if number is None or edition.number <= number else edition.flat))
-            versions = [edition.versions for edition in self._editions]
+                    bundle.renew()
+                news.append((bundle.number, None if number is None or bundle.number <= number else bundle.flat))
+            versions = [bundle.versions for bundle in self._editions]
             board.rows[self._agents, 2] = versions[0]
             words, incarnations = self._words(range(place.roster.lanes)), list(self._incarnations)
             rows, gone = board.rows[self._agents], place.gone[self._agents]
             before = [place.steps_before[a] for a in self._agents]
         held = [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else []
         whole = vaults and all(held)
-        return LearnerTold(
+        return LearnerReport(
             self._number,
             self._node,
             time.monotonic() - float(board.alive[row, 0]),
@@ -324,11 +324,11 @@ def _node() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
-class ActorPlace:
+class ActorHost:
     """An actor, and its links to the learners.
 
     Args:
-        luggage: who takes part (:class:`Roster`).
+        shipment: who takes part (:class:`Roster`).
         index: which actor.
         incarnation: which start of it.
         made: by agent, rows that its predecessor is known to have made.
@@ -340,28 +340,28 @@ class ActorPlace:
 
     def __init__(
         self,
-        luggage: Luggage,
+        shipment: Shipment,
         index: int,
         incarnation: int,
         made: Sequence[int],
         learners: Sequence[Any],
-        limits: Limits,
+        limits: RestartLimits,
         block_age_s: float,
         came: Sequence[int] = (),
     ) -> None:
         _settle_in()
-        roster: Roster = luggage.value
+        roster: Roster = shipment.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
         self._lanes = roster.lanes_of(index)
         # Longer than a learner's successor takes to come up: until then nothing leaves the outbox.
-        self._place = Place(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
+        self._place = NodeMemory(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
         self._links = [
             Link(self._place, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
         ]
 
-    def play(self) -> ActorTold:
+    def play(self) -> ActorReport:
         """Act until its part is done, and all rows have arrived."""
         board, self._node = self._place.board, _node()
         joined = [link.join() for link in self._links]
@@ -376,7 +376,7 @@ class ActorPlace:
                 link.drain(deadline)
         return self.look(stop=False, learners=None)
 
-    def look(self, stop: bool, learners: Sequence[Any] | None) -> ActorTold:
+    def look(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
         """What the driver wants to know."""
         place, board = self._place, self._place.board
         for link, learner in zip(self._links, learners or (), strict=False):
@@ -386,7 +386,7 @@ class ActorPlace:
         replays: Sequence[Any] = place.replays
         if any(link.blocked for link in self._links):
             board.pulse(self._index).waits_for(Wait.ROOM)
-        return ActorTold(
+        return ActorReport(
             self._incarnation,
             self._node,
             time.monotonic() - float(board.alive[self._index, 0]),

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.cluster.messages import agents_of
-from motet.cluster.shared import Distant, Place, unpack
+from motet.cluster.shared import Distant, NodeMemory, unpack
 from motet.errors import WaitTimeoutError
 from motet.publication import Publication
 from motet.runs.snapshot import Wait
-from motet.system.supervisor import Limits
+from motet.system.supervisor import RestartLimits
 from motet.training.league import Results
 
 __all__ = ["Link"]
@@ -46,13 +46,13 @@ class Link:
 
     def __init__(
         self,
-        place: Place,
+        place: NodeMemory,
         actor: int,
         incarnation: int,
         made: Sequence[int],
         process: int,
         learner: Any,
-        limits: Limits,
+        limits: RestartLimits,
         age_s: float,
         came: Sequence[int] = (),
     ) -> None:
@@ -66,8 +66,7 @@ class Link:
         self._lanes = roster.lanes_of(actor)
         self._replays: dict[int, Distant] = {agent: _distant(place.replays[agent]) for agent in self._agents}
         self._publications: list[list[tuple[Publication, Any]]] = [
-            [(publication, publication.publisher()) for publication in edition]
-            for edition in place.carried(self._agents)
+            [(publication, publication.publisher()) for publication in bundle] for bundle in place.carried(self._agents)
         ]
         self._ring = None if place.league is None else place.league.results[actor]
         self._told_result = 0
@@ -116,7 +115,7 @@ class Link:
     @property
     def newest(self) -> int:
         """The newest version of anything that came from there."""
-        return max(int(publisher.newest) for edition in self._publications for _, publisher in edition)
+        return max(int(publisher.newest) for bundle in self._publications for _, publisher in bundle)
 
     def _done(self) -> npt.NDArray[np.int64] | None:
         """By agent and lane, steps that are known to have arrived; None at first."""
@@ -222,14 +221,14 @@ class Link:
         place.board.learnt.ring()
         return True
 
-    def _fetched(self, edition: Any) -> Any:
-        """An edition; None if it is gone with its learner, whose successor makes another one."""
+    def _fetched(self, bundle: Any) -> Any:
+        """An bundle; None if it is gone with its learner, whose successor makes another one."""
         import ray
 
-        if isinstance(edition, np.ndarray):
-            return edition
+        if isinstance(bundle, np.ndarray):
+            return bundle
         try:
-            return ray.get(edition, timeout=self._limits.hang_s)
+            return ray.get(bundle, timeout=self._limits.hang_s)
         except ray.exceptions.ObjectLostError:
             return None
         except ray.exceptions.GetTimeoutError as error:

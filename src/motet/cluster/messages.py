@@ -10,7 +10,7 @@ import numpy.typing as npt
 from motet.runs.checkpoint import Checkpoint
 from motet.training.shared import Roster
 
-__all__ = ["ActorTold", "After", "Arrived", "Joined", "LearnerTold", "Start", "agents_of"]
+__all__ = ["ActorReport", "After", "Arrived", "Joined", "LearnerReport", "Start", "agents_of"]
 
 
 class Joined(NamedTuple):
@@ -25,7 +25,7 @@ class Joined(NamedTuple):
     number: int
     """Which start of the learner."""
     gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
+    """As in :class:`NodeMemory`, of its agents."""
     results: npt.NDArray[np.uint64] | None
     """In self-play: the actor's ring of results."""
 
@@ -44,7 +44,7 @@ class Arrived(NamedTuple):
     """The number of each and, if it is news, where it is."""
 
 
-class ActorTold(NamedTuple):
+class ActorReport(NamedTuple):
     """What the driver learns when it looks at an actor."""
 
     number: int
@@ -66,7 +66,7 @@ class ActorTold(NamedTuple):
     """By learner process, which start of it told that."""
 
 
-class LearnerTold(NamedTuple):
+class LearnerReport(NamedTuple):
     """What the driver learns when it looks at a learner."""
 
     number: int
@@ -83,13 +83,13 @@ class LearnerTold(NamedTuple):
     steps_before: list[int]
     updates_before: list[int]
     gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
+    """As in :class:`NodeMemory`, of its agents."""
     incarnations: list[int]
     """Of the actors that have joined; -1 for the others."""
     newest: int
     """The newest version of anything it has published."""
     editions: list[tuple[int, npt.NDArray[np.uint8] | None]]
-    """The number of each and, if it is news and wanted, the edition itself."""
+    """The number of each and, if it is news and wanted, the bundle itself."""
     vaults: npt.NDArray[np.uint8] | None
     """If they were asked for."""
     results: npt.NDArray[np.uint64] | None
@@ -113,7 +113,7 @@ class After(NamedTuple):
     steps: list[int]
     """By agent, steps that have been done."""
     gone: npt.NDArray[np.int64]
-    """As in :class:`Place`, of its agents."""
+    """As in :class:`NodeMemory`, of its agents."""
     counts: list[tuple[int, int]]
     """By agent, rows lost and refused so far."""
     incarnations: list[int]

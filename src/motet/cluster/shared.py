@@ -1,4 +1,4 @@
-"""What a place of a cluster holds: the same :class:`Handles` as on one machine, each part where it is needed.
+"""What a place of a cluster holds: the same :class:`SharedMemory` as on one machine, each part where it is needed.
 
 Every place has a segment of its own with a board, the publications it reads or writes, and the replays of the agents
 that learn there. The replay of an agent that learns elsewhere is a :class:`Distant` one: its writers write into an
@@ -21,9 +21,9 @@ from motet.publication import HeaderField, Publication
 from motet.replay import Replay, ReplaySpec, Writers
 from motet.replay.replay import LaneWords
 from motet.system.memory import LINE, Array, Segment
-from motet.training.shared import Handles, Roster
+from motet.training.shared import Roster, SharedMemory
 
-__all__ = ["Distant", "Edition", "Place", "packed", "unpack", "words_of"]
+__all__ = ["Distant", "NodeMemory", "VersionBundle", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
 _OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
@@ -105,7 +105,7 @@ class Distant:
         return {**{k: v for k, v in self.__dict__.items() if k != "fetch"}, "outbox": None}
 
 
-class Place(Handles):
+class NodeMemory(SharedMemory):
     """What one place of a cluster holds.
 
     Args:
@@ -167,7 +167,7 @@ class Place(Handles):
         return part - int(gone[lanes].sum()) - sum(self.replays[agent].words(lane).steps for lane in lanes)
 
     def carried(self, agents: Sequence[int]) -> list[list[Publication]]:
-        """What is carried from the learner of some agents, by edition: policies, and the league, which changes less."""
+        """What is carried from the learner of some agents, by bundle: policies, and the league, which changes less."""
         policies = [self.publications[agent] for agent in agents]
         return [policies] if self.league is None else [policies, [self.league.publication]]
 
@@ -194,10 +194,10 @@ class Place(Handles):
 
 
 SMALL = 100_000
-"""Bytes of an edition that is not worth the way to the object store and back: two messages more."""
+"""Bytes of an bundle that is not worth the way to the object store and back: two messages more."""
 
 
-class Edition:
+class VersionBundle:
     """Some publications on their way: their versions as one flat object, made anew when one of them is new.
 
     Args:

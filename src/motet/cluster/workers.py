@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motet.cluster.connect import Luggage, connected
+from motet.cluster.connect import Shipment, connected
 from motet.cluster.driver import RemoteProcess, grouped
 from motet.errors import ChildError, SettingError, WaitTimeoutError, WorkerLostError
-from motet.evaluation.jobs import Workers, work
+from motet.evaluation.jobs import JobPool, work
 from motet.placement import Cluster
-from motet.plan.parallel import Hands
-from motet.plan.sweeps import Part, sweeping
+from motet.plan.parallel import WorkerTeam
+from motet.plan.sweeps import SweepPart, sweeping
 from motet.system.child import Child
 from motet.system.fork_server import context
 
-__all__ = ["ClusterWorkers", "Host", "OtherNodes", "SweepPlace", "cluster_hands", "start_there"]
+__all__ = ["ClusterWorkers", "Host", "OtherNodes", "SweepHost", "cluster_team", "start_there"]
 
 _TAKE_S = 1.0  # how long a host waits for its child to say something before it says so
 
@@ -42,11 +42,11 @@ class Host:
     """A child process on some node.
 
     Args:
-        luggage: its name, what it runs, and the arguments of that, to which the connection is added.
+        shipment: its name, what it runs, and the arguments of that, to which the connection is added.
     """
 
-    def __init__(self, luggage: Luggage) -> None:
-        name, target, args = luggage.value
+    def __init__(self, shipment: Shipment) -> None:
+        name, target, args = shipment.value
         self._pipe, there = context().Pipe()
         self._child = Child(name, target, (*args, there))
         there.close()
@@ -79,7 +79,9 @@ def start_there(
 ) -> tuple[HostProcess, Connection]:
     """Start ``target(*args, connection)`` in a process on some node; the process, and the connection's other end."""
     kind = ray.remote(concurrency_groups={"play": 1, "rows": 1, "look": 1})(grouped(ray, Host))
-    host = kind.options(num_cpus=cluster.actor_cpus, scheduling_strategy="SPREAD").remote(Luggage((name, target, args)))
+    host = kind.options(num_cpus=cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
+        Shipment((name, target, args))
+    )
     here, there = Pipe()
     return HostProcess(ray, name, host, there), here
 
@@ -133,15 +135,15 @@ class HostProcess(RemoteProcess):
 
 
 @contextlib.contextmanager
-def cluster_hands(count: int | None, cluster: Cluster) -> Iterator[Hands]:
+def cluster_team(count: int | None, cluster: Cluster) -> Iterator[WorkerTeam]:
     """Workers for a plan on a cluster, by default one for each of its cores, and its other nodes, for sweeps."""
     with connected(cluster, (count or 0) * cluster.actor_cpus) as ray:
         cores = int(ray.cluster_resources().get("CPU", 1.0) / (cluster.actor_cpus or 1.0))
         team = count or max(cores, 1)
-        yield Hands(team, functools.partial(start_there, ray, cluster), OtherNodes(ray, team))
+        yield WorkerTeam(team, functools.partial(start_there, ray, cluster), OtherNodes(ray, team))
 
 
-class SweepPlace:
+class SweepHost:
     """A node's part of the arrays of a plan. What it is told comes as references, to be fetched here.
 
     Args:
@@ -160,7 +162,7 @@ class SweepPlace:
         import ray
 
         began = time.perf_counter()
-        part: Part = ray.get(sent[0])
+        part: SweepPart = ray.get(sent[0])
         took = time.perf_counter() - began
         self._arrays, self._writes = part.arrays(), part.writes
         self._run = part.make(self._arrays)
@@ -185,7 +187,7 @@ class OtherNodes:
     """
 
     def __init__(self, ray: Any, count: int) -> None:
-        self._ray, self._kind = ray, ray.remote(SweepPlace)
+        self._ray, self._kind = ray, ray.remote(SweepHost)
         own = ray.get_runtime_context().get_node_id()
         nodes = self._alive()
         left = count - nodes.pop(own, 0)
@@ -202,7 +204,7 @@ class OtherNodes:
         """Cores by node."""
         return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]}
 
-    def sweeper(self, place: int, part: Callable[[], Part]) -> NodeSweeper | None:
+    def sweeper(self, place: int, part: Callable[[], SweepPart]) -> NodeSweeper | None:
         """Send a part to the node at a place, or to one that nobody had if that is gone; None if there is no other."""
         alive = self._alive()
         if self._nodes[place] not in alive:
@@ -224,7 +226,7 @@ class OtherNodes:
 class NodeSweeper:
     """One node that has, or soon will have, a part (``plan._sweeps.Sweeper``)."""
 
-    def __init__(self, ray: Any, actor: Any, name: str, part: Part) -> None:
+    def __init__(self, ray: Any, actor: Any, name: str, part: SweepPart) -> None:
         self._ray, self._actor, self._name = ray, actor, name
         self._bytes, self._sent = part.nbytes, ray.put(part)
         self._loading, self._bytes_s = actor.load.remote([self._sent]), 0.0
@@ -267,7 +269,7 @@ class NodeSweeper:
         self._ray.kill(self._actor)
 
 
-class ClusterWorkers(Workers):
+class ClusterWorkers(JobPool):
     """Processes on a cluster that play episodes.
 
     Args:

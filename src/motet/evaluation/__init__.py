@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
-    from motet.evaluation.evaluate import Evaluation, Settings
+    from motet.evaluation.evaluate import Evaluation, EvaluationSettings
     from motet.evaluation.tournament import Tournament
 
-__all__ = ["Evaluation", "Settings", "Tournament"]
+__all__ = ["Evaluation", "EvaluationSettings", "Tournament"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "Evaluation": "motet.evaluation.evaluate",
-        "Settings": "motet.evaluation.evaluate",
+        "EvaluationSettings": "motet.evaluation.evaluate",
         "Tournament": "motet.evaluation.tournament",
     },
 )

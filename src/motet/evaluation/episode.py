@@ -1,6 +1,6 @@
 """Playing episodes: one world, everybody who sits in it, and what came of it. A worker process runs nothing else.
 
-A :class:`Plan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every random draw
+A :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every draw
 is decided by the plan's seed and the task's key: the world's, each policy's and each stand-in's seeds are derived from
 them. So it does not matter who plays an episode, when, or after which others.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from motet.errors import PolicyFailure, WorldError
 from motet.policies.entries import Entry
-from motet.policies.joint import Together, joint_question, joint_spaces
+from motet.policies.joint import JointPolicies, joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
 from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
@@ -31,9 +31,9 @@ from motet.world.film import Film, drawing, frames_per_s
 from motet.world.masks import masked_agents
 
 if TYPE_CHECKING:
-    from motet.isolation.policy import Limits
+    from motet.isolation.policy import PolicyLimits
 
-__all__ = ["Failure", "Plan", "Played", "Table", "Task", "Tempo", "benches"]
+__all__ = ["Arena", "EpisodePlan", "Failure", "LatencyHistogram", "Played", "Task", "seat_groups"]
 
 _WORLD, _POLICY, _STAND_IN = 21, 22, 23  # what a seed is for
 StandIn = Literal["noop", "random", "forfeit"]
@@ -42,7 +42,7 @@ FailedBy = Literal["", "world", "job"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpisodePlan:
     """What is played. It travels to the workers."""
 
     world: Callable[[], Any]
@@ -55,7 +55,7 @@ class Plan:
     seed: int = 0
     stand_in: StandIn = "noop"
     """Who acts for a policy that failed, until the end of the episode; or the episode ends there."""
-    limits: Limits | None = None
+    limits: PolicyLimits | None = None
     """Of isolated policies; None: the usual ones."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
     processes: int = 64
@@ -70,9 +70,9 @@ class Plan:
         """How long a policy process may be silent at most: on a busy machine ten times its longest limit."""
         if not any(self.isolated):
             return 0.0
-        from motet.isolation.policy import Limits
+        from motet.isolation.policy import PolicyLimits
 
-        limits = self.limits or Limits()
+        limits = self.limits or PolicyLimits()
         return 12 * max(limits.start_s, limits.reset_s, limits.decision_s)
 
 
@@ -110,13 +110,13 @@ class Failure:
 
 
 @dataclass
-class Tempo:
+class LatencyHistogram:
     """How long decisions took: a histogram, so that it stays small, with 4 % wide steps from 0.1 µs on.
 
-    >>> tempo = Tempo()
-    >>> for _ in range(99): tempo.add(0.001)
-    >>> tempo.add(1.0)
-    >>> tempo.count, round(tempo.quantile(0.5), 4), round(tempo.quantile(1.0), 1)
+    >>> latency = LatencyHistogram()
+    >>> for _ in range(99): latency.add(0.001)
+    >>> latency.add(1.0)
+    >>> latency.count, round(latency.quantile(0.5), 4), round(latency.quantile(1.0), 1)
     (100, 0.001, 1.0)
     """
 
@@ -133,7 +133,7 @@ class Tempo:
         place = int(math.log2(max(seconds, 1e-7) / 1e-7) * 17.67)
         self.bins[place] = self.bins.get(place, 0) + 1
 
-    def merge(self, other: Tempo) -> None:
+    def merge(self, other: LatencyHistogram) -> None:
         """Those of another histogram too."""
         self.count += other.count
         self.seconds += other.seconds
@@ -168,7 +168,7 @@ class Played:
     """By agent, how many segments it had; empty if nobody had more than one."""
     forfeited: tuple[int, ...] = ()
     """The entries that forfeited it; it ended there."""
-    tempo: dict[int, Tempo] = field(default_factory=dict)
+    latency: dict[int, LatencyHistogram] = field(default_factory=dict)
     """By entry."""
     seconds: float = 0.0
     frames: tuple[bytes, ...] = ()
@@ -202,7 +202,7 @@ class Player(Protocol):
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _SeatGroup:
     """The seats that one player answers for."""
 
     entry: int
@@ -210,7 +210,7 @@ class _Bench:
     joint: bool
 
 
-def benches(plan: Plan, task: Task) -> list[_Bench]:
+def seat_groups(plan: EpisodePlan, task: Task) -> list[_SeatGroup]:
     """Who sits together, in the order of the agents."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for agent, place in enumerate(task.seats):
@@ -220,14 +220,14 @@ def benches(plan: Plan, task: Task) -> list[_Bench]:
         together = entry.shared or (plan.sharing and plan.isolated[place])
         # One policy on several seats of its own is several entries with one key.
         found.setdefault((entry.key or place,) if together else (place, agent), []).append(agent)
-    return [_Bench(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
+    return [_SeatGroup(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
 
 
 class _MachineryError(Exception):
     """Something went wrong that is the fault of neither the world nor a policy; its cause says what."""
 
 
-class Table:
+class Arena:
     """Where episodes are played: a world, and the policies that are kept between episodes.
 
     A world that raised is not used again: the next episode gets a new one, and new policies, since the old ones may
@@ -237,12 +237,12 @@ class Table:
     _world: World
     """The newest one, for the agents and their spaces."""
 
-    def __init__(self, plan: Plan, beat: Callable[[int], None] = lambda turn: None) -> None:
+    def __init__(self, plan: EpisodePlan, beat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.beat = plan, beat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether they draw; with their frames per second
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
-        self._players: dict[_Bench, Player] = {}  # the least recently used first
+        self._players: dict[_SeatGroup, Player] = {}  # the least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
         try:
             self._made(film=False)
@@ -263,10 +263,10 @@ class Table:
     def play(self, task: Task) -> Played:
         """One episode. If the world raises, the episode has failed."""
         film, rate = Film() if task.film else None, 0.0
-        sitting: _Sitting | None = None
+        sitting: _EpisodeRun | None = None
         try:
             world, rate = self._made(task.film)
-            sitting = _Sitting(self, world, task, film)
+            sitting = _EpisodeRun(self, world, task, film)
             return replace(sitting.play(), frames_per_s=rate)
         except _MachineryError as problem:
             assert problem.__cause__ is not None
@@ -326,71 +326,71 @@ class Table:
 
     # ---- players
 
-    def player(self, bench: _Bench) -> Player:
-        """The player for a bench; may raise a PolicyFailure."""
-        if bench in self._players:
-            self._players[bench] = self._players.pop(bench)
-            return self._players[bench]
-        if self._plan.isolated[bench.entry]:
+    def player(self, seated: _SeatGroup) -> Player:
+        """The player for a seated; may raise a PolicyFailure."""
+        if seated in self._players:
+            self._players[seated] = self._players.pop(seated)
+            return self._players[seated]
+        if self._plan.isolated[seated.entry]:
             own = [other for other in self._players if self._plan.isolated[other.entry]]
             while len(own) >= self._plan.processes:
                 self._players.pop(own.pop(0)).close()
         try:
-            player = self._make(bench)
+            player = self._make(seated)
         except PolicyFailure:
             raise
         except Exception as error:
             raise _MachineryError from error
-        self._players[bench] = player
+        self._players[seated] = player
         return player
 
-    def _make(self, bench: _Bench) -> Player:
+    def _make(self, seated: _SeatGroup) -> Player:
         plan, world = self._plan, self._world
-        entry, names = plan.entries[bench.entry], [world.agents[agent] for agent in bench.agents]
+        entry, names = plan.entries[seated.entry], [world.agents[agent] for agent in seated.agents]
         specs = {name: entry.on(name) for name in names}
         spec = specs[names[0]]
-        masked = bench.agents[0] in (self._masked or ())
-        if bench.joint:
-            observation_space, action_space = self.spaces(bench)
-            seats = dict(zip(names, bench.agents, strict=True))
+        masked = seated.agents[0] in (self._masked or ())
+        if seated.joint:
+            observation_space, action_space = self.spaces(seated)
+            seats = dict(zip(names, seated.agents, strict=True))
             arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
-            spec = PolicySpec(Together, arguments, spec.title)
+            spec = PolicySpec(JointPolicies, arguments, spec.title)
             masked = False  # masks are part of the question
         else:
             observation_space, action_space = (
-                world.observation_spaces[bench.agents[0]],
-                world.action_spaces[bench.agents[0]],
+                world.observation_spaces[seated.agents[0]],
+                world.action_spaces[seated.agents[0]],
             )
         known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
         known["description"] = self._description
-        if not plan.isolated[bench.entry]:
+        if not plan.isolated[seated.entry]:
             return LocalPolicy(spec, observation_space, action_space, **known)
-        from motet.isolation.policy import IsolatedPolicy, Limits
+        from motet.isolation.policy import IsolatedPolicy, PolicyLimits
 
-        limits = plan.limits or Limits()
+        limits = plan.limits or PolicyLimits()
         return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
 
-    def spaces(self, bench: _Bench) -> tuple[Any, Any]:
+    def spaces(self, seated: _SeatGroup) -> tuple[Any, Any]:
         """The spaces of several seats as one."""
-        if bench.agents not in self._joint_spaces:
+        if seated.agents not in self._joint_spaces:
             world = self._world
-            self._joint_spaces[bench.agents] = joint_spaces(
-                [world.agents[agent] for agent in bench.agents],
-                [world.observation_spaces[agent] for agent in bench.agents],
-                [world.action_spaces[agent] for agent in bench.agents],
-                [agent in (self._masked or ()) for agent in bench.agents],
+            self._joint_spaces[seated.agents] = joint_spaces(
+                [world.agents[agent] for agent in seated.agents],
+                [world.observation_spaces[agent] for agent in seated.agents],
+                [world.action_spaces[agent] for agent in seated.agents],
+                [agent in (self._masked or ()) for agent in seated.agents],
             )
-        return self._joint_spaces[bench.agents]
+        return self._joint_spaces[seated.agents]
 
-    def after_failure(self, bench: _Bench) -> None:
+    def after_failure(self, seated: _SeatGroup) -> None:
         """Put another in the place of a player that failed."""
-        player = self._players.get(bench)
+        player = self._players.get(seated)
         if player is None:
             return
         try:
             player.replace()
         except PolicyFailure:  # it fails to start: whoever needs it next finds that out, and says so
-            self._players.pop(bench).close()
+            self._players.pop(seated).close()
         except Exception as error:
             raise _MachineryError from error
 
@@ -403,19 +403,19 @@ class Table:
                 raise _MachineryError from error
 
 
-class _Sitting:
+class _EpisodeRun:
     """One episode, while it is played."""
 
-    def __init__(self, table: Table, world: World, task: Task, film: Film | None) -> None:
-        self._table, self._world, self._task, self._film = table, world, task, film
-        self._plan = table._plan
-        self._benches = benches(self._plan, task)
-        self._of = {agent: bench for bench in self._benches for agent in bench.agents}
-        self._players: dict[_Bench, Player] = {}
+    def __init__(self, arena: Arena, world: World, task: Task, film: Film | None) -> None:
+        self._arena, self._world, self._task, self._film = arena, world, task, film
+        self._plan = arena._plan
+        self._seat_groups = seat_groups(self._plan, task)
+        self._of = {agent: seated for seated in self._seat_groups for agent in seated.agents}
+        self._players: dict[_SeatGroup, Player] = {}
         self._stand_ins: dict[int, Policy] = {}
         self._failures: list[Failure] = []
         self._forfeited: list[int] = []
-        self._tempo: dict[int, Tempo] = {}
+        self._latency: dict[int, LatencyHistogram] = {}
         self._output: dict[int, str] = {}
         self._decisions = [0] * len(world.agents)
         self._segments = [1] * len(world.agents)
@@ -436,9 +436,9 @@ class _Sitting:
             float(world.reward(agent)) + earned if earned else float(world.reward(agent))
             for agent, earned in enumerate(self._earned)
         )
-        for bench, player in self._players.items():
-            self._keep_output(bench, player)
-        self._table.after_episode()
+        for seated, player in self._players.items():
+            self._keep_output(seated, player)
+        self._arena.after_episode()
         return Played(
             number=task.number,
             seats=task.seats,
@@ -449,7 +449,7 @@ class _Sitting:
             failures=tuple(self._failures),
             segments=tuple(self._segments) if max(self._segments) > 1 else (),
             forfeited=tuple(self._forfeited),
-            tempo=self._tempo,
+            latency=self._latency,
             seconds=time.perf_counter() - began,
             frames=self._film.pictures() if self._film else (),
             undrawn=self._film.problem if self._film else "",
@@ -460,22 +460,22 @@ class _Sitting:
         """All policies begin the episode at once; then each is awaited."""
         base = seed_for(self._plan.seed, _POLICY, *self._task.key)
         asked = []
-        for bench in self._benches:
-            seed = base if bench.joint else seed_for(base, bench.agents[0])
+        for seated in self._seat_groups:
+            seed = base if seated.joint else seed_for(base, seated.agents[0])
             try:
-                player = self._table.player(bench)
+                player = self._arena.player(seated)
                 player.ask_reset(seed)
             except PolicyFailure as failure:
-                self._fail(bench, failure)
+                self._fail(seated, failure)
                 continue
-            self._players[bench] = player
-            asked.append(bench)
-        for bench in asked:
-            self._table.beat(self._turn)
+            self._players[seated] = player
+            asked.append(seated)
+        for seated in asked:
+            self._arena.beat(self._turn)
             try:
-                self._players[bench].answer()
+                self._players[seated].answer()
             except PolicyFailure as failure:
-                self._fail(bench, failure)
+                self._fail(seated, failure)
 
     def _run(self) -> None:
         world, film = self._world, self._film
@@ -491,7 +491,7 @@ class _Sitting:
                 self._ended.add(end.agent)
                 self._earned[end.agent] += end.reward or 0.0
             self._turn += 1
-            self._table.beat(self._turn)
+            self._arena.beat(self._turn)
             if film:
                 film.look(world, group)
 
@@ -506,56 +506,56 @@ class _Sitting:
             self._ended.remove(agent)
             seed = seed_for(base, agent, self._segments[agent])
             self._segments[agent] += 1
-            bench = self._of.get(agent)
-            if bench is not None and bench in self._players and not bench.joint:
-                self._players[bench].ask_reset(seed)
-                asked.append(bench)
-        for bench in asked:
-            self._table.beat(self._turn)
+            seated = self._of.get(agent)
+            if seated is not None and seated in self._players and not seated.joint:
+                self._players[seated].ask_reset(seed)
+                asked.append(seated)
+        for seated in asked:
+            self._arena.beat(self._turn)
             try:
-                self._players[bench].answer()
+                self._players[seated].answer()
             except PolicyFailure as failure:
-                self._fail(bench, failure)
+                self._fail(seated, failure)
 
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
         """One action for each of the group: all are asked first, then awaited. None: somebody forfeited."""
-        world, joint = self._world, dict[_Bench, list[int]]()
+        world, joint = self._world, dict[_SeatGroup, list[int]]()
         masks = {agent: world.mask(agent) for agent in group}
-        asked: list[tuple[_Bench, list[int], float]] = []
+        asked: list[tuple[_SeatGroup, list[int], float]] = []
         for agent in group:
             self._decisions[agent] += 1
-            bench = self._of.get(agent)
-            if bench is None or bench not in self._players:
+            seated = self._of.get(agent)
+            if seated is None or seated not in self._players:
                 continue
-            if bench.joint:
-                joint.setdefault(bench, []).append(agent)
+            if seated.joint:
+                joint.setdefault(seated, []).append(agent)
                 continue
-            asked.append((bench, [agent], time.perf_counter()))
-            self._players[bench].ask(world.observe(agent), masks[agent])
-        for bench, agents in joint.items():
+            asked.append((seated, [agent], time.perf_counter()))
+            self._players[seated].ask(world.observe(agent), masks[agent])
+        for seated, agents in joint.items():
             names = world.agents
             seen = {names[agent]: world.observe(agent) for agent in agents}
             given = {names[agent]: mask for agent in agents if (mask := masks[agent]) is not None}
-            observation_space, _ = self._table.spaces(bench)
-            question = joint_question([names[a] for a in bench.agents], observation_space, seen, given)
-            asked.append((bench, agents, time.perf_counter()))
-            self._players[bench].ask(question)
+            observation_space, _ = self._arena.spaces(seated)
+            question = joint_question([names[a] for a in seated.agents], observation_space, seen, given)
+            asked.append((seated, agents, time.perf_counter()))
+            self._players[seated].ask(question)
         answers: dict[int, Any] = {}
-        for bench, agents, since in asked:
-            self._table.beat(self._turn)
+        for seated, agents, since in asked:
+            self._arena.beat(self._turn)
             try:
-                answer = self._players[bench].answer()
+                answer = self._players[seated].answer()
                 took = time.perf_counter() - since
                 for agent in agents:
-                    own = answer[world.agents[agent]] if bench.joint else answer
+                    own = answer[world.agents[agent]] if seated.joint else answer
                     _check_mask(own, masks[agent], world.action_spaces[agent])
                     answers[agent] = own
             except PolicyFailure as failure:
                 for agent in agents:
                     answers.pop(agent, None)
-                self._fail(bench, failure)
+                self._fail(seated, failure)
                 continue
-            self._tempo.setdefault(bench.entry, Tempo()).add(took)
+            self._latency.setdefault(seated.entry, LatencyHistogram()).add(took)
         if self._forfeited:
             return None
         return [
@@ -570,13 +570,13 @@ class _Sitting:
             self._stand_ins[agent] = policy
         return self._stand_ins[agent]
 
-    def _fail(self, bench: _Bench, failure: PolicyFailure) -> None:
-        entry, names = self._plan.entries[bench.entry], tuple(self._world.agents[agent] for agent in bench.agents)
-        player = self._players.pop(bench, None)
+    def _fail(self, seated: _SeatGroup, failure: PolicyFailure) -> None:
+        entry, names = self._plan.entries[seated.entry], tuple(self._world.agents[agent] for agent in seated.agents)
+        player = self._players.pop(seated, None)
         output = ""
         if player is not None:
             output = player.output
-            self._keep_output(bench, player)
+            self._keep_output(seated, player)
         self._failures.append(
             Failure(
                 self._task.number,
@@ -588,13 +588,13 @@ class _Sitting:
                 valid(output),
             )
         )
-        self._table.after_failure(bench)
+        self._arena.after_failure(seated)
         if self._plan.stand_in == "forfeit":
-            self._forfeited.append(bench.entry)
+            self._forfeited.append(seated.entry)
 
-    def _keep_output(self, bench: _Bench, player: Player) -> None:
+    def _keep_output(self, seated: _SeatGroup, player: Player) -> None:
         if player.output:
-            self._output[bench.entry] = valid(player.output)
+            self._output[seated.entry] = valid(player.output)
 
 
 def _where_it_raised(error: BaseException) -> str:

@@ -26,8 +26,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from motet.errors import MotetError, SettingError
-from motet.evaluation.episode import FailedBy, Failure, Plan, Played, StandIn, Task, Tempo, benches
-from motet.evaluation.jobs import Judge, Workers
+from motet.evaluation.episode import (
+    EpisodePlan,
+    FailedBy,
+    Failure,
+    LatencyHistogram,
+    Played,
+    StandIn,
+    Task,
+    seat_groups,
+)
+from motet.evaluation.jobs import Disqualification, JobPool
 from motet.intervals import Score, score
 from motet.placement import Cluster
 from motet.policies.entries import Entry, check_entries, entries
@@ -42,9 +51,9 @@ from motet.world import as_world
 from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
-    from motet.isolation.policy import Limits
+    from motet.isolation.policy import PolicyLimits
 
-__all__ = ["Episode", "Evaluation", "Failure", "Score", "Settings", "Tempo", "evaluate"]
+__all__ = ["Episode", "Evaluation", "EvaluationSettings", "Failure", "LatencyHistogram", "Score", "evaluate"]
 
 FORMAT = 1
 """Of what :meth:`Evaluation.as_dict` gives; raised when its readers would have to change."""
@@ -53,7 +62,7 @@ _SEATS = 20  # what a seed is for
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """How policies are evaluated."""
 
     episodes: int = 100
@@ -70,7 +79,7 @@ class Settings:
     """Give each policy, on each seat, a process of its own, in which its failures cost nobody else."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
     """Bar these processes from network, files and other processes: strictly, or as far as the machine can."""
-    limits: Limits | None = None
+    limits: PolicyLimits | None = None
     """Of these processes: time, memory, open files, output. None: the usual ones."""
     stand_in: StandIn = "noop"
     """Who acts for a policy that failed, to the end of the episode; forfeit: it ends there, and counts for nobody."""
@@ -150,7 +159,7 @@ class Measured:
     """By policy."""
     sandbox: str
     pooled: bool
-    tempo: dict[str, Tempo]
+    latency: dict[str, LatencyHistogram]
     """By policy, how long its decisions took."""
     output: dict[str, str]
     """By policy, the last of what it printed."""
@@ -268,7 +277,7 @@ class Evaluation:
             for episode in self.episodes
             for one in episode.failures
         ]
-        tempo = {
+        latency = {
             name: {
                 "decisions": one.count,
                 "mean_s": one.seconds / max(one.count, 1),
@@ -276,11 +285,11 @@ class Evaluation:
                 "p99_s": one.quantile(0.99),
                 "longest_s": one.longest,
             }
-            for name, one in measured.tempo.items()
+            for name, one in measured.latency.items()
         }
         named = {item.name: getattr(measured, item.name) for item in fields(measured)}
         extra = {
-            "tempo": tempo,
+            "tempo": latency,
             "notes": list(measured.notes),
             "failures": details,
             "failed_episodes": failed_episodes(self.episodes),
@@ -349,9 +358,9 @@ def plain_episode(episode: Episode) -> dict[str, Any]:
 def evaluate(
     world: Any,
     policies: Any,
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     *,
-    workers: Workers | None = None,
+    workers: JobPool | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda line: None,
     **changes: Any,
@@ -380,7 +389,7 @@ def evaluate(
     >>> result.scores()["forager"].mean > result.scores()["random"].mean  # doctest: +SKIP
     True
     """
-    chosen = with_changes(settings or Settings(), changes)
+    chosen = with_changes(settings or EvaluationSettings(), changes)
     notes: list[str] = []
 
     def note(line: str) -> None:
@@ -391,7 +400,7 @@ def evaluate(
     game.check_seats()
     tasks = _Tasks(game, chosen.episodes, chosen.film)
     plan, jobs = game.plan(game.fullest, chosen, note)
-    judge = Judge([entry.title for entry in game.entries], chosen.max_failures, chosen.max_failed_episodes)
+    judge = Disqualification([entry.title for entry in game.entries], chosen.max_failures, chosen.max_failed_episodes)
     began, played, stopped = time.perf_counter(), list[Played](), list[str]()
     own = workers or players(min(jobs, len(tasks)), chosen)
     try:
@@ -441,7 +450,7 @@ def to_the_end(results: Iterator[Played], stopped: list[str], *, begun: bool = F
         stopped.append(printable(str(error))[:DETAIL])
 
 
-def why_stopped(stopped: Sequence[str], judge: Judge, settings: Settings) -> str:
+def why_stopped(stopped: Sequence[str], judge: Disqualification, settings: EvaluationSettings) -> str:
     """Why no more was played, in words; empty if it was interrupted."""
     if judge.ends:
         return f"max_failed_episodes ({settings.max_failed_episodes}) was reached"
@@ -462,9 +471,9 @@ def first_line(text: str) -> str:
     return plain(text.strip().splitlines()[0]) if text.strip() else ""
 
 
-def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> EvaluationSettings:
     """Some fields set to something else."""
-    known = [item.name for item in fields(Settings)]
+    known = [item.name for item in fields(EvaluationSettings)]
     if strangers := sorted(set(changes) - set(known)):
         raise SettingError(f"given {', '.join(strangers)}, expected none but {', '.join(known)}")
     return replace(settings, **changes)
@@ -483,13 +492,13 @@ def told(entry: Entry) -> dict[str, Any]:
     }
 
 
-def players(jobs: int, settings: Settings) -> Workers:
+def players(jobs: int, settings: EvaluationSettings) -> JobPool:
     """Processes to play in, where the settings say."""
     if settings.engine == "ray":
         from motet.cluster.workers import ClusterWorkers
 
         return ClusterWorkers(jobs, settings.hang_s, settings.cluster)
-    return Workers(jobs, settings.hang_s)
+    return JobPool(jobs, settings.hang_s)
 
 
 @dataclass(frozen=True)
@@ -504,7 +513,7 @@ class Game:
     seed: int
 
     @classmethod
-    def of(cls, world: Any, policies: Any, settings: Settings) -> Game:
+    def of(cls, world: Any, policies: Any, settings: EvaluationSettings) -> Game:
         """From what the user gave."""
         factory = world_factory(world)
         described = {
@@ -545,11 +554,11 @@ class Game:
             for agent in free if entry.seat is None else [entry.seat]:
                 entry.on(agent)
 
-    def fullest(self, plan: Plan) -> int:
+    def fullest(self, plan: EpisodePlan) -> int:
         """Policy processes that an episode may take: each policy gets its share of the free seats, rounded up."""
         if plan.sharing and all(entry.seat is not None for entry in self.entries):
             everybody = Task(0, tuple(self.seats(0)), (0,))
-            return sum(plan.isolated[bench.entry] for bench in benches(plan, everybody))
+            return sum(plan.isolated[bench.entry] for bench in seat_groups(plan, everybody))
         loose = [place for place, entry in enumerate(self.entries) if entry.seat is None]
         free = len(self.agents) - (len(self.entries) - len(loose))
         total = math.fsum(self.entries[place].proportion for place in loose)
@@ -564,7 +573,9 @@ class Game:
                 most += math.ceil(entry.proportion / total * free) if alone else 1
         return fixed + min(most, free)
 
-    def plan(self, need: Callable[[Plan], int], settings: Settings, say: Callable[[str], None]) -> tuple[Plan, int]:
+    def plan(
+        self, need: Callable[[EpisodePlan], int], settings: EvaluationSettings, say: Callable[[str], None]
+    ) -> tuple[EpisodePlan, int]:
         """What the workers play, and how many of them at once: as many as processes are allowed for.
 
         ``need`` tells how many policy processes an episode takes at most.
@@ -582,7 +593,7 @@ class Game:
             raise SettingError(
                 "limits: given without isolate: only a policy in a process of its own can be held to them"
             )
-        plan = Plan(
+        plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
             settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
         )  # fmt: skip
@@ -625,19 +636,19 @@ class Game:
         )
 
     def measured(
-        self, played: Sequence[Played], seconds: float, jobs: int, plan: Plan, notes: Sequence[str]
+        self, played: Sequence[Played], seconds: float, jobs: int, plan: EpisodePlan, notes: Sequence[str]
     ) -> Measured:
         """What was measured in some episodes."""
         titles = [entry.title for entry in self.entries]
-        tempo: dict[str, Tempo] = {}
+        latency: dict[str, LatencyHistogram] = {}
         output: dict[str, str] = {}
         for one in played:
-            for place, times in one.tempo.items():
-                tempo.setdefault(titles[place], Tempo()).merge(times)
+            for place, times in one.latency.items():
+                latency.setdefault(titles[place], LatencyHistogram()).merge(times)
             for place, text in one.output.items():
                 output[titles[place]] = text
         isolated = dict(zip(titles, plan.isolated, strict=True))
-        ordered = {title: tempo[title] for title in dict.fromkeys(titles) if title in tempo}
+        ordered = {title: latency[title] for title in dict.fromkeys(titles) if title in latency}
         return Measured(seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes))
 
 

@@ -29,12 +29,12 @@ from typing import Any
 
 import motet.errors
 from motet.errors import ChildError, MotetError, WaitTimeoutError
-from motet.evaluation.episode import Plan, Played, Table, Task
+from motet.evaluation.episode import Arena, EpisodePlan, Played, Task
 from motet.system.child import Child, Portable, check_main_guard
 from motet.system.fork_server import context, host_children
 from motet.system.raised import DETAIL, printable
 
-__all__ = ["Judge", "Workers"]
+__all__ = ["Disqualification", "JobPool"]
 
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
 _BEAT_S = 1.0
@@ -45,7 +45,7 @@ _DEATHS = 3  # of workers by signals, in one episode or before one; then it is t
 def work(connection: Connection) -> None:
     """What a worker process runs: tables for plans, episodes for tasks, until it is told to end."""
     host_children()
-    table: Table | None = None
+    arena: Arena | None = None
     last = [time.monotonic()]
 
     def beat(turn: int) -> None:
@@ -61,25 +61,25 @@ def work(connection: Connection) -> None:
                 return
             try:
                 if kind == "plan":
-                    if table is not None:
-                        table.close()
-                        table = None
-                    table = Table(value.value, beat)
+                    if arena is not None:
+                        arena.close()
+                        arena = None
+                    arena = Arena(value.value, beat)
                     connection.send(("ready", None))
                 else:
-                    assert table is not None
-                    connection.send(("played", table.play(value)))
+                    assert arena is not None
+                    connection.send(("played", arena.play(value)))
             except MotetError as error:
                 connection.send(("failed", (type(error).__name__, str(error))))
             except Exception:  # noqa: BLE001 - neither a world's nor a policy's fault: it goes home as it is
                 connection.send(("raised", traceback.format_exc()))
     finally:
-        if table is not None:
-            table.close()
+        if arena is not None:
+            arena.close()
 
 
 @dataclass
-class _Worker:
+class _Job:
     child: Child
     pipe: Connection
     number: int
@@ -101,7 +101,7 @@ class _Worker:
         return "while it got ready" if self.ready else "between two episodes"
 
 
-class Workers:
+class JobPool:
     """Processes that play episodes.
 
     Args:
@@ -112,8 +112,8 @@ class Workers:
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
         check_main_guard()
         self._hang_s = self._limit_s = hang_s
-        self._workers: list[_Worker] = []
-        self._plan: Plan | None = None
+        self._workers: list[_Job] = []
+        self._plan: EpisodePlan | None = None
         self._say: Callable[[str], None] = lambda line: None
         self._waiting: list[int] = []  # a heap: places in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
@@ -121,7 +121,7 @@ class Workers:
         self._results: list[Played] = []  # that came, and are to be taken
         try:
             for number in range(jobs):
-                self._workers.append(_Worker(*self._start(number), number, ready=1))
+                self._workers.append(_Job(*self._start(number), number, ready=1))
         except BaseException:
             self.close()
             raise
@@ -138,7 +138,7 @@ class Workers:
         """How many there are."""
         return len(self._workers)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> JobPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,9 +154,9 @@ class Workers:
 
     def play(
         self,
-        plan: Plan,
+        plan: EpisodePlan,
         tasks: Sequence[Task],
-        judge: Judge,
+        judge: Disqualification,
         stop: threading.Event,
         jobs: int,
         say: Callable[[str], None],
@@ -217,13 +217,13 @@ class Workers:
             for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
-    def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Judge) -> None:
+    def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
         """What was played with somebody who is out by now is to be played again."""
         for place in [place for place, played in arrived.items() if played.out != judge.out_of(tasks[place])]:
             del arrived[place]
             heapq.heappush(self._waiting, place)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: _Job) -> None:
         """Put a fresh process in a worker's place."""
         child, pipe = worker.child, worker.pipe
         child.kill()
@@ -232,7 +232,7 @@ class Workers:
         pipe.close()
         worker.tasks, worker.ready, worker.busy, worker.late, worker.heard = [], 1, False, False, time.monotonic()
 
-    def _hand_out(self, used: Sequence[_Worker], tasks: Sequence[Task], end: int, judge: Judge) -> None:
+    def _hand_out(self, used: Sequence[_Job], tasks: Sequence[Task], end: int, judge: Disqualification) -> None:
         waiting = self._waiting
         for at_hand in range(_AHEAD):
             for worker in used:
@@ -244,14 +244,14 @@ class Workers:
                     worker.tasks.append(task)
                     self._send(worker, "play", task)
 
-    def _send(self, worker: _Worker, kind: str, value: Any) -> None:
+    def _send(self, worker: _Job, kind: str, value: Any) -> None:
         # If it is dead, _listen takes what it said before, and sees to the rest.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
 
-    def _listen(self, used: Sequence[_Worker]) -> None:
+    def _listen(self, used: Sequence[_Job]) -> None:
         """What comes within a short while."""
-        sources: dict[Any, _Worker] = {}
+        sources: dict[Any, _Job] = {}
         for worker in used:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
@@ -280,7 +280,7 @@ class Workers:
                 self._bury(worker)
         self._look_for_hung(used)
 
-    def _look_for_hung(self, used: Sequence[_Worker]) -> None:
+    def _look_for_hung(self, used: Sequence[_Job]) -> None:
         now = time.monotonic()
         for worker in used:
             limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s
@@ -292,7 +292,7 @@ class Workers:
                 worker.late = True
                 self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: _Job) -> None:
         """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
         worker.child.join(5.0)
         text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
@@ -308,7 +308,7 @@ class Workers:
             raise ChildError(how)
         self._give_up(worker, how)
 
-    def _hung(self, worker: _Worker, limit: float) -> None:
+    def _hung(self, worker: _Job, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
@@ -320,12 +320,12 @@ class Workers:
             raise WaitTimeoutError(how)
         self._give_up(worker, how)
 
-    def _give_up(self, worker: _Worker, how: str) -> None:
+    def _give_up(self, worker: _Job, how: str) -> None:
         """The episode that a worker played has failed; a new process goes on with the next."""
         self._results.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
         self._restart(worker)
 
-    def _restart(self, worker: _Worker) -> None:
+    def _restart(self, worker: _Job) -> None:
         for task in worker.tasks:
             heapq.heappush(self._waiting, task.number - self._first)
         self._replace(worker)
@@ -333,7 +333,7 @@ class Workers:
         self._send(worker, "plan", Portable(self._plan))
 
 
-class Judge:
+class Disqualification:
     """Which policies are out, and when no more is played: decided by the failures in the order of episodes.
 
     Args:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from motet.errors import CorruptionError, SettingError
-from motet.evaluation.episode import Failure, Plan, Played, Task, benches
+from motet.evaluation.episode import EpisodePlan, Failure, Played, Task, seat_groups
 from motet.evaluation.evaluate import (
     Episode,
+    EvaluationSettings,
     Game,
-    Settings,
     failed_by_cause,
     failed_episodes,
     failed_line,
@@ -40,7 +40,7 @@ from motet.evaluation.evaluate import (
     why_stopped,
     with_changes,
 )
-from motet.evaluation.jobs import Judge, Workers
+from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.ratings import Rating, ratings, wins
 from motet.intervals import Score, score
 from motet.policies.entries import Entry
@@ -212,8 +212,8 @@ def tournament(
     group: int = 2,
     pairings: Sequence[Sequence[str]] | None = None,
     path: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    workers: Workers | None = None,
+    settings: EvaluationSettings | None = None,
+    workers: JobPool | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda line: None,
     **changes: Any,
@@ -234,7 +234,7 @@ def tournament(
         say: called with one line when something happens that the user should know.
         changes: fields of ``settings`` to set.
     """
-    chosen = with_changes(settings or Settings(), changes)
+    chosen = with_changes(settings or EvaluationSettings(), changes)
     if rounds < 1:
         raise SettingError(f"rounds: given {rounds}, expected 1 or more")
     game = Game.of(world, list(policies), chosen)
@@ -251,9 +251,9 @@ def tournament(
         "settings": decisive,
         "pairings": [[names[place] for place in meeting] for meeting in meetings],
     }
-    book = _Book(None if path is None else Path(path), asked)
-    with book:
-        played, seconds, out, stopped = _play(game, tasks, book, chosen, workers, watch, say)
+    log = _GameLog(None if path is None else Path(path), asked)
+    with log:
+        played, seconds, out, stopped = _play(game, tasks, log, chosen, workers, watch, say)
     return Tournament(
         world=game.described,
         agents=game.agents,
@@ -271,16 +271,16 @@ def tournament(
 def _play(
     game: Game,
     tasks: Sequence[Task],
-    book: _Book,
-    settings: Settings,
-    workers: Workers | None,
+    log: _GameLog,
+    settings: EvaluationSettings,
+    workers: JobPool | None,
     watch: Callable[[int, int], None],
     say: Callable[[str], None],
 ) -> tuple[list[Episode], float, dict[str, int], str]:
-    """Those games that are in the book already, and then the others. Games that a job lost are played again."""
+    """Those games that are in the log already, and then the others. Games that a job lost are played again."""
     names = [entry.title for entry in game.entries]
-    judge = Judge(names, settings.max_failures, settings.max_failed_episodes)
-    kept = {number: one for number, one in book.read(len(tasks)).items() if one.failed != "job"}
+    judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
+    kept = {number: one for number, one in log.read(len(tasks)).items() if one.failed != "job"}
     known = {number: _as_played(tasks[number], one, names) for number, one in kept.items()}
     if kept:
         say(f"{len(kept)} of {len(tasks)} games were played before")
@@ -301,7 +301,7 @@ def _play(
                         done.append(kept[one.number])
                     else:
                         done.append(game.episode(one))
-                        book.write(done[-1])
+                        log.write(done[-1])
                         if one.failed:
                             say(failed_line(one, "game"))
                     watch(len(done), len(tasks))
@@ -318,7 +318,7 @@ def _play(
     return done, time.perf_counter() - began, dict(judge.out), why
 
 
-def _warn_of_voided(games: Sequence[Episode], game: Game, plan: Plan, say: Callable[[str], None]) -> None:
+def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, say: Callable[[str], None]) -> None:
     """Where a policy shares the process of the job it can end it, and with it a game that it would lose."""
     shares = {entry.title for entry, alone in zip(game.entries, plan.isolated, strict=True) if not alone}
     voided = [one for one in games if one.failed == "job" and shares & set(one.policies)]
@@ -377,10 +377,10 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
                 number += 1
 
 
-def _need(plan: Plan, tasks: Sequence[Task]) -> int:
+def _need(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
     """Policy processes that one game takes at most."""
     seatings = {task.seats: task for task in tasks}.values()
-    return max((sum(plan.isolated[bench.entry] for bench in benches(plan, task)) for task in seatings), default=0)
+    return max((sum(plan.isolated[bench.entry] for bench in seat_groups(plan, task)) for task in seatings), default=0)
 
 
 def _digest(entry: Entry) -> str:
@@ -416,7 +416,7 @@ def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
     )
 
 
-class _Book:
+class _GameLog:
     """The directory of a tournament: what was asked for, and one line for each game, in their order.
 
     A game that was played again has a later line, which replaces the earlier one.
@@ -426,7 +426,7 @@ class _Book:
         self._path, self._asked = path, json.loads(json.dumps(asked))
         self._held: Any = None
 
-    def __enter__(self) -> _Book:
+    def __enter__(self) -> _GameLog:
         if self._path is not None:
             try:
                 self._path.mkdir(parents=True, exist_ok=True)

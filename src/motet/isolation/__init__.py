@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
-    from motet.isolation.policy import IsolatedPolicy, Limits, sandbox_gaps
+    from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
 
-__all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
+__all__ = ["IsolatedPolicy", "PolicyLimits", "sandbox_gaps"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "IsolatedPolicy": "motet.isolation.policy",
-        "Limits": "motet.isolation.policy",
+        "PolicyLimits": "motet.isolation.policy",
         "sandbox_gaps": "motet.isolation.policy",
     },
 )

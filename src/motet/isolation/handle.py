@@ -16,33 +16,33 @@ import time
 from motet.errors import WaitTimeoutError
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
-from motet.isolation.process import Birth
+from motet.isolation.process import PolicyStart
 from motet.system.child import Child, signal_name
 from motet.system.fork_server import context
 from motet.system.memory import Segment, format_bytes
 
-__all__ = ["Warden"]
+__all__ = ["PolicyProcess"]
 
 DEATH_S = 10.0
 """How long processes may take to die."""
 
 
-class Warden:
+class PolicyProcess:
     """Holds one policy process. It is being started when this returns.
 
     Args:
         name: what it is called in messages.
         segment: the memory of its mailbox.
-        birth: what it is made of.
+        start: what it is made of.
     """
 
-    def __init__(self, name: str, segment: Segment, birth: Birth) -> None:
-        self.name, self._birth = name, birth
+    def __init__(self, name: str, segment: Segment, start: PolicyStart) -> None:
+        self.name, self._start = name, start
         self._pid: int | None = None
         self._pidfd: int | None = None
         self._pipe, theirs = context().Pipe()
         try:
-            self._child = Child(name, _policy_process.enter, (segment, theirs, birth))
+            self._child = Child(name, _policy_process.enter, (segment, theirs, start))
         finally:
             theirs.close()
 
@@ -57,7 +57,7 @@ class Warden:
             if kind == _policy_process.BORN:
                 self._take(value)
             elif kind == _policy_process.MEMORY:
-                return "memory", f"more than {format_bytes(self._birth.memory_bytes or 0)} of memory"
+                return "memory", f"more than {format_bytes(self._start.memory_bytes or 0)} of memory"
             elif kind == _policy_process.CROWDED:
                 return "refused", f"more than {_policy_process.MOST_DESCENDANTS} processes at once"
             else:
@@ -65,7 +65,7 @@ class Warden:
         if not gone:
             return None
         code = self._child.exit
-        return "died", "killed together with its guard" if self._birth.guarded or code is None else _ending(code)
+        return "died", "killed together with its guard" if self._start.guarded or code is None else _ending(code)
 
     def _take(self, pid: int) -> None:
         self._pid = pid
@@ -97,13 +97,13 @@ class Warden:
         """End the process and all that it started, and see that they are dead."""
         self._pipe.close()  # which the guard takes as a request
         try:
-            if not (self._birth.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
+            if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()
         finally:
             if self._pidfd is not None:
                 os.close(self._pidfd)
-            if self._birth.sandbox is not None:
-                _sandbox.remove(self._birth.sandbox.folder)
+            if self._start.sandbox is not None:
+                _sandbox.remove(self._start.sandbox.folder)
         self._child.close()
 
     def _kill(self) -> None:

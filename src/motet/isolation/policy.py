@@ -44,17 +44,17 @@ from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
-from motet.isolation.handle import Warden
+from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
-from motet.isolation.process import Birth
+from motet.isolation.process import PolicyStart
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import check_types
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
-from motet.world.spaces import Misfit, giver, taker
+from motet.world.spaces import InvalidValue, giver, taker
 
-__all__ = ["IsolatedPolicy", "Limits", "sandbox_gaps"]
+__all__ = ["IsolatedPolicy", "PolicyLimits", "sandbox_gaps"]
 
 _PATIENCE = 10
 """No wait is longer than this many times its limit, however busy the machine."""
@@ -66,7 +66,7 @@ _GUARDED = sys.platform == "linux"
 
 
 @dataclass(frozen=True)
-class Limits:
+class PolicyLimits:
     """What a policy in its own process may take.
 
     Memory and CPU are watched, not left to the kernel's limits: there the one on memory breaks torch, the one on CPU
@@ -137,7 +137,7 @@ class IsolatedPolicy:
         *,
         agent: str = "",
         world: Mapping[str, Any] = {},
-        limits: Limits = Limits(),
+        limits: PolicyLimits = PolicyLimits(),
         sandbox: Literal["no", "best-effort", "strict"] = "no",
         masked: bool = False,
         description: WorldDescription | None = None,
@@ -156,7 +156,7 @@ class IsolatedPolicy:
         check_picklable(spec, f"policy {spec.title}", "policy", MAKE_IT_THERE)
         known = {"agent": agent, "world": dict(world), "description": description}
         self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, known))
-        self._warden: Warden | None = None
+        self._process: PolicyProcess | None = None
         self._seen = self._number = 0
         self._start()
 
@@ -172,7 +172,7 @@ class IsolatedPolicy:
 
     def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
         """Ask for an action. Does not wait."""
-        if self._open or self._warden is None:
+        if self._open or self._process is None:
             self._check_free()
         kind = _mailbox.ACT
         if self._pickled:
@@ -191,9 +191,9 @@ class IsolatedPolicy:
         if mask is not None:
             self._put_mask(mask)
             kind += _mailbox.MASK
-        if self._limits.cpu_s is not None and self._warden is not None:
+        if self._limits.cpu_s is not None and self._process is not None:
             # What it takes to start is not a decision's; how much that is shows when it has started.
-            self._cpu_before_s = self._warden.cpu_s() if self._started else math.inf
+            self._cpu_before_s = self._process.cpu_s() if self._started else math.inf
         self._send(kind, self._limits.decision_s)
 
     def answer(self) -> Any:
@@ -224,7 +224,7 @@ class IsolatedPolicy:
     # ---- asking
 
     def _check_free(self) -> None:
-        if self._warden is None:
+        if self._process is None:
             raise MotetError(f"{self._name}: its process has ended; replace() starts a new one")
         if self._open and self._number != _policy_process.START:
             raise MotetError(f"{self._name}: it has not answered the last question yet; wait for answer() first")
@@ -239,7 +239,7 @@ class IsolatedPolicy:
         """An observation that is not just an array of the space's own kind."""
         try:
             self._box.put_observation(self._take(given))
-        except Misfit as error:
+        except InvalidValue as error:
             raise SpecError(f"{self._name}: {error}") from None
 
     def _put_piece(self) -> None:
@@ -272,8 +272,8 @@ class IsolatedPolicy:
             self._check_state(state, "start")
             self._started = True
             self._begin_waiting()  # for what was asked meanwhile
-            if self._limits.cpu_s is not None and self._warden is not None:
-                self._cpu_before_s = self._warden.cpu_s()
+            if self._limits.cpu_s is not None and self._process is not None:
+                self._cpu_before_s = self._process.cpu_s()
         elif number != self._number:
             self._stray()
         elif state == _mailbox.MORE and len(self._rest):
@@ -305,35 +305,35 @@ class IsolatedPolicy:
                 self._check_cpu()
             try:
                 action = self._give(self._box.take_action())
-            except Misfit as error:
+            except InvalidValue as error:
                 self._fail("answer", str(error))
         self._open = False
         return action
 
     def _watch(self) -> None:
         """There is no answer yet: look whether the process lives and keeps its limits."""
-        warden = self._check_alive()
+        process = self._check_alive()
         if self._started and self._kind > _mailbox.RESET:
             self._check_cpu()
         what, limit_s = ("reset" if self._kind == _mailbox.RESET else "decision"), self._limit_s
         if not self._started:
             what, limit_s = "start", self._limits.start_s
-        starved_s, waited_s = warden.starved_s(), time.monotonic() - self._since
+        starved_s, waited_s = process.starved_s(), time.monotonic() - self._since
         if self._starved_before_s < 0:
             self._starved_before_s = starved_s if self._started else 0.0
         counted_s = waited_s - (starved_s - self._starved_before_s)
         if counted_s >= limit_s or waited_s >= _PATIENCE * limit_s:
             self._fail("timeout", f"no {what} within {limit_s:g} s")
 
-    def _check_alive(self) -> Warden:
-        assert self._warden is not None
-        if end := self._warden.hear():
+    def _check_alive(self) -> PolicyProcess:
+        assert self._process is not None
+        if end := self._process.hear():
             self._fail(*end)
-        return self._warden
+        return self._process
 
     def _check_cpu(self) -> None:
         limit_s = self._limits.cpu_s
-        if limit_s is not None and self._warden is not None and self._warden.cpu_s() - self._cpu_before_s > limit_s:
+        if limit_s is not None and self._process is not None and self._process.cpu_s() - self._cpu_before_s > limit_s:
             self._fail("cpu", f"more than {limit_s:g} s of CPU time for a decision")
 
     def _fail(self, cause: str, detail: str) -> NoReturn:
@@ -355,9 +355,9 @@ class IsolatedPolicy:
 
     def close(self) -> None:
         """End the process and all that it started, and see them dead."""
-        warden, self._warden, self._open = self._warden, None, False
-        if warden is not None:
-            warden.end()
+        process, self._process, self._open = self._process, None, False
+        if process is not None:
+            process.end()
 
     def __enter__(self) -> IsolatedPolicy:
         return self
@@ -372,15 +372,15 @@ class IsolatedPolicy:
         self._started, self._limit_s = False, self._limits.start_s
         self._begin_waiting()
         with contextlib.ExitStack() as on_failure:
-            cell = None
+            confinement = None
             if self._sandbox != "no":
                 modules, data = self._own
                 within = tuple(dict.fromkeys(path for one in modules for path in _sandbox.reach(one, data)))
                 folder = tempfile.mkdtemp(prefix="motet-policy-")
                 on_failure.callback(_sandbox.remove, folder)
-                cell = _sandbox.Cell(within, folder, self._sandbox == "strict")
-            birth = Birth(*self._parts, self._limits.memory_bytes, self._limits.open_files, cell, _GUARDED)
-            self._warden = Warden(self._name, self._box.segment, birth)
+                confinement = _sandbox.Confinement(within, folder, self._sandbox == "strict")
+            start = PolicyStart(*self._parts, self._limits.memory_bytes, self._limits.open_files, confinement, _GUARDED)
+            self._process = PolicyProcess(self._name, self._box.segment, start)
             on_failure.pop_all()
         self._open = True
 

@@ -38,9 +38,9 @@ from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
 from motet.system.memory import Segment
 from motet.system.raised import describe
-from motet.world.spaces import Misfit, giver
+from motet.world.spaces import InvalidValue, giver
 
-__all__ = ["BORN", "CROWDED", "ENDED", "MEMORY", "START", "Birth", "descendants", "enter", "unpack"]
+__all__ = ["BORN", "CROWDED", "ENDED", "MEMORY", "START", "PolicyStart", "descendants", "enter", "unpack"]
 
 START = 1
 """The number of the first question, which is not asked: to come into being."""
@@ -59,7 +59,7 @@ _DEATH_S = 30.0
 
 
 @dataclass(frozen=True)
-class Birth:
+class PolicyStart:
     """What a policy process is made of. The policy itself is bytes until nothing is in its reach that should not be."""
 
     spaces: bytes
@@ -68,7 +68,7 @@ class Birth:
     """Pickled spec, and what is known of its agent and the world."""
     memory_bytes: int | None
     open_files: int
-    sandbox: _sandbox.Cell | None
+    sandbox: _sandbox.Confinement | None
     guarded: bool
 
 
@@ -78,13 +78,13 @@ def unpack(message: bytes) -> tuple[int, int]:
     return kind, value
 
 
-def enter(segment: Segment, pipe: Connection, birth: Birth) -> None:
+def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     """Become a guard with a policy process, or a policy process alone."""
     out_r, out_w = os.pipe()
     mailbox = Mailbox(segment)
-    if not birth.guarded:
+    if not start.guarded:
         threading.Thread(target=_print, args=(_Output(out_r, mailbox),), daemon=True).start()
-        _live(mailbox, pipe, birth, out_w, keep=(out_r,))
+        _live(mailbox, pipe, start, out_w, keep=(out_r,))
     os.setpgid(0, 0)  # see _Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _sandbox.prctl(_sandbox.PR_SET_PDEATHSIG, 0)
@@ -92,33 +92,33 @@ def enter(segment: Segment, pipe: Connection, birth: Birth) -> None:
     gc.freeze()  # what is there now stays shared with the process it was copied from
     pid = os.fork()
     if pid == 0:
-        _live(mailbox, pipe, birth, out_w)
+        _live(mailbox, pipe, start, out_w)
     os.close(out_w)
-    _Guard(pid, _Output(out_r, mailbox), pipe, birth, mailbox).run()
+    _Guard(pid, _Output(out_r, mailbox), pipe, start, mailbox).run()
 
 
 # ---- the policy
 
 
-def _live(mailbox: Mailbox, pipe: Connection, birth: Birth, out: int, keep: tuple[int, ...] = ()) -> NoReturn:
+def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep: tuple[int, ...] = ()) -> NoReturn:
     """Be a policy process until it is killed."""
     guard = os.getppid()
     try:
         os.setsid()  # a signal to its whole group reaches nobody else
         pipe.send_bytes(_MESSAGE.pack(BORN, os.getpid()))
         _close_everything(out, keep)
-        desk = _Desk(mailbox, sandboxed=birth.sandbox is not None)
+        questions = _Questions(mailbox, sandboxed=start.sandbox is not None)
         try:
-            _sandbox.lower_limits(birth.open_files)
-            if birth.guarded:
+            _sandbox.lower_limits(start.open_files)
+            if start.guarded:
                 _die_with(guard)
-            if birth.sandbox is not None:
-                _sandbox.confine(birth.sandbox)
-            desk.open(birth)
+            if start.sandbox is not None:
+                _sandbox.confine(start.sandbox)
+            questions.open(start)
         except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
-            desk.tell(error)
+            questions.tell(error)
         else:
-            desk.serve()
+            questions.serve()
     except BaseException:  # noqa: BLE001 - a fault of ours; it comes home by the output
         traceback.print_exc()
     finally:
@@ -149,19 +149,19 @@ def _die_with(guard: int) -> None:
         os._exit(1)
 
 
-class _Desk:
+class _Questions:
     """Where the policy's questions arrive and its answers leave."""
 
     def __init__(self, mailbox: Mailbox, sandboxed: bool) -> None:
         self._mailbox, self._sandboxed = mailbox, sandboxed
         self._number, self._seen = START, 0
 
-    def open(self, birth: Birth) -> None:
+    def open(self, start: PolicyStart) -> None:
         """Make the policy. The first of its code runs here."""
-        observations, actions = cloudpickle.loads(birth.spaces)
+        observations, actions = cloudpickle.loads(start.spaces)
         self._mailbox.bind(observations, actions)
         self._give = giver(actions)
-        spec, known = cloudpickle.loads(birth.policy)
+        spec, known = cloudpickle.loads(start.policy)
         offered = {"observation_space": observations, "action_space": actions, **known}
         self._policy: Policy = make_policy(spec, offered, exclusive=True)
         self._ask = asker(self._policy.act)
@@ -217,10 +217,10 @@ class _Desk:
 
     def tell(self, error: BaseException) -> None:
         """Answer that it did not go well."""
-        state = _mailbox.MISFIT if isinstance(error, Misfit) else _mailbox.FAILED
+        state = _mailbox.MISFIT if isinstance(error, InvalidValue) else _mailbox.FAILED
         if self._sandboxed and isinstance(error, PermissionError):
             state = _mailbox.REFUSED
-        self._mailbox.put_text(str(error) if isinstance(error, Misfit) else describe(error, but=__file__))
+        self._mailbox.put_text(str(error) if isinstance(error, InvalidValue) else describe(error, but=__file__))
         self._say(state)
 
 
@@ -260,8 +260,8 @@ class _Guard:
     group SIGHUP, which it ignores, and SIGCONT.
     """
 
-    def __init__(self, pid: int, output: _Output, pipe: Connection, birth: Birth, mailbox: Mailbox) -> None:
-        self._pid, self._output, self._pipe, self._birth, self._mailbox = pid, output, pipe, birth, mailbox
+    def __init__(self, pid: int, output: _Output, pipe: Connection, start: PolicyStart, mailbox: Mailbox) -> None:
+        self._pid, self._output, self._pipe, self._start, self._mailbox = pid, output, pipe, start, mailbox
         self._status = 0
         self._look_at = 0.0
 
@@ -288,7 +288,7 @@ class _Guard:
         poll = select.poll()
         for fd in (pidfd, self._pipe.fileno(), self._output.fd):
             poll.register(fd, select.POLLIN)
-        watched = self._birth.memory_bytes is not None
+        watched = self._start.memory_bytes is not None
         while True:
             ready = {fd for fd, _ in poll.poll(1000 * (_LOOK_S if watched else 8 * _LOOK_S))}
             if self._output.fd in ready and not self._output.read():
@@ -305,7 +305,7 @@ class _Guard:
         self._reap(below)
         if len(below) > 1 + MOST_DESCENDANTS:
             return CROWDED
-        limit = self._birth.memory_bytes
+        limit = self._start.memory_bytes
         if limit is not None and sum(map(self._at_most, below)) > limit and sum(map(self._private, below)) > limit:
             return MEMORY
         self._look_at = time.monotonic() + max(_LOOK_S, _LEISURE * (time.monotonic() - begun))
@@ -350,8 +350,8 @@ class _Guard:
         os.set_blocking(self._output.fd, False)
         with contextlib.suppress(BlockingIOError):
             _print(self._output)
-        if self._birth.sandbox is not None:
-            _sandbox.remove(self._birth.sandbox.folder)
+        if self._start.sandbox is not None:
+            _sandbox.remove(self._start.sandbox.folder)
 
 
 def descendants(pid: int) -> list[int]:

@@ -26,7 +26,7 @@ from pathlib import Path
 __all__ = [
     "PR_SET_CHILD_SUBREAPER",
     "PR_SET_PDEATHSIG",
-    "Cell",
+    "Confinement",
     "confine",
     "gaps",
     "lower_limits",
@@ -42,7 +42,7 @@ _CAP_DAC_OVERRIDE, _CAP_SETPCAP, _CAP_SYS_RESOURCE = 1, 8, 24
 
 
 @dataclass(frozen=True)
-class Cell:
+class Confinement:
     """What a sandboxed process may still reach."""
 
     readable: tuple[str, ...]
@@ -69,19 +69,19 @@ def gaps() -> tuple[str, ...]:
     return tuple(found)
 
 
-def confine(cell: Cell) -> None:
-    """Hold this process to its cell, from now on, and all of its threads."""
+def confine(confinement: Confinement) -> None:
+    """Hold this process to its confinement, from now on, and all of its threads."""
     lacking = gaps()
-    if lacking and cell.strict:
+    if lacking and confinement.strict:
         raise OSError(errno.ENOSYS, f"the sandbox needs {'; '.join(lacking)}")
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise RuntimeError(f"the sandbox must be entered by the only thread of a process, not by one of {threads}")
-    _clean_environment(cell.folder)
+    _clean_environment(confinement.folder)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     # Without this one root would meet the modes of files for the first time in its life.
     _keep_capabilities(1 << _CAP_DAC_OVERRIDE)
     if _landlock_version() >= _LEAST_LANDLOCK:
-        _restrict_files(cell)
+        _restrict_files(confinement)
     if platform.machine() in _ARCHITECTURES and _has_seccomp():
         _restrict_calls(platform.machine())
 
@@ -243,8 +243,8 @@ def _landlock_version() -> int:
     return int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
-def _restrict_files(cell: Cell) -> None:
-    """No file may be opened but those of the cell; nor executed. Nor may anybody outside of it be signalled."""
+def _restrict_files(confinement: Confinement) -> None:
+    """No file may be opened but those of the confinement; nor executed. Nor may anybody outside of it be signalled."""
     libc, version = _libc(), _landlock_version()
     handled = _ALL_TO_TRUNCATE | (_IOCTL_DEV if version >= 5 else 0)
     words = [handled] if version < 4 else [handled, 0] if version < 6 else [handled, 0, 3]
@@ -252,10 +252,10 @@ def _restrict_files(cell: Cell) -> None:
     rules = _check(
         libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset"
     )
-    for path in cell.readable:
+    for path in confinement.readable:
         _allow(libc, rules, path, _READ_FILE | _READ_DIR)
     _allow(libc, rules, os.devnull, _READ_FILE | _WRITE_FILE)
-    _allow(libc, rules, cell.folder, _OWN)
+    _allow(libc, rules, confinement.folder, _OWN)
     _check(libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
     os.close(rules)
 

@@ -44,7 +44,7 @@ from motet.plan.enumeration import Progress
 from motet.plan.goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
-from motet.plan.parallel import Hands, hands
+from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.solution import Solution
 from motet.plan.sweeps import Backup, Run
 
@@ -188,7 +188,7 @@ def solve(
     if dtype not in ("float64", "float32", "float16"):
         raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
     _check_still(graph, humans)
-    with hands(workers, engine, cluster, say) as team:
+    with worker_team(workers, engine, cluster, say) as team:
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
         beliefs = humans.believed_others_policy
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
@@ -246,7 +246,7 @@ def _solve_robot(
     robot: Robot,
     arrays: dict[str, Any],
     human: dict[str, NDArray[Any]],
-    workers: int | Hands,
+    workers: int | WorkerTeam,
     progress: Callable[[Progress], None] | None,
 ) -> dict[str, NDArray[Any]]:
     states, profiles = len(graph), arrays["robots"]

@@ -25,7 +25,7 @@ from motet import _native
 from motet.errors import MemoryShortError, ModelError
 from motet.placement import Cluster
 from motet.plan.graph import Graph
-from motet.plan.parallel import hands, work_through
+from motet.plan.parallel import work_through, worker_team
 from motet.plan.plain import encoded
 from motet.system.memory import available_bytes, format_bytes
 
@@ -103,7 +103,7 @@ def enumerate_states(
         if progress is not None:
             progress(Progress("enumerate", done, len(found.states), time.perf_counter() - began))
 
-    with hands(workers, engine, cluster, say) as team:
+    with worker_team(workers, engine, cluster, say) as team:
         work_through(found.states, ask, found.take, workers=team, grows=True, tick=tick)
     coder = getattr(model, "encode_state", None)
     return _arranged(found, ask, cycles)(

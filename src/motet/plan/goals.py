@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from motet.errors import ModelError, SettingError
 from motet.plan.graph import Graph
-from motet.plan.parallel import Hands, work_through
+from motet.plan.parallel import WorkerTeam, work_through
 
 __all__ = ["Columns", "Goal", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
 
@@ -53,7 +53,7 @@ def goal_name(goal: Any) -> str:
     return str(getattr(goal, "name", goal))
 
 
-def asked_goals(graph: Graph, goals: Goals, workers: int | Hands, tick: Callable[[int], None]) -> Columns:
+def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> Columns:
     """Ask for all goals and their weights, and whether each holds in each state."""
     generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
     if generate is not None:
@@ -119,7 +119,7 @@ def _fails(holds: Callable[[Any], Any], state: Any) -> bool:
 
 
 def _generated(
-    graph: Graph, generate: Callable[[Any, int], Iterable[Weighted]], workers: int | Hands
+    graph: Graph, generate: Callable[[Any, int], Iterable[Weighted]], workers: int | WorkerTeam
 ) -> tuple[list[list[Any]], NDArray[np.float64]]:
     """Goals by human in the order in which they come up, and their weights in each state."""
     terminal = graph.terminal.tolist()
@@ -166,7 +166,7 @@ class _Generate:
 def asked_beliefs(
     graph: Graph,
     believed: Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]],
-    workers: int | Hands,
+    workers: int | WorkerTeam,
     tick: Callable[[int], None],
 ) -> NDArray[np.float64]:
     """Ask what humans believe of the others: [states, by human, own action and the other humans' profile]."""

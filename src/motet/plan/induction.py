@@ -24,7 +24,7 @@ from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
-from motet.plan.parallel import Hands, hands
+from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.sweeps import FEW, Backup, Run, spread, sweeping
 
 __all__ = ["Response", "backwards", "best_response", "others_first"]
@@ -35,7 +35,7 @@ _FEW_ENTRIES = 400_000  # of plain problems, at about a nanosecond each, that ar
 def backwards(
     graph: Graph,
     backup: Backup,
-    workers: int | Hands | None,
+    workers: int | WorkerTeam | None,
     phase: str,
     progress: Callable[[Progress], None] | None,
     check: Callable[[list[Any]], None] = lambda found: None,
@@ -199,14 +199,14 @@ def best_response(
         raise SettingError(f"gamma is {gamma} and rho is {rho}; expected one of them: both are discounts")
     if horizon is None and graph.levels is None:
         raise SettingError("the graph has cycles: give horizon=…, the number of steps")
-    with hands(workers, engine, cluster) as team:
+    with worker_team(workers, engine, cluster) as team:
         problem = _problem(graph, index, others or {}, gamma, rho or 0.0, workers)
         value, choice = _solved(graph, problem, horizon, team)
     return Response(graph, index, value, choice, horizon, gamma, problem)
 
 
 def _solved(
-    graph: Graph, problem: _Problem, horizon: int | None, workers: int | Hands | None
+    graph: Graph, problem: _Problem, horizon: int | None, workers: int | WorkerTeam | None
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """Values and choices: one pass over the levels, or one sweep over all states for each step."""
     states = len(graph)

@@ -38,7 +38,7 @@ from motet.system.pickling import unpicklable_part
 if TYPE_CHECKING:
     from motet.plan.sweeps import Elsewhere
 
-__all__ = ["DEATHS", "Hands", "WorkerTraceback", "hands", "usable_cores", "work_through"]
+__all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "usable_cores", "work_through", "worker_team"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
@@ -65,7 +65,7 @@ def _warn(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Hands:
+class WorkerTeam:
     """Workers: how many, and who starts them; where other machines do, a lost one is no reason to end."""
 
     count: int
@@ -85,9 +85,9 @@ def usable_cores() -> int:
 
 
 @contextlib.contextmanager
-def hands(
+def worker_team(
     workers: int | None, engine: str, cluster: Cluster | None, say: Callable[[str], None] | None = None
-) -> Iterator[Hands]:
+) -> Iterator[WorkerTeam]:
     """So many workers at most, here or on a cluster; None: one for each core there is."""
     chosen: dict[str, Any] = {"required": workers is not None, "say": say or _warn}
     if engine not in ("processes", "ray"):
@@ -97,11 +97,11 @@ def hands(
     if workers is not None and workers < 1:
         raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
     if engine == "processes":
-        yield Hands(workers or usable_cores(), _start_here, **chosen)
+        yield WorkerTeam(workers or usable_cores(), _start_here, **chosen)
         return
-    from motet.cluster.workers import cluster_hands
+    from motet.cluster.workers import cluster_team
 
-    with cluster_hands(workers, cluster or Cluster()) as team:
+    with cluster_team(workers, cluster or Cluster()) as team:
         yield replace(team, **chosen)
 
 
@@ -140,7 +140,7 @@ def work_through(
     work: Work,
     take: Callable[[Any], None],
     *,
-    workers: int | Hands,
+    workers: int | WorkerTeam,
     grows: bool = False,
     tick: Callable[[int], None] = lambda done: None,
 ) -> None:
@@ -154,7 +154,7 @@ def work_through(
         grows: whether items may be appended, so that how much is left is not known.
         tick: is told now and then how many items are done.
     """
-    team = workers if isinstance(workers, Hands) else Hands(workers, _start_here)
+    team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
         check_main_guard()
     job = _Job(items, work, take, team, grows)
@@ -169,11 +169,13 @@ def work_through(
 
 
 class _Job:
-    def __init__(self, items: list[Any], work: Work, take: Callable[[Any], None], team: Hands, grows: bool) -> None:
+    def __init__(
+        self, items: list[Any], work: Work, take: Callable[[Any], None], team: WorkerTeam, grows: bool
+    ) -> None:
         self.items, self.work, self.take, self.team, self.grows = items, work, take, team, grows
         self.done = self.sent = 0
         self.cost = _Cost()
-        self.crew: _Crew | None = None
+        self.pool: _WorkerPool | None = None
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
         self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
@@ -183,24 +185,24 @@ class _Job:
         """One move: hand out a part, work on one, or take in what came back."""
         at_hand = len(self.items) - self.sent
         under_way = self.sent > self.done
-        crew = self.crew
+        pool = self.pool
         enough = under_way or at_hand * self.cost.work >= ALONE_S
-        if crew is not None and crew.idle() and (crew.again or (at_hand and enough)):
-            if crew.again:
-                first, count = crew.again.pop(0)
+        if pool is not None and pool.idle() and (pool.again or (at_hand and enough)):
+            if pool.again:
+                first, count = pool.again.pop(0)
             else:
-                first, count = self.sent, self.part(at_hand, crew.size())
-            crew.send(first, self.items[first : first + count])
+                first, count = self.sent, self.part(at_hand, pool.size())
+            pool.send(first, self.items[first : first + count])
             self.sent = max(self.sent, first + count)
         elif not under_way:
             self.work_alone(at_hand)
         elif self.done in self.came:  # only now: whoever is idle has got something to do before
             self.take_in(*self.came.pop(self.done))
-        elif crew is not None and crew.again and not crew.any_up():
-            first, count = crew.again.pop(0)
+        elif pool is not None and pool.again and not pool.any_up():
+            first, count = pool.again.pop(0)
             self.came[first] = count, _answer(self.work, self.items[first : first + count])
-        elif crew is not None:
-            for first, count, data in crew.receive(TICK_S):
+        elif pool is not None:
+            for first, count, data in pool.receive(TICK_S):
                 self.came[first] = (count, data)
 
     def part(self, at_hand: int, hands: int) -> int:
@@ -218,7 +220,7 @@ class _Job:
         self.done = self.sent = self.done + len(part)
         self.learn(len(part), worked - began, ended - worked)
         self.spent_s += ended - began
-        if self.crew is None and self.team.count > 1 and self.spent_s >= self.think_again_s:
+        if self.pool is None and self.team.count > 1 and self.spent_s >= self.think_again_s:
             self.think(part, answer)
 
     def take_in(self, count: int, data: bytes) -> None:
@@ -248,7 +250,7 @@ class _Job:
         left_s = (len(self.items) - self.done) * self.cost.work
         if self.cost.gain(min(self.team.count, self.free_cores())) >= GAIN and (self.grows or left_s >= self.start_s):
             try:
-                self.crew = _Crew(self.work, self.team)
+                self.pool = _WorkerPool(self.work, self.team)
             except _UnsendableError as error:
                 self.work_without(error)
         else:
@@ -274,8 +276,8 @@ class _Job:
         return 1.0 + (idle_now - idle_then) / max(now - then, 1e-9)
 
     def close(self) -> None:
-        if self.crew is not None:
-            self.crew.close()
+        if self.pool is not None:
+            self.pool.close()
 
 
 _ALONE = "no workers are used, and the calling process does all the work"
@@ -300,11 +302,11 @@ class _Worker:
 
 
 @dataclass
-class _Crew:
+class _WorkerPool:
     """Worker processes, started by a thread so that nobody waits for them."""
 
     work: Work
-    team: Hands
+    team: WorkerTeam
     workers: list[_Worker] = field(default_factory=list)
     again: list[tuple[int, int]] = field(default_factory=list)
     """What lost workers had: first item and how many."""

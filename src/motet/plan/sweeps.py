@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError, WorkerLostError
-from motet.plan.parallel import DEATHS, Hands, usable_cores
+from motet.plan.parallel import DEATHS, WorkerTeam, usable_cores
 
-__all__ = ["FEW", "Backup", "Elsewhere", "Part", "Run", "Sweeper", "shares", "spread", "sweeping"]
+__all__ = ["FEW", "Backup", "Elsewhere", "Run", "SweepPart", "Sweeper", "shares", "spread", "sweeping"]
 
 FEW = 256
 """States with goals, at some microseconds each, that are not worth waking a thread for."""
@@ -58,7 +58,7 @@ class Backup:
     writes: tuple[str, ...]
     """Arrays of which it writes the rows of its own states."""
 
-    def part(self, states: int, owned: Sequence[tuple[int, int]]) -> Part:
+    def part(self, states: int, owned: Sequence[tuple[int, int]]) -> SweepPart:
         """What another machine needs to sweep some of the states."""
         rows = {name: _joined(_by_state(self.arrays[name], states), owned) for name in self.own}
         each = (len(self.arrays[self.ends[0]]) - 1) // states
@@ -71,11 +71,11 @@ class Backup:
         empty = {name: (self.arrays[name].shape, self.arrays[name].dtype.str) for name in {*self.reads, *self.writes}}
         cut = {*rows, *lengths, *leaves, *empty}
         whole = {name: value for name, value in self.arrays.items() if name not in cut}
-        return Part(self.make, states, list(owned), each, rows, lengths, leaves, empty, whole, self.writes)
+        return SweepPart(self.make, states, list(owned), each, rows, lengths, leaves, empty, whole, self.writes)
 
 
 @dataclass(eq=False)
-class Part:
+class SweepPart:
     """What another machine has of a backup: of the arrays that go by state, the rows of its own states only."""
 
     make: Callable[[dict[str, Any]], Run]
@@ -151,7 +151,7 @@ class Elsewhere(Protocol):
     def rooms(self) -> Sequence[int]:
         """Threads on each of them."""
 
-    def sweeper(self, place: int, part: Callable[[], Part]) -> Sweeper | None:
+    def sweeper(self, place: int, part: Callable[[], SweepPart]) -> Sweeper | None:
         """Send a part to the machine at a place, or to a new one if that is gone; None if there is no other."""
 
     def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
@@ -188,7 +188,7 @@ def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int
 
 @contextmanager
 def spread(
-    backup: Backup, states: int, levels: Sequence[tuple[int, int]], workers: int | Hands | None, few: int = FEW
+    backup: Backup, states: int, levels: Sequence[tuple[int, int]], workers: int | WorkerTeam | None, few: int = FEW
 ) -> Iterator[Sweep]:
     """Gives ``sweep(first, last)`` for levels, in the order in which they will be swept: on threads, or machines.
 
@@ -196,11 +196,11 @@ def spread(
         backup: what is done.
         states: how many there are.
         levels: first state and the one behind the last, of each level.
-        workers: threads at most, or hands, that may be elsewhere.
+        workers: threads at most, or worker_team, that may be elsewhere.
         few: fewer states than this are done by one thread of the caller.
     """
-    elsewhere = workers.elsewhere if isinstance(workers, Hands) else None
-    here = (workers.count if isinstance(workers, Hands) else workers) or usable_cores()
+    elsewhere = workers.elsewhere if isinstance(workers, WorkerTeam) else None
+    here = (workers.count if isinstance(workers, WorkerTeam) else workers) or usable_cores()
     if elsewhere is not None:
         here = min(here, usable_cores())
     with sweeping(here, few) as parts:
@@ -218,7 +218,7 @@ def spread(
 
 
 @dataclass
-class _Place:
+class _Share:
     """A machine's share, and who has it now."""
 
     number: int
@@ -239,14 +239,14 @@ class _Spread:
     sizes: Sequence[int]
     """Threads: the caller's, then those of each machine."""
     few: int
-    places: list[_Place] = field(default_factory=list)
+    places: list[_Share] = field(default_factory=list)
     second: float = 0.0
     """Of one thread, for a state, as measured here."""
 
     def __post_init__(self) -> None:
         self.arrays = dict(self.backup.arrays)
         self.run = self.backup.make(self.arrays)
-        self.places = [_Place(number, knows=self.states) for number in range(1, len(self.sizes))]
+        self.places = [_Share(number, knows=self.states) for number in range(1, len(self.sizes))]
         self.left = sum(last - first for first, last in self.levels)
         self.home_bytes = self._row_bytes(self.backup.writes)
         self.away_bytes = self._row_bytes(self.backup.reads) * len(self.places)
@@ -278,7 +278,7 @@ class _Spread:
             found += self._answer(place, *cut[place.number])
         return found
 
-    def _willing(self, count: int) -> list[_Place]:
+    def _willing(self, count: int) -> list[_Share]:
         """Those to be asked for a level of so many states: nobody, if it does not pay."""
         if count < self.few:
             return []
@@ -301,13 +301,13 @@ class _Spread:
         together = count * self.second / sum(self.sizes) + travel + MESSAGE_S
         return alone / together
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _Share) -> None:
         owned = {shares(a, b, self.sizes)[place.number] for a, b in self.levels if b - a >= self.few}
         spans = sorted((a, b) for a, b in owned if a < b)
         place.knows, place.bytes_s = self.states, None
         place.sweeper = self.elsewhere.sweeper(place.number - 1, lambda: self.backup.part(self.states, spans))
 
-    def _is_up(self, place: _Place) -> bool:
+    def _is_up(self, place: _Share) -> bool:
         if place.sweeper is None:
             return False
         try:
@@ -316,7 +316,7 @@ class _Spread:
             self._lose(place, error)
         return place.bytes_s is not None
 
-    def _ask(self, asked: Sequence[_Place], cut: Sequence[tuple[int, int]], begin: int) -> None:
+    def _ask(self, asked: Sequence[_Share], cut: Sequence[tuple[int, int]], begin: int) -> None:
         told: dict[int, Any] = {}
         for place in asked:
             assert place.sweeper is not None
@@ -326,7 +326,7 @@ class _Spread:
             place.sweeper.ask(*cut[place.number], told[place.knows])
             place.knows = begin
 
-    def _answer(self, place: _Place, first: int, last: int) -> list[Any]:
+    def _answer(self, place: _Share, first: int, last: int) -> list[Any]:
         """What a machine found; if it is lost, what the caller finds in its place."""
         assert place.sweeper is not None
         expected = (last - first) * (self.second + self.home_bytes / max(place.bytes_s or 1e6, 1e6))
@@ -339,7 +339,7 @@ class _Spread:
             self.arrays[name][first:last] = values
         return found
 
-    def _lose(self, place: _Place, error: WorkerLostError) -> None:
+    def _lose(self, place: _Share, error: WorkerLostError) -> None:
         """Its states are swept here until its successor is up, if there is room for one anywhere."""
         assert place.sweeper is not None
         place.sweeper.close()

@@ -20,7 +20,7 @@ from motet.policies.teams import TeamPolicy, make_policy, shared_policy
 from motet.policy import JointPolicy, Kind, PolicySpec, WorldDescription, asker, kind_of
 from motet.seeds import seed_for
 
-__all__ = ["Kind", "TeamPolicy", "Together", "filler", "joint_question", "joint_spaces", "kind_of"]
+__all__ = ["JointPolicies", "Kind", "TeamPolicy", "filler", "joint_question", "joint_spaces", "kind_of"]
 
 
 def joint_spaces(
@@ -60,7 +60,7 @@ def joint_question(
     seen: Mapping[str, Nest],
     masks: Mapping[str, npt.NDArray[np.bool_]],
 ) -> dict[str, Any]:
-    """What a :class:`Together` is asked: an element of its observation space."""
+    """What a :class:`JointPolicies` is asked: an element of its observation space."""
     parts = observation_space.spaces
     question: dict[str, Any] = {
         "asked": np.array([agent in seen for agent in agents], np.int8),
@@ -74,7 +74,7 @@ def joint_question(
     return question
 
 
-class Together:
+class JointPolicies:
     """Several seats of one policy, as one Policy over dict spaces.
 
     A joint policy or a shared team gets the seed as it is; copies get one each, by their places.

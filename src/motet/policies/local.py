@@ -14,7 +14,7 @@ from motet.nest import Nest
 from motet.policies.teams import make_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
-from motet.world.spaces import Misfit, giver
+from motet.world.spaces import InvalidValue, giver
 
 __all__ = ["LocalPolicy"]
 
@@ -86,7 +86,7 @@ class LocalPolicy:
         action = _blamed("exception", lambda: ask(observation, mask))
         try:
             return self._give(action)
-        except Misfit as misfit:
+        except InvalidValue as misfit:
             raise PolicyFailure("answer", printable(str(misfit))[:DETAIL]) from None
 
 

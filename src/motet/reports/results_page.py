@@ -198,7 +198,7 @@ def _latency(result: Evaluation) -> Section:
             Shown(one.quantile(0.99), seconds(one.quantile(0.99))),
             Shown(one.longest, seconds(one.longest)),
         ]
-        for name, one in measured.tempo.items()
+        for name, one in measured.latency.items()
     ]
     jobs = counted(measured.jobs, "job")
     sandbox = "" if measured.sandbox == "no" else f", sandbox {measured.sandbox}"

@@ -224,9 +224,9 @@ def _column(agent: str | None, y: str, x: str = "steps", of: str = "looks", leng
     """Picks a curve out of a run: the team's, or an agent's, over steps or units of time."""
 
     def pick(run: Run) -> tuple[Array, Array]:
-        course = getattr(run, of)
-        columns: Table = course.team if agent is None else course.agents.get(agent, {})
-        xs = course.team.get(x, np.zeros(0)) if x == "seconds" else columns.get(x, np.zeros(0))
+        curves = getattr(run, of)
+        columns: Table = curves.team if agent is None else curves.agents.get(agent, {})
+        xs = curves.team.get(x, np.zeros(0)) if x == "seconds" else columns.get(x, np.zeros(0))
         return (xs / length, columns[y]) if y in columns else (np.zeros(0), np.zeros(0))
 
     return pick

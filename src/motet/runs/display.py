@@ -46,7 +46,7 @@ _KEPT = 512  # points of a trend; every second one is dropped when there are mor
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
-    """The course of some values in one line, from the lowest to the highest.
+    """The curves of some values in one line, from the lowest to the highest.
 
     >>> sparkline([0, 1, 2, 3], 4), sparkline([5, 5], 4), sparkline([], 4)
     ('▁▃▆█', '▁▁', '')
@@ -98,10 +98,10 @@ class History:
         self._waiting.clear()
 
     def returns(self, agents: Iterable[AgentRow]) -> list[float]:
-        """The course of the sum of some agents' returns."""
-        courses = [self._returns.get(row.name, []) for row in agents]
-        length = min((len(course) for course in courses), default=0)
-        return [sum(values) for values in zip(*(course[-length:] for course in courses), strict=True)] if length else []
+        """The curves of the sum of some agents' returns."""
+        curves = [self._returns.get(row.name, []) for row in agents]
+        length = min((len(curves) for curves in curves), default=0)
+        return [sum(values) for values in zip(*(curves[-length:] for curves in curves), strict=True)] if length else []
 
     def waits_s(self, process: ProcessRow, now: float) -> float:
         """How long a process has been waiting for the same thing."""

@@ -22,7 +22,7 @@ from motet.runs.checkpoint import RunDirectory
 from motet.runs.snapshot import AgentRow, Snapshot
 from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
 
-__all__ = ["COUNTERS", "Course", "Run", "Table", "Tally", "extent", "interval", "read_run", "thinned"]
+__all__ = ["COUNTERS", "Curves", "Run", "SessionCounts", "Table", "extent", "interval", "read_run", "thinned"]
 
 Array = npt.NDArray[np.float64]
 Table = dict[str, Array]
@@ -39,7 +39,7 @@ _MAX_SAID = 500  # lines of a run's own log that are shown
 
 
 @dataclass
-class Course:
+class Curves:
     """How something went: a table for the team, and one for each agent, row by row the same moments."""
 
     team: Table
@@ -59,8 +59,8 @@ class Run:
     config: dict[str, Any]
     state: str
     """running, dead (ended without an end), done, stopped, failed; or new, before its first look."""
-    looks: Course
-    evaluations: Course
+    looks: Curves
+    evaluations: Curves
     newest: Snapshot | None
     sessions: int
     restarts: dict[str, int]
@@ -97,7 +97,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     config, problems = directory.config(), list[str]()
     if not all(isinstance(config.get(key), dict) for key in ("world", "agents", "settings")):
         raise MotetError(f"run: {str(directory.path)!r} has a config.json without world, agents or settings")
-    tally = Tally()
+    tally = SessionCounts()
     damaged: dict[int, str] = {}
     for number, line in read_lines(directory.path / "metrics.jsonl", damaged):
         try:
@@ -124,7 +124,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         name=directory.path.name,
         config=config,
         state="running" if alive else state,
-        looks=tally.course(),
+        looks=tally.curves(),
         evaluations=evaluations,
         newest=newest,
         sessions=tally.sessions,
@@ -168,7 +168,7 @@ class _Counts:
         return {name: self._before.get(name, 0) + value for name, value in self._now.items()}
 
 
-class Tally:
+class SessionCounts:
     """Takes looks, oldest first, and counts on through all sessions."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Tally:
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
         self.newest = now
 
-    def course(self) -> Course:
+    def curves(self) -> Curves:
         """The curves so far."""
         return _course(self.rows)
 
@@ -214,10 +214,10 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _course(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]]) -> Course:
+def _course(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]]) -> Curves:
     names = list(dict.fromkeys(name for _, agents in rows for name in agents))
     empty: Mapping[str, float] = {}
-    return Course(
+    return Curves(
         _table([team for team, _ in rows]),
         {name: _table([agents.get(name, empty) for _, agents in rows]) for name in names},
     )
@@ -231,7 +231,7 @@ def _table(rows: Sequence[Mapping[str, float]]) -> Table:
 # ---- evaluations
 
 
-def _evaluations(run: Path) -> tuple[Course, dict[int, str]]:
+def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
     rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
     damaged: dict[int, str] = {}
     for number, line in read_lines(run / "evaluation.jsonl", damaged):

@@ -18,11 +18,11 @@ from typing import Protocol
 from motet.errors import ChildError, SettingError, StartError
 from motet.settings import check_types
 
-__all__ = ["Limits", "Role", "Supervisor"]
+__all__ = ["RestartLimits", "Role", "Supervisor"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RestartLimits:
     """When to restart, and when to give up."""
 
     hang_s: float = 60.0
@@ -113,7 +113,7 @@ class Supervisor:
         say: tells the user what happened, in one line.
     """
 
-    def __init__(self, roles: Sequence[Role], limits: Limits, say: Callable[[str], None]) -> None:
+    def __init__(self, roles: Sequence[Role], limits: RestartLimits, say: Callable[[str], None]) -> None:
         self.roles, self._limits, self._say = list(roles), limits, say
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from motet.errors import WorldError
 from motet.world import World, as_world
-from motet.world.batch import Crowd, Ending, OneByOne, Together, Turn
+from motet.world.batch import Ending, LoopedWorlds, Turn, VectorWorlds, WorldBatch
 
 __all__ = ["check_vector"]
 
@@ -26,16 +26,16 @@ def check_vector(factory: Callable[[], Any], episodes: int, seed: int, limit: in
     """Raise a WorldError if the worlds of a factory's ``vector`` are not those that it makes one by one."""
     singles = [as_world(factory()) for _ in range(_WORLDS)]
     try:
-        _drive(singles, lambda: Together(factory().vector(_WORLDS)), episodes, seed, limit)
+        _drive(singles, lambda: VectorWorlds(factory().vector(_WORLDS)), episodes, seed, limit)
     finally:
         for world in singles:
             world.close()
 
 
-def _drive(singles: list[World], vector: Callable[[], Together], episodes: int, seed: int, limit: int) -> None:
+def _drive(singles: list[World], vector: Callable[[], VectorWorlds], episodes: int, seed: int, limit: int) -> None:
     together = vector()
-    alone = OneByOne(singles, [False] * len(singles[0].agents))
-    others: dict[str, Crowd] = {"the worlds alone": alone}
+    alone = LoopedWorlds(singles, [False] * len(singles[0].agents))
+    others: dict[str, WorldBatch] = {"the worlds alone": alone}
     spaces = [copy.deepcopy(space) for space in singles[0].action_spaces]
     for agent, space in enumerate(spaces):
         space.seed(1000 * seed + agent)
@@ -47,8 +47,8 @@ def _drive(singles: list[World], vector: Callable[[], Together], episodes: int, 
             if min(begun) == episodes:
                 return
             seeds = [seed + 100 * world + begun[world] for world in over]
-            for crowd in (together, *others.values()):
-                crowd.reset(over, seeds)
+            for batch in (together, *others.values()):
+                batch.reset(over, seeds)
             for world in over:
                 begun[world] += 1
         if step == _SAVED and together.can_save:

@@ -1,6 +1,6 @@
 """act(): worlds and subscribed policies in, transitions out.
 
-One actor steps several worlds, its *crowd*. In every *round* each world goes one group further: those whose turn it is
+One actor steps several worlds. In every *round* each world goes one group further: those whose turn it is
 observe, the rows that their last actions began are closed (their rewards are known now) and appended to their replay,
 their policies are asked once for all worlds, and the worlds act. It does not know who reads the replay or who publishes
 the policies.
@@ -19,9 +19,18 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour
 from motet.nest import Nest, assign, map_nest
-from motet.world.batch import Crowd, Ending, Places, Turn
+from motet.world.batch import Ending, Indices, Turn, WorldBatch
 
-__all__ = ["Episode", "MaxLag", "Memory", "Place", "Seat", "act", "load_version", "take_newest"]
+__all__ = [
+    "ActingAgent",
+    "ActorState",
+    "FinishedEpisode",
+    "MaxLag",
+    "PendingRows",
+    "act",
+    "load_version",
+    "take_newest",
+]
 
 _INSIST_S = 10.0  # how long a version that must be taken may be in the writing
 
@@ -29,7 +38,7 @@ _INSIST_S = 10.0  # how long a version that must be taken may be in the writing
 class RowWriters(Protocol):
     """Where transitions go: the lanes of an actor."""
 
-    def append(self, lanes: Places, /, *values: Any, **named: Any) -> None:
+    def append(self, lanes: Indices, /, *values: Any, **named: Any) -> None:
         """Add one step to each of these lanes."""
         ...
 
@@ -90,7 +99,7 @@ class MaxLag:
 
 
 @dataclass
-class Seat:
+class ActingAgent:
     """One agent's place in an actor: how it acts, and where its rows go."""
 
     behaviour: Behaviour
@@ -106,7 +115,7 @@ class Seat:
     """The ``published_step`` of the newest version."""
 
 
-class Episode(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """A finished segment of one agent: in most worlds its whole episode."""
 
     agent: int
@@ -115,7 +124,7 @@ class Episode(NamedTuple):
     steps: int
 
 
-class Place:
+class PendingRows:
     """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums.
 
     Most of the time an agent acts in all worlds at once. Then the arrays of its turn are kept as they are; only where
@@ -142,31 +151,31 @@ class Place:
         self._all_open = False
         self._start([world])
 
-    def _start(self, at: Sequence[int] | Places) -> None:
+    def _start(self, at: Sequence[int] | Indices) -> None:
         """Return and length of what comes next in these worlds start at 0."""
         self.total[at] = 0.0
         self.steps[at] = -self._turns
 
-    def close(self, turn: Turn, seat: Seat, lanes: Places) -> int:
+    def close(self, turn: Turn, acting: ActingAgent, lanes: Indices) -> int:
         """Close the rows that the last actions began; how many."""
         at, reward = turn.at, turn.reward
         if len(at) == self._worlds:
             self.total += reward
             if self._all_open:
-                seat.writers.append(lanes, reward=reward.astype(np.float32), **self.row)
+                acting.writers.append(lanes, reward=reward.astype(np.float32), **self.row)
                 return len(at)
         else:
             self.total[at] += reward
         known = self.open[at]
         rows = at[known]
         if len(rows):
-            seat.writers.append(lanes[rows], reward=reward[known].astype(np.float32), **self._part(rows))
+            acting.writers.append(lanes[rows], reward=reward[known].astype(np.float32), **self._part(rows))
         return len(rows)
 
-    def ask(self, turn: Turn, seat: Seat) -> npt.NDArray[Any]:
+    def ask(self, turn: Turn, acting: ActingAgent) -> npt.NDArray[Any]:
         """The actions of this turn; begins a row for each."""
-        actions, extra = seat.behaviour.act(self._stacked(turn), turn.mask)
-        row = {"observation": turn.observation, "action": actions, "version": seat.subscriber.version, **extra}
+        actions, extra = acting.behaviour.act(self._stacked(turn), turn.mask)
+        row = {"observation": turn.observation, "action": actions, "version": acting.subscriber.version, **extra}
         if turn.mask is not None:
             row["mask"] = turn.mask
         if len(turn.at) == self._worlds:
@@ -178,7 +187,7 @@ class Place:
             self._write(turn.at, row)
         return actions
 
-    def finish(self, ending: Ending, seat: Seat, lanes: Places) -> list[Episode]:
+    def finish(self, ending: Ending, acting: ActingAgent, lanes: Indices) -> list[FinishedEpisode]:
         """The last rows of segments, and what was seen behind them. An agent that did not act in one has none."""
         known = self.open[ending.at]
         rows = ending.at[known]
@@ -187,10 +196,10 @@ class Place:
             return []
         final = {"final_observation": map_nest(lambda array: np.ascontiguousarray(array[known]), ending.observation)}
         row = self._part(rows)
-        if seat.masked:
+        if acting.masked:
             final["final_mask"] = np.ones_like(row["mask"])
         reward = ending.reward[known]
-        seat.writers.append(
+        acting.writers.append(
             lanes[rows], reward=reward.astype(np.float32), terminated=ending.terminated[known],
             truncated=ending.truncated[known], **row, **final,
         )  # fmt: skip
@@ -198,16 +207,16 @@ class Place:
         self.open[rows] = False
         self._all_open = False
         steps = self.steps + self._turns
-        episodes = [Episode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
+        episodes = [FinishedEpisode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
         self._start(ending.at)
         return episodes
 
-    def _part(self, rows: Places) -> dict[str, Nest]:
+    def _part(self, rows: Indices) -> dict[str, Nest]:
         """Fields of the rows of some worlds."""
         pick = lambda value: value[rows] if isinstance(value, np.ndarray) else value  # noqa: E731
         return {name: map_nest(pick, nest) for name, nest in self.row.items()}
 
-    def _write(self, at: Places, row: Mapping[str, Nest]) -> None:
+    def _write(self, at: Indices, row: Mapping[str, Nest]) -> None:
         """Begin rows in some worlds, beside those of the others."""
         if not self._own:
             self.row = {name: map_nest(self._copied, nest) for name, nest in (self.row or row).items()}
@@ -263,18 +272,18 @@ def _pushed(frames: Nest, new: Nest, where: Any, begins: Sequence[int]) -> Nest:
     part = frames[where]
     part[:, :-1] = part[:, 1:]
     part[:, -1] = new
-    for place in begins:
-        part[place] = new[place]
+    for i in begins:
+        part[i] = new[i]
     if where is not ...:
         frames[where] = part
     return part
 
 
 @dataclass
-class Memory:
+class ActorState:
     """What an actor remembers between rounds; with the worlds' own states it is all that a copy needs to go on."""
 
-    places: list[Place]
+    pending: list[PendingRows]
     """By agent."""
     episodes: list[int]
     """Episodes begun, by world."""
@@ -283,19 +292,19 @@ class Memory:
     rounds: int = 0
     remade: int = 0
     """Worlds made anew after they raised."""
-    finished: deque[Episode] = field(default_factory=deque)
+    finished: deque[FinishedEpisode] = field(default_factory=deque)
     """Episodes for whoever watches; taken out by the driver."""
 
     @classmethod
-    def fresh(cls, worlds: int, seats: Sequence[Seat]) -> Memory:
+    def fresh(cls, worlds: int, agents: Sequence[ActingAgent]) -> ActorState:
         """Nothing has happened yet."""
-        return cls([Place(worlds, seat.n_frames) for seat in seats], [0] * worlds, [0] * len(seats))
+        return cls([PendingRows(worlds, acting.n_frames) for acting in agents], [0] * worlds, [0] * len(agents))
 
 
 def act(
-    crowd: Crowd,
-    seats: Sequence[Seat],
-    memory: Memory,
+    worlds: WorldBatch,
+    agents: Sequence[ActingAgent],
+    state: ActorState,
     seed_of: Callable[[int, int], int],
     sync_interval: int = 1,
     max_lag: MaxLag | None = None,
@@ -303,77 +312,77 @@ def act(
     """Play for ever, one round for each ``next``; begin with the newest versions.
 
     Args:
-        crowd: the worlds.
-        seats: by agent; one for each agent of the worlds.
-        memory: what it remembers; ``Memory.fresh`` at the start.
+        worlds: the worlds.
+        agents: by agent; one for each agent of the worlds.
+        state: what it remembers; ``ActorState.fresh`` at the start.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         sync_interval: rounds between looks at the publications; 1 takes a version as soon as it is there.
         max_lag: who is further behind takes the newest version at once, and insists on it.
     """
-    places = memory.places
-    take_newest([seat for seat in seats if not seat.subscriber.version])  # a resumed one holds a version already
+    pending = state.pending
+    take_newest([acting for acting in agents if not acting.subscriber.version])  # a resumed one holds a version already
     while True:
-        if memory.rounds % sync_interval == 0:
-            _refresh(seats)
+        if state.rounds % sync_interval == 0:
+            _refresh(agents)
         if max_lag:
-            _catch_up(seats, max_lag)
-        if crowd.over:
-            _begin(crowd, memory, seed_of)
+            _catch_up(agents, max_lag)
+        if worlds.over:
+            _begin(worlds, state, seed_of)
         actions = []
-        lanes = crowd.lanes
-        for turn in crowd.look():
-            seat, place = seats[turn.agent], places[turn.agent]
-            memory.closed[turn.agent] += place.close(turn, seat, lanes)
-            actions.append(place.ask(turn, seat))
-        for ending in crowd.act(actions):
-            episodes = places[ending.agent].finish(ending, seats[ending.agent], lanes)
-            memory.closed[ending.agent] += len(episodes)
-            memory.finished.extend(episodes)
-        if crowd.broken:
-            _break_off(crowd, seats, memory)
-        memory.rounds += 1
+        lanes = worlds.lanes
+        for turn in worlds.look():
+            acting, rows = agents[turn.agent], pending[turn.agent]
+            state.closed[turn.agent] += rows.close(turn, acting, lanes)
+            actions.append(rows.ask(turn, acting))
+        for ending in worlds.act(actions):
+            episodes = pending[ending.agent].finish(ending, agents[ending.agent], lanes)
+            state.closed[ending.agent] += len(episodes)
+            state.finished.extend(episodes)
+        if worlds.broken:
+            _break_off(worlds, agents, state)
+        state.rounds += 1
         yield
 
 
-def take_newest(seats: Sequence[Seat]) -> None:
+def take_newest(agents: Sequence[ActingAgent]) -> None:
     """Go on with the newest version of each policy, whenever they would be looked at next."""
-    for seat in seats:
-        if seat.subscriber.take(_INSIST_S):
-            load_version(seat)
+    for acting in agents:
+        if acting.subscriber.take(_INSIST_S):
+            load_version(acting)
 
 
-def _refresh(seats: Sequence[Seat]) -> None:
-    for seat in seats:
-        if seat.subscriber.refresh():
-            load_version(seat)
+def _refresh(agents: Sequence[ActingAgent]) -> None:
+    for acting in agents:
+        if acting.subscriber.refresh():
+            load_version(acting)
 
 
-def _catch_up(seats: Sequence[Seat], max_lag: MaxLag) -> None:
-    for seat in seats:
-        lag_steps = seat.newest_step() - seat.subscriber["published_step"]
-        if seat.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
-            load_version(seat)
+def _catch_up(agents: Sequence[ActingAgent], max_lag: MaxLag) -> None:
+    for acting in agents:
+        lag_steps = acting.newest_step() - acting.subscriber["published_step"]
+        if acting.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
+            load_version(acting)
 
 
-def load_version(seat: Seat) -> None:
+def load_version(acting: ActingAgent) -> None:
     """Let the behaviour act with the version that its subscriber holds."""
-    seat.behaviour.load(seat.subscriber.weights, {name: seat.subscriber[name] for name in seat.header})
+    acting.behaviour.load(acting.subscriber.weights, {name: acting.subscriber[name] for name in acting.header})
 
 
-def _begin(crowd: Crowd, memory: Memory, seed_of: Callable[[int, int], int]) -> None:
+def _begin(worlds: WorldBatch, state: ActorState, seed_of: Callable[[int, int], int]) -> None:
     """New episodes where the last ones are over."""
-    over = list(crowd.over)
-    crowd.reset(over, [seed_of(world, memory.episodes[world]) for world in over])
+    over = list(worlds.over)
+    worlds.reset(over, [seed_of(world, state.episodes[world]) for world in over])
     for world in over:
-        memory.episodes[world] += 1
-        for place in memory.places:
-            place.begin(world)
+        state.episodes[world] += 1
+        for rows in state.pending:
+            rows.begin(world)
 
 
-def _break_off(crowd: Crowd, seats: Sequence[Seat], memory: Memory) -> None:
+def _break_off(worlds: WorldBatch, agents: Sequence[ActingAgent], state: ActorState) -> None:
     """Worlds raised, and others took their places: the rows of their episodes have no end."""
-    for world in crowd.broken:
-        for seat in seats:
-            seat.writers.interrupt(int(crowd.lanes[world]))
-    memory.remade += len(crowd.broken)
-    crowd.broken.clear()
+    for world in worlds.broken:
+        for acting in agents:
+            acting.writers.interrupt(int(worlds.lanes[world]))
+    state.remade += len(worlds.broken)
+    worlds.broken.clear()

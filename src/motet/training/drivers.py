@@ -22,15 +22,15 @@ from motet.algorithm import Algorithm, Behaviour, StackedBatch, continue_stream,
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
-from motet.training.actor import Memory, Seat, act
+from motet.training.actor import ActingAgent, ActorState, act
 from motet.training.board import FINISHED, Board, Pulse
-from motet.training.league import Draw, Results, Table
-from motet.training.learner import Desk, learn, restore, state_of
+from motet.training.league import Draw, LeagueTable, Results
+from motet.training.learner import LearningAgent, learn, restore, state_of
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.training.shared import Counter, Handles
-from motet.world.batch import Crowd, make_crowd
+from motet.training.shared import Counter, SharedMemory
+from motet.world.batch import WorldBatch, make_world_batch
 
-__all__ = ["Acting", "Learning", "against", "at_pace", "play_actor", "play_learner"]
+__all__ = ["ActorDriver", "LearnerDriver", "against", "at_pace", "play_actor", "play_learner"]
 
 _EPISODES = 100  # over how many episodes returns are averaged
 _METRICS_EVERY = 10  # updates between two looks at what they measured
@@ -40,86 +40,86 @@ _VERSIONS_EVERY = 64  # rounds between two notes of which versions act
 _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # what a seed is for
 
 
-class Acting:
-    """One actor: its worlds, seats and memory, ready to be driven round by round."""
+class ActorDriver:
+    """One actor: its worlds, agents and state, ready to be driven round by round."""
 
-    def __init__(self, handles: Handles, index: int, start: int, goes_on: bool = False) -> None:
-        roster = handles.roster
+    def __init__(self, shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> None:
+        roster = shared.roster
         self.index, self._seed = index, roster.seed
         lanes = roster.lanes_of(index)
-        masked = [part.masked for part in roster.parts] * (1 if handles.league is None else 2)
-        self.crowd = make_crowd(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
-        if handles.league is not None:
+        masked = [part.masked for part in roster.parts] * (1 if shared.league is None else 2)
+        self.worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
+        if shared.league is not None:
             seeds = functools.partial(seed_for, roster.seed, _OPPONENT, index, start)
-            draw, results = Draw(handles.league), Results(handles.league.results[index])
-            self.crowd = against(handles, self.crowd, draw, results, seeds, handles.league.league.block)
-        self.seats = []
+            draw, results = Draw(shared.league), Results(shared.league.results[index])
+            self.worlds = against(shared, self.worlds, draw, results, seeds, shared.league.league.block)
+        self.agents = []
         for i, part in enumerate(roster.parts):
             behaviour = part.config.behaviour(part.observation_space, part.action_space)
             behaviour.begin(seed_for(roster.seed, _BEHAVIOUR, index, start, i))
-            self.seats.append(
-                Seat(
+            self.agents.append(
+                ActingAgent(
                     behaviour=behaviour,
-                    subscriber=handles.publications[i].subscriber(),
-                    writers=handles.replays[i].writers(lanes, goes_on=goes_on),
+                    subscriber=shared.publications[i].subscriber(),
+                    writers=shared.replays[i].writers(lanes, goes_on=goes_on),
                     header=tuple(part.config.header),
                     n_frames=part.settings.n_frames,
                     masked=part.masked,
-                    newest_step=functools.partial(handles.newest_step, i),
+                    newest_step=functools.partial(shared.newest_step, i),
                 )
             )
-        self.memory = Memory.fresh(self.crowd.worlds, self.seats)
+        self.state = ActorState.fresh(self.worlds.size, self.agents)
         self.rounds: Iterator[None] = act(
-            self.crowd,
-            self.seats,
-            self.memory,
+            self.worlds,
+            self.agents,
+            self.state,
             lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
             roster.sync_interval,
             roster.max_lag,
         )
-        self._left = [handles.left(agent, index) for agent in range(len(roster.parts))]
+        self._left = [shared.left(agent, index) for agent in range(len(roster.parts))]
         self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
         self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
 
     def streams(self) -> list[Any]:
         """The random stream of each behaviour, as plain values; None where it cannot be saved."""
-        return [stream_of(seat.behaviour) for seat in self.seats]
+        return [stream_of(acting.behaviour) for acting in self.agents]
 
     def set_streams(self, streams: Sequence[Any]) -> list[int]:
         """Continue from what :meth:`streams` gave. Returns the agents that got a new stream instead, by the round."""
         new = []
-        for i, (seat, stream) in enumerate(zip(self.seats, streams, strict=True)):
-            if not continue_stream(seat.behaviour, stream):
-                seat.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.memory.rounds))
+        for i, (acting, stream) in enumerate(zip(self.agents, streams, strict=True)):
+            if not continue_stream(acting.behaviour, stream):
+                acting.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.state.rounds))
                 new.append(i)
         return new
 
     @property
     def finished(self) -> bool:
         """Whether an agent has done its part of the steps."""
-        return any(map(ge, self.memory.closed, self._left))
+        return any(map(ge, self.state.closed, self._left))
 
     def report(self, board: Board) -> None:
         """How the episodes went, and which versions act."""
-        if self.memory.rounds % _VERSIONS_EVERY == 0:
-            board.episodes[self.index, :, 5] = [seat.subscriber.version for seat in self.seats]
-            board.episodes[self.index, :, 6] = [seat.subscriber.forced for seat in self.seats]
-        while self.memory.finished:
-            episode = self.memory.finished.popleft()
+        if self.state.rounds % _VERSIONS_EVERY == 0:
+            board.episodes[self.index, :, 5] = [acting.subscriber.version for acting in self.agents]
+            board.episodes[self.index, :, 6] = [acting.subscriber.forced for acting in self.agents]
+        while self.state.finished:
+            episode = self.state.finished.popleft()
             totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
             totals.append(episode.total)
             lengths.append(episode.steps)
             row = board.episodes[self.index, episode.agent]
             row[1:4] = sum(totals) / len(totals), episode.total, sum(lengths) / len(lengths)
-            row[4] = self.memory.remade
+            row[4] = self.state.remade
             row[0] += 1
 
 
 def against(
-    handles: Handles, crowd: Crowd, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
-) -> Crowd:
+    shared: SharedMemory, worlds: WorldBatch, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
+) -> WorldBatch:
     """Worlds of two players, of which others play one: whoever is drawn, for a block of episodes."""
-    part, play = handles.roster.parts[0], handles.roster.self_play
+    part, play = shared.roster.parts[0], shared.roster.self_play
     assert play is not None
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in part.config.header.items()}
 
@@ -127,26 +127,26 @@ def against(
         return part.config.behaviour(part.observation_space, part.action_space)
 
     return Versus(
-        crowd,
+        worlds,
         draw,
         results,
         [Scripted(maker.value) for maker in play.makers],
-        Newest(behaviour(), handles.publications[0].subscriber(), tuple(part.config.header)),
+        Newest(behaviour(), shared.publications[0].subscriber(), tuple(part.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,
         block,
         play.by_total,
         play.margin,
-        len(handles.roster.partitions) > 1,
+        len(shared.roster.partitions) > 1,
     )
 
 
-class Learning:
+class LearnerDriver:
     """One stack of agents, ready to be driven update by update."""
 
-    def __init__(self, handles: Handles, index: int) -> None:
-        roster = handles.roster
-        self.index, self._handles, self._board = index, handles, handles.board
+    def __init__(self, shared: SharedMemory, index: int) -> None:
+        roster = shared.roster
+        self.index, self._shared, self._board = index, shared, shared.board
         agents = roster.stacks[index]
         part = roster.parts[agents[0]]
         self._settings = part.settings
@@ -159,32 +159,32 @@ class Learning:
             part.device,
         )
         batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, len(agents))
-        desks = [self._desk(handles, a, i, batch) for i, a in enumerate(agents)]
-        self.readers = dict(zip(agents, [desk.reader for desk in desks], strict=True))
-        kept = handles.vaults[index].subscriber()
+        members = [self._member(shared, a, i, batch) for i, a in enumerate(agents)]
+        self.readers = dict(zip(agents, [member.reader for member in members], strict=True))
+        kept = shared.vaults[index].subscriber()
         if kept.published:
             _refresh_surely(kept, f"the vault of stack {index}")
-            restore(self.algorithm, desks, kept)
-        self._desks = desks
+            restore(self.algorithm, members, kept)
+        self._members = members
         self._show_stage()
-        self._table = None if handles.league is None else Table(handles.league)
-        vault = handles.vaults[index].publisher()
-        self.updates = learn(self.algorithm, desks, vault, part.settings, batch, roster.publish_every)
+        self._table = None if shared.league is None else LeagueTable(shared.league)
+        vault = shared.vaults[index].publisher()
+        self.updates = learn(self.algorithm, members, vault, part.settings, batch, roster.publish_every)
 
-    def _desk(self, handles: Handles, agent: int, place: int, batch: StackedBatch) -> Desk:
-        settings, mine = self._settings, batch.agent(place)
-        reader = handles.replays[agent].reader(
+    def _member(self, shared: SharedMemory, agent: int, position: int, batch: StackedBatch) -> LearningAgent:
+        settings, mine = self._settings, batch.agent(position)
+        reader = shared.replays[agent].reader(
             n_frames=settings.n_frames,
             n_step=settings.n_step,
             gamma=settings.gamma,
             prioritised=settings.prioritised,
             alpha=settings.alpha,
-            shares=handles.roster.partitions,
-            seed=seed_for(handles.roster.seed, _READER, agent),
+            shares=shared.roster.partitions,
+            seed=seed_for(shared.roster.seed, _READER, agent),
         )
         arrays = _arrays(mine)
         drawn = reader.batch(settings.batch_size, settings.length, lambda name, shape, dtype: arrays[name])
-        return Desk(reader, Counter(handles, agent), handles.publications[agent].publisher(), drawn)
+        return LearningAgent(reader, Counter(shared, agent), shared.publications[agent].publisher(), drawn)
 
     @property
     def once(self) -> bool:
@@ -199,45 +199,45 @@ class Learning:
     @property
     def due(self) -> list[bool]:
         """For each agent, whether it has rows enough and the pace allows it one more update."""
-        return self._handles.due(self.index)
+        return self._shared.due(self.index)
 
     def move_on(self) -> None:
         """Enter the stages that the agents' steps have reached, and publish them, update or not; review the league."""
-        if self._table is not None and self._table.due(steps := self._desks[0].replay.steps):
+        if self._table is not None and self._table.due(steps := self._members[0].replay.steps):
             self._table.review(steps, self.algorithm.weights()[0])
         stages = self._settings.stages
         if len(stages.names) == 1:
             return
-        reached = [stages.index(desk.replay.steps) for desk in self._desks]
-        if any(stage > desk.stage for stage, desk in zip(reached, self._desks, strict=True)):
-            for stage, desk in zip(reached, self._desks, strict=True):
-                if set(stages.names[desk.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
-                    desk.reader.forget()
-                    desk.resting = True
-                desk.stage = max(desk.stage, stage)
+        reached = [stages.index(member.replay.steps) for member in self._members]
+        if any(stage > member.stage for stage, member in zip(reached, self._members, strict=True)):
+            for stage, member in zip(reached, self._members, strict=True):
+                if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
+                    member.reader.forget()
+                    member.resting = True
+                member.stage = max(member.stage, stage)
             self.keep()  # before anybody is told: a successor that knows of no stage clears once more
             self._show_stage()
-        elif any(desk.resting for desk in self._desks):
+        elif any(member.resting for member in self._members):
             rows = max(self._settings.min_rows, self._settings.batch_size)
-            ready = [not desk.resting or desk.reader.ready() >= rows for desk in self._desks]
+            ready = [not member.resting or member.reader.ready() >= rows for member in self._members]
             # Those in step go on together: then one pass does for all of them again.
-            together = [all(ready[i] for i in places) for places in self._handles.in_step(self.index)]
-            over = [i for i, desk in enumerate(self._desks) if desk.resting and together[i]]
+            together = [all(ready[i] for i in group) for group in self._shared.in_step(self.index)]
+            over = [i for i, member in enumerate(self._members) if member.resting and together[i]]
             for i in over:
-                self._desks[i].waived += max(0, self._handles.owed(self._agents[i]))
-                self._desks[i].resting = False
+                self._members[i].waived += max(0, self._shared.owed(self._agents[i]))
+                self._members[i].resting = False
             if over:
                 self.keep()  # a successor neither rests again nor waives more
                 self._show_stage()
 
     def _show_stage(self) -> None:
         """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
-        for agent, desk in zip(self._agents, self._desks, strict=True):
+        for agent, member in zip(self._agents, self._members, strict=True):
             row = self._board.learned[agent]
-            if desk.resting:
+            if member.resting:
                 row[4] = 1
-            row[3], row[5] = desk.waived, desk.stage
-            if not desk.resting:
+            row[3], row[5] = member.waived, member.stage
+            if not member.resting:
                 row[4] = 0
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
@@ -274,12 +274,12 @@ class Learning:
 
     def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """The present state, as the vault would hold it. Publishes nothing."""
-        return state_of(self.algorithm, self._desks)
+        return state_of(self.algorithm, self._members)
 
     def was_published_at(self, steps: Sequence[int]) -> None:
         """The newest version is older than the state that was restored: it was published at these steps, by agent."""
-        for desk, step in zip(self._desks, steps, strict=True):
-            desk.step = step
+        for member, step in zip(self._members, steps, strict=True):
+            member.step = step
 
     def keep(self) -> None:
         """Keep and publish the present state, whatever is due."""
@@ -288,9 +288,9 @@ class Learning:
 
     def _show(self) -> None:
         """How far each agent is: updates done, steps at its newest version."""
-        for i, (agent, desk) in enumerate(zip(self._agents, self._desks, strict=True)):
+        for i, (agent, member) in enumerate(zip(self._agents, self._members, strict=True)):
             row = self._board.learned[agent]
-            row[0], row[2] = self.algorithm.counters[i, 0], desk.step
+            row[0], row[2] = self.algorithm.counters[i, 0], member.step
 
     def end(self) -> None:
         """Keep and publish the last state."""
@@ -323,45 +323,45 @@ def _arrays(batch: StackedBatch) -> dict[str, Any]:
     return found
 
 
-def play_actor(handles: Handles, index: int, start: int, timeout_s: float) -> None:
+def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
     """What an actor process runs."""
-    board, roster = handles.board, handles.roster
+    board, roster = shared.board, shared.roster
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    acting = Acting(handles, index, start)
+    driver = ActorDriver(shared, index, start)
     # A successor in lockstep goes on in the round in which its predecessor died.
-    acting.memory.rounds = int(board.rounds[index, 0]) if int(board.rounds[index, 0]) != FINISHED else 0
-    for seat in acting.seats:
-        _await_version(seat.subscriber, pulse, board, timeout_s)
-    while not (board.stopping or acting.finished):
-        next(acting.rounds)
+    driver.state.rounds = int(board.rounds[index, 0]) if int(board.rounds[index, 0]) != FINISHED else 0
+    for agent in driver.agents:
+        _await_version(agent.subscriber, pulse, board, timeout_s)
+    while not (board.stopping or driver.finished):
+        next(driver.rounds)
         pulse.beat()
-        acting.report(board)
-        board.rounds[index, 0] = acting.memory.rounds
+        driver.report(board)
+        board.rounds[index, 0] = driver.state.rounds
         if not roster.pace.free:
             board.acted.ring()
-            _wait_for_learners(handles, acting.memory.rounds, pulse)
+            _wait_for_learners(shared, driver.state.rounds, pulse)
     board.rounds[index, 0] = FINISHED
     board.acted.ring()
 
 
-def play_learner(handles: Handles, index: int) -> None:
+def play_learner(shared: SharedMemory, index: int) -> None:
     """What a learner process runs: one or several stacks."""
-    board, roster = handles.board, handles.roster
+    board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + index)
     pulse.start(os.getpid())
-    learners = [Learning(handles, k) for k in roster.processes[index]]
+    learners = [LearnerDriver(shared, k) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
     drive = _in_lockstep if roster.pace.lockstep else at_pace
-    drive(handles, learners, pulse)
+    drive(shared, learners, pulse)
     for learner in learners:
         learner.end()
 
 
-def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
+def at_pace(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Pulse) -> None:
     """Drive learners as the pace allows, until the run ends."""
-    board = handles.board
+    board = shared.board
     while not board.stopping:
         seen = board.acted.count
         worked = False
@@ -372,9 +372,9 @@ def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> Non
                 worked = True
         if worked:
             pulse.beat()
-            if not handles.roster.pace.free:
+            if not shared.roster.pace.free:
                 board.learnt.ring()
-        elif handles.roster.pace.free:
+        elif shared.roster.pace.free:
             pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
         else:
@@ -386,8 +386,8 @@ def at_pace(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> Non
                 learner.catch_up(pulse)
 
 
-def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -> None:
-    board = handles.board
+def _in_lockstep(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Pulse) -> None:
+    board = shared.board
     while True:
         seen = board.acted.count
         played = int(board.rounds[:, 0].min())
@@ -405,18 +405,18 @@ def _in_lockstep(handles: Handles, learners: Sequence[Learning], pulse: Pulse) -
             board.acted.wait(seen, 0.1)
 
 
-def _wait_for_learners(handles: Handles, played: int, pulse: Pulse) -> None:
+def _wait_for_learners(shared: SharedMemory, played: int, pulse: Pulse) -> None:
     """Until the pace lets the actor go on. In lockstep: until all have done what this round made due.
 
     That is the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
     """
-    board, roster = handles.board, handles.roster
+    board, roster = shared.board, shared.roster
     while not board.stopping:
         seen = board.learnt.count
         if roster.pace.lockstep:
             ready = int(board.learned[:, 1].min()) >= played
         else:
-            ready = all(map(handles.may_act, range(len(roster.stacks))))
+            ready = all(map(shared.may_act, range(len(roster.stacks))))
         if ready and int(board.evaluated[0]) >= played:
             return
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)

@@ -28,8 +28,8 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
-from motet.training.shared import Handles, Part
-from motet.world.batch import Crowd, Places, make_crowd
+from motet.training.shared import AgentSpec, SharedMemory
+from motet.world.batch import Indices, WorldBatch, make_world_batch
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
@@ -39,7 +39,7 @@ _SEED = 9  # what the seeds of evaluations are for
 
 
 def play_greedily(
-    crowd: Crowd,
+    worlds: WorldBatch,
     behaviours: Sequence[Behaviour],
     seeds: Sequence[int],
     n_frames: Sequence[int] = (),
@@ -50,20 +50,20 @@ def play_greedily(
     The behaviours must have been begun and loaded. ``n_frames``: by agent, 1 by default. ``alive`` is called at every
     turn.
     """
-    totals, playing = np.zeros((crowd.worlds, len(behaviours))), np.ones(crowd.worlds, np.bool_)
+    totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
     frames = [_Frames(n) for n in n_frames or [1] * len(behaviours)]
-    crowd.reset(range(crowd.worlds), seeds)
+    worlds.reset(range(worlds.size), seeds)
     while playing.any():
         actions = []
-        for agent, at, observation, reward, mask in crowd.look():
+        for agent, at, observation, reward, mask in worlds.look():
             totals[at, agent] += np.where(playing[at], reward, 0.0)
             seen = frames[agent].push(at, observation)
             actions.append(behaviours[agent].act(seen, mask, explore=False)[0])
             alive()
-        for ending in crowd.act(actions):
+        for ending in worlds.act(actions):
             totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
             frames[ending.agent].end(ending.at)
-        playing[crowd.over] = False
+        playing[worlds.over] = False
         alive()
     return totals
 
@@ -74,13 +74,13 @@ class _Frames:
     def __init__(self, n: int) -> None:
         self._n, self._stacks = n, dict[int, FrameStack]()
 
-    def push(self, at: Places, observation: Nest) -> Nest:
+    def push(self, at: Indices, observation: Nest) -> Nest:
         """What a behaviour sees, given what is new in some worlds."""
         if self._n == 1:
             return observation
         return stack_nests([self._one(w, map_nest(lambda a: a[i], observation)) for i, w in enumerate(at.tolist())])  # noqa: B023
 
-    def end(self, at: Places) -> None:
+    def end(self, at: Indices) -> None:
         """Its segments in these worlds are over."""
         for world in at.tolist():
             self._stacks.pop(world, None)
@@ -110,16 +110,16 @@ class Outcome(NamedTuple):
 class _Trial:
     """Episodes of all agents; their score is the team's mean return."""
 
-    def __init__(self, handles: Handles, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
-        parts = handles.roster.parts
+    def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
+        parts = shared.roster.parts
         masked = [part.masked for part in parts]
-        self._crowd = make_crowd(handles.roster.world.value, episodes, masked, alive=alive)
+        self._worlds = make_world_batch(shared.roster.world.value, episodes, masked, alive=alive)
         self._frames, self._alive = [part.settings.n_frames for part in parts], alive
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """One evaluation; ``seed_of``: the seed of each of its episodes."""
-        seeds = [seed_of(w) for w in range(self._crowd.worlds)]
-        totals = play_greedily(self._crowd, behaviours, seeds, self._frames, self._alive)
+        seeds = [seed_of(w) for w in range(self._worlds.size)]
+        totals = play_greedily(self._worlds, behaviours, seeds, self._frames, self._alive)
         return Outcome(totals, float(totals.sum(1).mean()), {})
 
 
@@ -129,13 +129,13 @@ class _Challenge:
     The mean of its win rates against each, to be exact, a draw being half a win.
     """
 
-    def __init__(self, handles: Handles, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
-        roster, play = handles.roster, handles.roster.self_play
+    def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
+        roster, play = shared.roster, shared.roster.self_play
         assert play is not None
         self._anchors = play.anchors
-        worlds = max(-(-episodes // 2), len(play.anchors))  # two episodes each
-        crowd = make_crowd(roster.world.value, worlds, [roster.parts[0].masked] * 2, alive=alive)
-        self._crowd = against(handles, crowd, self, self, partial(seed_for, roster.seed, _SEED), block=2)
+        count = max(-(-episodes // 2), len(play.anchors))  # two episodes each
+        worlds = make_world_batch(roster.world.value, count, [roster.parts[0].masked] * 2, alive=alive)
+        self._worlds = against(shared, worlds, self, self, partial(seed_for, roster.seed, _SEED), block=2)
         self._drawn, self._alive = 0, alive
         self._told: list[tuple[int, int]] = []
 
@@ -156,9 +156,9 @@ class _Challenge:
         """One evaluation; ``seed_of``: the seed of each of its episodes, the same for both sides."""
         self._told.clear()
         self._drawn = 0
-        seeds = [seed_of(w) for w in range(self._crowd.worlds)]
+        seeds = [seed_of(w) for w in range(self._worlds.size)]
         totals = np.concatenate(
-            [play_greedily(self._crowd, behaviours, seeds, alive=self._alive) for _side in range(2)]
+            [play_greedily(self._worlds, behaviours, seeds, alive=self._alive) for _side in range(2)]
         )
         met, rates = dict[str, dict[str, int]](), list[float]()
         for i, name in enumerate(self._anchors):
@@ -173,7 +173,7 @@ class Evaluations:
     """The evaluations of a run: when one is due, and what it comes to, on the board and in the run directory.
 
     Args:
-        handles: what the run shares.
+        shared: what the run shares.
         every: steps of the agents between two.
         episodes: of each.
         directory: of the run, if there is one.
@@ -184,7 +184,7 @@ class Evaluations:
 
     def __init__(
         self,
-        handles: Handles,
+        shared: SharedMemory,
         every: int,
         episodes: int,
         directory: Path | None,
@@ -192,40 +192,40 @@ class Evaluations:
         insists: bool = False,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        self._handles, self._every, self._directory, self._until = handles, every, directory, until
+        self._shared, self._every, self._directory, self._until = shared, every, directory, until
         self._insists, self._alive = insists, alive
-        roster = handles.roster
-        self._trial = (_Trial if roster.self_play is None else _Challenge)(handles, episodes, alive)
+        roster = shared.roster
+        self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
         self._behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
-        self._subscribers = [publication.subscriber() for publication in handles.publications]
+        self._subscribers = [publication.subscriber() for publication in shared.publications]
         # A predecessor's, or that of the run before it was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
         self._started = time.monotonic()
 
     @staticmethod
-    def begin(handles: Handles, every: int) -> None:
+    def begin(shared: SharedMemory, every: int) -> None:
         """Say when the first one is due, before anybody plays."""
-        step = _steps(handles)
-        handles.board.evaluation[5] = step - step % every + every
+        step = _steps(shared)
+        shared.board.evaluation[5] = step - step % every + every
 
     @property
     def reached(self) -> bool:
         """Whether one reached the return that ends the run."""
-        return bool(self._handles.board.evaluation[4])
+        return bool(self._shared.board.evaluation[4])
 
     def due(self) -> bool:
         """Whether the agents have done the steps for the next one."""
-        return _steps(self._handles) >= int(self._handles.board.evaluation[5])
+        return _steps(self._shared) >= int(self._shared.board.evaluation[5])
 
     def rounds_left(self) -> int:
         """Rounds after which the next one cannot be due yet: in a round an agent closes at most two rows in a world."""
-        roster, board = self._handles.roster, self._handles.board
-        left = int(board.evaluation[5]) - _steps(self._handles) - 1
+        roster, board = self._shared.roster, self._shared.board
+        left = int(board.evaluation[5]) - _steps(self._shared) - 1
         return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
 
     def play(self) -> bool:
         """Play one with the newest versions; False if there are none yet."""
-        board, roster, step = self._handles.board, self._handles.roster, _steps(self._handles)
+        board, roster, step = self._shared.board, self._shared.roster, _steps(self._shared)
         for part, behaviour, subscriber in zip(roster.parts, self._behaviours, self._subscribers, strict=True):
             if self._insists:
                 subscriber.take(_TAKE_S)
@@ -251,37 +251,37 @@ class Evaluations:
         return True
 
 
-def _steps(handles: Handles) -> int:
-    return max(map(handles.steps, range(len(handles.roster.parts))))
+def _steps(shared: SharedMemory) -> int:
+    return max(map(shared.steps, range(len(shared.roster.parts))))
 
 
 def play_evaluator(
-    handles: Handles, every: int, episodes: int, directory: Path | None, until: float | None = None
+    shared: SharedMemory, every: int, episodes: int, directory: Path | None, until: float | None = None
 ) -> None:
     """What the evaluator process runs: an evaluation for every ``every`` steps of the agents.
 
     Where the board says so, actors wait at the end of each round until it has seen to it (lockstep); otherwise it
     plays beside them, and holds nobody up.
     """
-    board, roster = handles.board, handles.roster
+    board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
     waited_for = int(board.evaluated[0]) != FINISHED
-    evaluations = Evaluations(handles, every, episodes, directory, until, waited_for, pulse.beat)
+    evaluations = Evaluations(shared, every, episodes, directory, until, waited_for, pulse.beat)
     drive = _by_rounds if waited_for else _beside
-    drive(handles, evaluations, pulse)
+    drive(shared, evaluations, pulse)
 
 
-def _beside(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None:
-    while not handles.board.stopping:
+def _beside(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:
+    while not shared.board.stopping:
         pulse.waits_for(Wait.EVALUATION)
         if not (evaluations.due() and evaluations.play()):
             time.sleep(0.01)
 
 
-def _by_rounds(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None:
+def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:
     """At the end of a round everybody waits, so what is played are the versions of that round."""
-    board = handles.board
+    board = shared.board
     while not board.stopping:
         seen = board.learnt.count
         played = int(board.learned[:, 1].min())
@@ -298,7 +298,7 @@ def _by_rounds(handles: Handles, evaluations: Evaluations, pulse: Pulse) -> None
 
 def _write(
     directory: Path,
-    parts: Sequence[Part],
+    parts: Sequence[AgentSpec],
     subscribers: Sequence[Any],
     step: int,
     seconds: float,

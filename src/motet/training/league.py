@@ -5,8 +5,8 @@ always the same), a *snapshot* of the player's own past from a bounded pool, or 
 drawn by measured win rates, stay for a block of episodes, and learn nothing.
 
 Flows in: results of games, from actors. Flows out: one :class:`LeagueBoard` publication with the pool's weights, who is
-in it and how likely everybody is, in one version, so that no actor meets half of a change. The :class:`Table` belongs
-to the learner, the only one who writes it; a successor goes on from what was published. Results have one writer each:
+in it and how likely everybody is, in one version, so that no actor meets half of a change. The :class:`LeagueTable` is
+the learner's, the only one who writes it; a successor goes on from what was published. Results have one writer each:
 an actor puts each into its own ring as one word that says which result it is, so there is nothing to tear and no order
 to keep. Who is drawn changes at *reviews*, at fixed steps of the player: in lockstep they fall between two rounds, and
 the league is the serial one.
@@ -27,7 +27,7 @@ from motet.publication import HeaderField, Publication
 from motet.settings import check_types
 from motet.system.memory import Array, Segment
 
-__all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "Results", "Standings", "Table", "anchor"]
+__all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", "Standings", "anchor"]
 
 NEWEST = 0
 """The number of the player as it is now; snapshots are 1, 2, 3, ..., anchors -1, -2, ..."""
@@ -218,7 +218,7 @@ class LeagueBoard:
         self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), version=version, **header)
 
 
-class Table:
+class LeagueTable:
     """The league as its learner keeps it: the pool, win rates, chances.
 
     Args:

@@ -25,7 +25,7 @@ from motet.errors import NotReadyError
 from motet.nest import map_nest
 from motet.schedule import value_at
 
-__all__ = ["Desk", "learn", "restore", "state_of", "vault_header"]
+__all__ = ["LearningAgent", "learn", "restore", "state_of", "vault_header"]
 
 
 class RowReader(Protocol):
@@ -104,8 +104,8 @@ class StepCounter(Protocol):
 
 
 @dataclass
-class Desk:
-    """One agent's place in a learner."""
+class LearningAgent:
+    """One agent in a learner."""
 
     reader: RowReader
     replay: StepCounter
@@ -124,11 +124,11 @@ class Desk:
     """Whether its batch has ever been filled."""
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def progress(self) -> tuple[int, int, int]:
         """Where it is in its stages, for the vault."""
         return self.stage, int(self.resting), self.waived
 
-    def go_on(self, stage: int, resting: int, waived: int) -> None:
+    def restore(self, stage: int, resting: int, waived: int) -> None:
         """Go on from what the vault holds."""
         self.stage, self.resting, self.waived = int(stage), bool(resting), int(waived)
 
@@ -144,37 +144,37 @@ def vault_header(agents: int, sizes: Sizes, reader_words: int) -> dict[str, tupl
     }
 
 
-def restore(algorithm: Algorithm, desks: Sequence[Desk], vault: Any) -> int:
+def restore(algorithm: Algorithm, agents: Sequence[LearningAgent], vault: Any) -> int:
     """Go on from what the vault holds; ``vault`` is its subscriber, refreshed. Returns the version."""
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
     algorithm.load()
-    for desk, words, place, step in zip(desks, vault["reader"], vault["stage"], vault["steps"], strict=True):
-        desk.reader.load_state(np.ascontiguousarray(words))
-        desk.go_on(*place)
-        desk.step = int(step)
+    for agent, words, progress, step in zip(agents, vault["reader"], vault["stage"], vault["steps"], strict=True):
+        agent.reader.load_state(np.ascontiguousarray(words))
+        agent.restore(*progress)
+        agent.step = int(step)
     return int(vault.version)
 
 
-def state_of(algorithm: Algorithm, desks: Sequence[Desk]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+def state_of(algorithm: Algorithm, agents: Sequence[LearningAgent]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
     """Everything a successor needs, as the vault takes it: flat states, and the rest by name. Changes nothing."""
     algorithm.save()
-    words = np.zeros((len(desks), desks[0].reader.state_words), np.uint64)
-    for desk, row in zip(desks, words, strict=True):
-        desk.reader.save_state(row)
+    words = np.zeros((len(agents), agents[0].reader.state_words), np.uint64)
+    for agent, row in zip(agents, words, strict=True):
+        agent.reader.save_state(row)
     return algorithm.state.reshape(-1), {
         "counters": algorithm.counters,
-        "random": algorithm.random if algorithm.random.size else np.zeros((len(desks), 1), np.uint8),
+        "random": algorithm.random if algorithm.random.size else np.zeros((len(agents), 1), np.uint8),
         "reader": words,
-        "steps": np.array([desk.replay.steps for desk in desks], np.int64),
-        "stage": np.array([desk.place for desk in desks], np.int64),
+        "steps": np.array([agent.replay.steps for agent in agents], np.int64),
+        "stage": np.array([agent.progress for agent in agents], np.int64),
     }
 
 
 def learn(
     algorithm: Algorithm,
-    desks: Sequence[Desk],
+    agents: Sequence[LearningAgent],
     vault: PolicySink,
     settings: ReaderSettings,
     batch: StackedBatch,
@@ -187,71 +187,79 @@ def learn(
 
     Args:
         algorithm: runs the stack; fresh, or restored from the vault.
-        desks: one for each of its agents.
+        agents: one for each of its agents.
         vault: of the stack.
         settings: what the algorithm asked of the replay.
-        batch: the stacked arrays that the desks' batches are parts of.
+        batch: the stacked arrays that the agents' batches are parts of.
         publish_every: updates between versions; 1 where rows are read once, whatever is given.
     """
     if vault.newest == 0:
-        _keep(algorithm, desks, vault)
-    _hand_out(algorithm, desks, vault.newest, settings.once)
+        _keep(algorithm, agents, vault)
+    _hand_out(algorithm, agents, vault.newest, settings.once)
     every = 1 if settings.once else publish_every
     update: Update | None = None
     while True:
         try:
             asked = yield update
         except GeneratorExit:
-            _keep(algorithm, desks, vault)
-            _hand_out(algorithm, desks, vault.newest, settings.once)
+            _keep(algorithm, agents, vault)
+            _hand_out(algorithm, agents, vault.newest, settings.once)
             return
         if asked is True:
             update = None
         else:
-            due = list(asked or [True] * len(desks))
-            update = _update(algorithm, desks, settings, batch, due)
+            due = list(asked or [True] * len(agents))
+            update = _update(algorithm, agents, settings, batch, due)
             counts = algorithm.counters[:, 0].tolist()
             if all(count % every for count, is_due in zip(counts, due, strict=True) if is_due):
                 continue
-        _keep(algorithm, desks, vault)
-        _hand_out(algorithm, desks, vault.newest, settings.once)
+        _keep(algorithm, agents, vault)
+        _hand_out(algorithm, agents, vault.newest, settings.once)
 
 
 def _update(
-    algorithm: Algorithm, desks: Sequence[Desk], settings: ReaderSettings, batch: StackedBatch, due: Sequence[bool]
+    algorithm: Algorithm,
+    agents: Sequence[LearningAgent],
+    settings: ReaderSettings,
+    batch: StackedBatch,
+    due: Sequence[bool],
 ) -> Update:
-    steps = [desk.replay.steps for desk in desks]
-    for desk, step, is_due in zip(desks, steps, due, strict=True):
+    steps = [agent.replay.steps for agent in agents]
+    for agent, step, is_due in zip(agents, steps, due, strict=True):
         if not is_due:
             continue
         if not settings.once:
             beta = value_at(settings.beta, step, settings.stages)
-            desk.reader.sample(settings.batch_size, beta=beta, into=desk.batch)
-        elif desk.reader.take(settings.batch_size, settings.length, into=desk.batch) is None:
+            agent.reader.sample(settings.batch_size, beta=beta, into=agent.batch)
+        elif agent.reader.take(settings.batch_size, settings.length, into=agent.batch) is None:
             raise NotReadyError(
                 f"an update needs {settings.batch_size} fragments of {settings.length} rows of each agent, which are "
                 "not there yet: ask for it when they are"
             )
-        desk.drawn = True
-    update = algorithm.update(batch, steps) if all(due) else _update_some(algorithm, desks, batch, steps, due)
+        agent.drawn = True
+    update = algorithm.update(batch, steps) if all(due) else _update_some(algorithm, agents, batch, steps, due)
     if update.priorities is not None and settings.prioritised:
-        for desk, priorities, is_due in zip(desks, update.priorities, due, strict=True):
+        for agent, priorities, is_due in zip(agents, update.priorities, due, strict=True):
             if is_due:
-                desk.reader.update(desk.batch, priorities)
+                agent.reader.update(agent.batch, priorities)
     return update
 
 
 def _update_some(
-    algorithm: Algorithm, desks: Sequence[Desk], batch: StackedBatch, steps: Sequence[int], due: Sequence[bool]
+    algorithm: Algorithm,
+    agents: Sequence[LearningAgent],
+    batch: StackedBatch,
+    steps: Sequence[int],
+    due: Sequence[bool],
 ) -> Update:
     """One pass over the whole stack, after which the agents that are not due are put back to where they were."""
     model = due.index(True)
     others = [i for i, is_due in enumerate(due) if not is_due]
     for i in others:
-        if not desks[i].drawn:  # nothing has been in its part of the batch: any rows will do, if the space has them
+        if not agents[i].drawn:  # nothing has been in its part of the batch: any rows will do, if the space has them
             for array in _leaves(batch):
                 array[i] = array[model]
-            desks[i].drawn = True
+            agents[i].drawn = True
     algorithm.save()
     parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
     kept = [part[others] for part in parts]
@@ -272,24 +280,24 @@ def _leaves(batch: StackedBatch) -> list[npt.NDArray[Any]]:
     return found
 
 
-def _keep(algorithm: Algorithm, desks: Sequence[Desk], vault: PolicySink) -> None:
+def _keep(algorithm: Algorithm, agents: Sequence[LearningAgent], vault: PolicySink) -> None:
     """Everything a successor needs, as the next version of the vault."""
-    state, header = state_of(algorithm, desks)
-    for desk, step in zip(desks, header["steps"], strict=True):
-        desk.step = int(step)
+    state, header = state_of(algorithm, agents)
+    for agent, step in zip(agents, header["steps"], strict=True):
+        agent.step = int(step)
     vault.publish(state, **header)
 
 
-def _hand_out(algorithm: Algorithm, desks: Sequence[Desk], version: int, once: bool) -> None:
+def _hand_out(algorithm: Algorithm, agents: Sequence[LearningAgent], version: int, once: bool) -> None:
     """What follows once the vault holds a version: its rows go back to the writers, its policies to the actors.
 
     A successor repeats what its predecessor did not get to.
     """
     if once:
-        for desk in desks:
-            desk.reader.release()
+        for agent in agents:
+            agent.reader.release()
     weights = algorithm.weights()
-    for i, desk in enumerate(desks):
-        if desk.publisher.newest < version:
-            header = algorithm.header(desk.step, i)
-            desk.publisher.publish(weights[i], version=version, published_step=desk.step, **header)
+    for i, agent in enumerate(agents):
+        if agent.publisher.newest < version:
+            header = algorithm.header(agent.step, i)
+            agent.publisher.publish(weights[i], version=version, published_step=agent.step, **header)

@@ -20,7 +20,7 @@ from motet.nest import Nest, map_nest
 from motet.policy import Policy, asker
 from motet.system.child import Portable
 from motet.training.league import NEWEST, League, anchor
-from motet.world.batch import Crowd, Ending, Places, Turn
+from motet.world.batch import Ending, Indices, Turn, WorldBatch
 
 __all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
 
@@ -72,7 +72,7 @@ class Opponent(Protocol):
         """A game begins."""
         ...
 
-    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, ``[len(at), ...]``."""
         ...
 
@@ -119,7 +119,7 @@ class Scripted:
                 self._ask[world] = asker(self._policies[world].act)
             self._policies[world].reset(seed)
 
-    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds."""
         if self._all is not None:
             return np.asarray(self._all(observations))
@@ -140,7 +140,7 @@ class Frozen:
     def begin(self, world: int, seed: int) -> None:
         """A game begins."""
 
-    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, without exploration."""
         return self.behaviour.act(observations, masks, explore=False)[0]
 
@@ -159,7 +159,7 @@ class Newest:
             self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
             self._kept = None
 
-    def act(self, at: Places, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """The actions in these worlds, without exploration."""
         return self.behaviour.act(observations, masks, explore=False)[0]
 
@@ -178,10 +178,10 @@ class Newest:
 
 
 class Versus:
-    """A crowd of two-player worlds as a crowd of one-player ones.
+    """A batch of two-player worlds as a batch of one-player ones.
 
     Args:
-        crowd: the worlds.
+        worlds: the worlds.
         draw: whom to meet.
         results: where to tell how games ended.
         anchors: by their order in the league.
@@ -196,7 +196,7 @@ class Versus:
 
     def __init__(
         self,
-        crowd: Crowd,
+        worlds: WorldBatch,
         draw: Chooser,
         results: Listener,
         anchors: Sequence[Scripted],
@@ -208,30 +208,30 @@ class Versus:
         margin: float,
         apart: bool,
     ) -> None:
-        self._crowd, self._draw, self._results, self._freeze, self._seed_of = crowd, draw, results, freeze, seed_of
+        self._worlds, self._draw, self._results, self._freeze, self._seed_of = worlds, draw, results, freeze, seed_of
         self._block, self._by_total, self._margin, self._apart = block, by_total, margin, apart
         self._known: dict[int, Opponent] = {anchor(i): opponent for i, opponent in enumerate(anchors)}
         self._known[NEWEST] = self._newest = newest
-        self.worlds = crowd.worlds
-        self.lanes = np.arange(self.worlds)
-        self.can_save = crowd.can_save and not any(opponent.remembers for opponent in anchors)
-        self._begun = np.zeros(self.worlds, np.int64)  # episodes
-        self._side = np.zeros(self.worlds, np.int64)  # where the player sits
-        self._met = np.zeros(self.worlds, np.int64)  # the number of the opponent
+        self.size = worlds.size
+        self.lanes = np.arange(self.size)
+        self.can_save = worlds.can_save and not any(opponent.remembers for opponent in anchors)
+        self._begun = np.zeros(self.size, np.int64)  # episodes
+        self._side = np.zeros(self.size, np.int64)  # where the player sits
+        self._met = np.zeros(self.size, np.int64)  # the number of the opponent
         self._segments = 0  # of opponents, beyond the first ones
-        self._ahead = np.zeros(self.worlds)  # what the player earned beyond the opponent, as far as it counts
+        self._ahead = np.zeros(self.size)  # what the player earned beyond the opponent, as far as it counts
         self._begin_anew(NEWEST)
         self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
 
     @property
     def over(self) -> list[int]:
         """Worlds that wait for a reset."""
-        return self._crowd.over
+        return self._worlds.over
 
     @property
     def broken(self) -> list[int]:
         """Worlds that raised and were made anew."""
-        return self._crowd.broken
+        return self._worlds.broken
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds: the other side, and perhaps another opponent."""
@@ -243,7 +243,7 @@ class Versus:
         self._side[at] = self._begun[at] % 2
         self._begun[at] += 1
         self._ahead[at] = 0.0
-        self._crowd.reset(at, seeds)
+        self._worlds.reset(at, seeds)
 
     def _meet(self, world: int, block: int) -> None:
         number = self._draw.opponent(self._seed_of(0, world, block) / 2**32)
@@ -251,7 +251,7 @@ class Versus:
             self._known[number] = self._freeze(self._draw.weights(number))
             self._begin_anew(number)
         self._met[world] = number
-        self.lanes[world] = world + (self.worlds if self._apart and number >= NEWEST else 0)
+        self.lanes[world] = world + (self.size if self._apart and number >= NEWEST else 0)
         for gone in [n for n in self._known if n > NEWEST and n not in self._met]:
             del self._known[gone]
 
@@ -265,7 +265,7 @@ class Versus:
         """The player's turn, wherever it has one."""
         self._turns = []
         mine = []
-        for turn in self._crowd.look():
+        for turn in self._worlds.look():
             player = self._side[turn.at] == turn.agent
             if self._by_total:
                 self._ahead[turn.at] += np.where(player, turn.reward, -turn.reward)
@@ -279,19 +279,19 @@ class Versus:
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play the player's actions and the opponents'."""
-        place = np.zeros(self.worlds, np.int64)
+        place = np.zeros(self.size, np.int64)
         theirs: npt.NDArray[Any] | None = None
         if actions:
             (theirs,) = actions
             place[np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))] = np.arange(len(theirs))
         played = [self._both(turn, player, theirs, place) for turn, player in self._turns]
-        return self._ends(self._crowd.act(played))
+        return self._ends(self._worlds.act(played))
 
     def _both(
-        self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Places
+        self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Indices
     ) -> npt.NDArray[Any]:
         """The actions of one seat: the player's where it sits there, else the opponents'."""
-        parts: list[tuple[Places, npt.NDArray[Any]]] = []
+        parts: list[tuple[Indices, npt.NDArray[Any]]] = []
         if theirs is not None and player.any():
             rows = np.flatnonzero(player)
             parts.append((rows, theirs[place[turn.at[rows]]]))
@@ -320,13 +320,13 @@ class Versus:
                     reward=ending.reward[player], observation=map_nest(lambda a: a[player], ending.observation),  # noqa: B023
                 ))  # fmt: skip
             self._begin_segments(ending.at[~player])
-        for world in sorted(ended.intersection(self._crowd.over)):
+        for world in sorted(ended.intersection(self._worlds.over)):
             self._results.tell(int(self._met[world]), float(self._ahead[world]), self._margin)
         return [ending._replace(agent=0) for ending in mine]
 
-    def _begin_segments(self, at: Places) -> None:
+    def _begin_segments(self, at: Indices) -> None:
         """Opponents that ended in these worlds remember nothing, if they are asked again before the game is over."""
-        for world in set(at.tolist()).difference(self._crowd.over):
+        for world in set(at.tolist()).difference(self._worlds.over):
             self._segments += 1
             opponent = self._known[int(self._met[world])]
             if isinstance(opponent, Scripted):
@@ -338,13 +338,13 @@ class Versus:
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
                    if isinstance(opponent, Frozen | Newest)}  # fmt: skip
-        return self._crowd.get_state(), rows, frozen, self._newest.get_state(), streams
+        return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams
 
     def set_state(self, state: Any) -> None:
         """Go on from there."""
         inner, rows, frozen, newest, *rest = state
         streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints have none
-        self._crowd.set_state(inner)
+        self._worlds.set_state(inner)
         for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
             row[...] = kept
         for number, weights in frozen.items():

@@ -23,13 +23,13 @@ from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings
 from motet.training.serial import Serial
-from motet.training.shared import Handles, Part
+from motet.training.shared import AgentSpec, SharedMemory
 from motet.training.watch import Watch
 
 if TYPE_CHECKING:
     from motet.training.run import Settings
 
-__all__ = ["Book", "Result", "fill", "unused"]
+__all__ = ["Recorder", "Result", "fill", "unused"]
 
 _TRIES = 3  # of copying rows that are read once together with the state that they belong to
 _FIRST_S, _EVERY_S = 60.0, 300.0  # until the first checkpoint, and the next one, at the latest
@@ -66,12 +66,12 @@ class Result:
     """The steps that were done when it was begun or resumed."""
 
 
-class Book:
+class Recorder:
     """Metrics once a second, checkpoints by steps and by the clock, and the result at the end."""
 
     def __init__(
         self,
-        handles: Handles,
+        shared: SharedMemory,
         settings: Settings,
         directory: RunDirectory | None,
         looks: Watch,
@@ -80,7 +80,7 @@ class Book:
         fell_back: str = "",
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._handles, self._settings, self._directory = handles, settings, directory
+        self._shared, self._settings, self._directory = shared, settings, directory
         self._looks, self._watch, self._serial = looks, watch, serial
         self._fell_back, self._say = fell_back, say
         self._began = self._steps()
@@ -93,8 +93,8 @@ class Book:
         # What the serial engine keeps with its replay is large, and goes on bit for bit: there steps alone decide.
         by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
-        self._vaults = [vault.subscriber() for vault in handles.vaults]
-        self._standings = None if handles.league is None else Standings(handles.league)
+        self._vaults = [vault.subscriber() for vault in shared.vaults]
+        self._standings = None if shared.league is None else Standings(shared.league)
 
     def tick(self) -> None:
         """Write what is due: metrics, checkpoints, the league."""
@@ -110,7 +110,7 @@ class Book:
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
-        if (by_steps or by_clock) and steps < self._handles.roster.steps:  # the last one is written at the end
+        if (by_steps or by_clock) and steps < self._shared.roster.steps:  # the last one is written at the end
             directory.save(self.checkpoint(steps))
             self._saved = steps
             if self._due < math.inf:
@@ -120,7 +120,7 @@ class Book:
             self._next = steps // self._every * self._every + self._every
 
     def _steps(self) -> int:
-        return max(map(self._handles.steps, range(len(self._handles.replays))))
+        return max(map(self._shared.steps, range(len(self._shared.replays))))
 
     def _write_league(self) -> None:
         """What the last review of the league changed, and the snapshots that came in."""
@@ -168,11 +168,11 @@ class Book:
 
     def good_enough(self) -> bool:
         """Whether an evaluation has reached ``until_return``."""
-        return bool(self._handles.board.evaluation[4])
+        return bool(self._shared.board.evaluation[4])
 
     def unfinished(self) -> bool:
         """Whether steps remain."""
-        return self._steps() < self._handles.roster.steps
+        return self._steps() < self._shared.roster.steps
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
         """From the vaults: no learner is asked, and what is read is one version of each stack.
@@ -183,7 +183,7 @@ class Book:
         Raises:
             NotReadyError: a replay lives elsewhere, with a learner that does not answer.
         """
-        roster, handles = self._handles.roster, self._handles
+        roster, shared = self._shared.roster, self._shared
         agents: dict[str, dict[str, Any]] = {}
         replay: dict[str, dict[str, Any]] = {}
         for k in range(len(roster.stacks)):
@@ -196,15 +196,15 @@ class Book:
             replay |= kept or {}
         notes: dict[str, Any] = {
             "seconds": time.monotonic() - self._started,
-            "evaluations": int(handles.board.evaluation[0]),
+            "evaluations": int(shared.board.evaluation[0]),
         }
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
-        return Checkpoint(step, agents, notes, replay, handles.league.dump() if handles.league else {})
+        return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
 
     def _state(self, stack: int) -> dict[str, dict[str, Any]]:
         """What the vault of a stack holds, by agent; nothing before its first version."""
-        handles, vault = self._handles, self._vaults[stack]
+        shared, vault = self._shared, self._vaults[stack]
         held: Any = vault
         if self._serial is not None:
             flat, held = self._serial.learners[stack].state()
@@ -213,10 +213,10 @@ class Book:
             if not vault._have:
                 return {}
             flat = vault.weights
-        members = handles.roster.stacks[stack]
+        members = shared.roster.stacks[stack]
         states, found = flat.reshape(len(members), -1), {}
         for i, agent in enumerate(members):
-            part = handles.roster.parts[agent]
+            part = shared.roster.parts[agent]
             found[part.name] = {
                 "state": states[i].copy(),
                 "counters": held["counters"][i].copy(),
@@ -224,7 +224,7 @@ class Book:
                 "reader": held["reader"][i].copy(),
                 "steps": held["steps"][i].copy(),
                 "stage": held["stage"][i].copy(),
-                "before": np.array([handles.steps_before[agent], handles.updates_before[agent]], np.int64),
+                "before": np.array([shared.steps_before[agent], shared.updates_before[agent]], np.int64),
             }
         return found
 
@@ -234,14 +234,14 @@ class Book:
         Rows that are read once belong to one state, and while they are copied its learner may go on, and the writers.
         """
         found: dict[str, dict[str, Any]] = {}
-        for agent in self._handles.roster.stacks[stack]:
-            part, replay = self._handles.roster.parts[agent], self._handles.replays[agent]
-            lanes = [replay.dump(lane) for lane in range(self._handles.roster.lanes)]
+        for agent in self._shared.roster.stacks[stack]:
+            part, replay = self._shared.roster.parts[agent], self._shared.replays[agent]
+            lanes = [replay.dump(lane) for lane in range(self._shared.roster.lanes)]
             if part.settings.once:
                 cursors = replay.spec.cursors(held[part.name]["reader"]).tolist()
                 whole = [rewound(*lane, part.settings.n_frames - 1) for lane in zip(lanes, cursors, strict=True)]
                 lanes = [lane for lane in whole if lane is not None]
-            if len(lanes) < self._handles.roster.lanes:
+            if len(lanes) < self._shared.roster.lanes:
                 return None
             found[part.name] = {f"lane{k}": lane for k, lane in enumerate(lanes)}
         return found
@@ -273,17 +273,17 @@ class Book:
 
 
 def fill(
-    handles: Handles, checkpoint: Checkpoint, stacks: Sequence[int] | None = None, version: int | None = None
+    shared: SharedMemory, checkpoint: Checkpoint, stacks: Sequence[int] | None = None, version: int | None = None
 ) -> None:
     """Put what a checkpoint holds into the vaults and lanes, where the learners will find it.
 
     ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes there.
     """
-    roster = handles.roster
-    handles.board.evaluation[0] = checkpoint.notes.get("evaluations", 0)
+    roster = shared.roster
+    shared.board.evaluation[0] = checkpoint.notes.get("evaluations", 0)
     chosen = range(len(roster.stacks)) if stacks is None else stacks
-    if handles.league is not None and checkpoint.league:
-        handles.league.restore(checkpoint.league, version)
+    if shared.league is not None and checkpoint.league:
+        shared.league.restore(checkpoint.league, version)
     missing = {roster.parts[a].name for k in chosen for a in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
         raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")
@@ -295,20 +295,20 @@ def fill(
         for i, a in enumerate(stack):
             if lanes := checkpoint.replay.get(roster.parts[a].name):
                 for lane in range(roster.lanes):
-                    handles.replays[a].restore(lane, lanes[f"lane{lane}"])
-                handles.steps_before[a], handles.updates_before[a] = map(int, held[i].get("before", (0, 0)))
-                _check_cursors(handles, a, held[i], handles.updates_before[a])
+                    shared.replays[a].restore(lane, lanes[f"lane{lane}"])
+                shared.steps_before[a], shared.updates_before[a] = map(int, held[i].get("before", (0, 0)))
+                _check_cursors(shared, a, held[i], shared.updates_before[a])
             else:
                 readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
                 places[i, 1:] = 0  # the pace begins anew
-                handles.steps_before[a] = int(held[i]["steps"])
-                handles.updates_before[a] = int(held[i]["counters"][0])
-                handles.board.rows[a, 0] += np.uint64(unused(roster.parts[a], handles.replays[a].spec, checkpoint))
+                shared.steps_before[a] = int(held[i]["steps"])
+                shared.updates_before[a] = int(held[i]["counters"][0])
+                shared.board.rows[a, 0] += np.uint64(unused(roster.parts[a], shared.replays[a].spec, checkpoint))
         newest = _newest(checkpoint, roster.parts[stack[0]].name)
         for a in stack:
-            handles.versions_before[a] = newest or 0
+            shared.versions_before[a] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
-        handles.vaults[k].publisher().publish(
+        shared.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
             version=newest if version is None else version,
             counters=np.stack([arrays["counters"] for arrays in held]),
@@ -317,7 +317,7 @@ def fill(
             steps=[int(arrays["steps"]) for arrays in held],
             stage=places,
         )
-        handles.board.learned[list(stack), 0] = [int(arrays["counters"][0]) for arrays in held]
+        shared.board.learned[list(stack), 0] = [int(arrays["counters"][0]) for arrays in held]
 
 
 def _newest(checkpoint: Checkpoint, agent: str) -> int | None:
@@ -326,7 +326,7 @@ def _newest(checkpoint: Checkpoint, agent: str) -> int | None:
     return int(published[agent][-1]["version"]) if published else None
 
 
-def unused(part: Part, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
+def unused(part: AgentSpec, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
     """Steps of an agent that reads every row once which a checkpoint counts, but neither used nor kept."""
     if not part.settings.once or part.name in checkpoint.replay or part.name not in checkpoint.agents:
         return 0
@@ -334,11 +334,11 @@ def unused(part: Part, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
     return max(0, int(held["steps"]) - spec.consumed(held["reader"]))
 
 
-def _check_cursors(handles: Handles, agent: int, held: dict[str, Any], updates_before: int) -> None:
+def _check_cursors(shared: SharedMemory, agent: int, held: dict[str, Any], updates_before: int) -> None:
     """Rows that are read once are taken by whole fragments and batches, which the pace counts."""
-    part, updates = handles.roster.parts[agent], int(held["counters"][0]) - updates_before
+    part, updates = shared.roster.parts[agent], int(held["counters"][0]) - updates_before
     fragments, length = part.settings.batch_size, part.settings.length
-    cursors = handles.replays[agent].spec.cursors(held["reader"])
+    cursors = shared.replays[agent].spec.cursors(held["reader"])
     if part.settings.once and (int(cursors.sum()) != updates * fragments * length or (cursors % length).any()):
         raise SettingError(
             f"agent {part.name}: the rows of the checkpoint were read up to {cursors.tolist()}, which is not where "
@@ -346,7 +346,7 @@ def _check_cursors(handles: Handles, agent: int, held: dict[str, Any], updates_b
         )
 
 
-def checked(part: Part, arrays: dict[str, Any]) -> dict[str, Any]:
+def checked(part: AgentSpec, arrays: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint holds of an agent, if it has the sizes that its algorithm asks for."""
     sizes = part.sizes
     expected = {"state": sizes.state, "counters": sizes.counters, "random": sizes.random}

@@ -19,7 +19,7 @@ from motet.system.child import Portable
 from motet.system.imports import import_named
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
-from motet.training.shared import Part, Roster
+from motet.training.shared import AgentSpec, Roster
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.worlds.catalogue import world_factory
@@ -55,7 +55,7 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
             sizes = Sizes(*map(operator.index, chosen.sizes(*spaces)))  # numpy's numbers are as good
         except SettingError as error:
             raise SettingError(f"{name} with {type(chosen).__name__}: {error}") from error
-        parts.append(Part(name, *spaces, chosen, replay, sizes, masked))
+        parts.append(AgentSpec(name, *spaces, chosen, replay, sizes, masked))
     self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
     probe.close()
     stacks, processes = _share_out(parts, settings, local_room(settings) if room is None else room)
@@ -79,7 +79,7 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     )
 
 
-def _self_play(made: Any, world: World, part: Part, settings: Settings) -> SelfPlay:
+def _self_play(made: Any, world: World, part: AgentSpec, settings: Settings) -> SelfPlay:
     """Self-play in this world, if it is one for it."""
     if len(world.agents) != 2:
         raise SettingError(f"self_play: the world has the agents {list(world.agents)}, expected two players")
@@ -97,7 +97,7 @@ def _self_play(made: Any, world: World, part: Part, settings: Settings) -> SelfP
     return play
 
 
-def pace_of(parts: Sequence[Part], settings: Settings) -> Pace:
+def pace_of(parts: Sequence[AgentSpec], settings: Settings) -> Pace:
     """The balance between acting and learning."""
     ratio, slack = settings.updates_per_step, settings.slack
     once = [part.name for part in parts if part.settings.once]
@@ -139,7 +139,7 @@ def _made(factory: Callable[[], Any]) -> Any:
 
 
 def _share_out(
-    parts: Sequence[Part], settings: Settings, room: int
+    parts: Sequence[AgentSpec], settings: Settings, room: int
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Agents to learner processes in equal numbers; within one, equal agents to one stack."""
     wanted = settings.learner_processes or room

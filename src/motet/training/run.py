@@ -3,7 +3,7 @@
 Actor processes step worlds; each agent has its own replay, publication and learner; the supervisor owns the memory and
 the processes. ``engine="serial"`` drives the same roles in this process, ``engine="ray"`` on a cluster.
 
-    world factory ─▶ Roster ─▶ Handles (one segment) ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
+    world factory ─▶ Roster ─▶ SharedMemory (one segment) ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from motet.settings import check_types
 from motet.streams import global_streams_kept
 from motet.system.child import Child, check_main_guard, interrupts
 from motet.system.pickling import check_picklable
-from motet.system.supervisor import Limits, Role, Supervisor
+from motet.system.supervisor import RestartLimits, Role, Supervisor
 from motet.training.callbacks import Callbacks
 from motet.training.drivers import play_actor, play_learner
 from motet.training.evaluator import Evaluations, play_evaluator
 from motet.training.league import League
-from motet.training.recorder import Book, Result, fill, unused
+from motet.training.recorder import Recorder, Result, fill, unused
 from motet.training.roster import local_room, make_roster, pace_of
 from motet.training.serial import Serial
-from motet.training.shared import Handles, Roster
+from motet.training.shared import Roster, SharedMemory
 from motet.training.watch import Watch
 from motet.worlds.catalogue import world_factory
 
@@ -105,7 +105,7 @@ class Settings:
     """One player learns to play both sides of a two-player world, against the league."""
     league: League = field(default_factory=League)
     """Whom it meets in self-play."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RestartLimits = field(default_factory=RestartLimits)
     """When processes are restarted, and when the run gives up."""
     cluster: Cluster = field(default_factory=Cluster)
     """What a run takes of a Ray cluster."""
@@ -284,7 +284,7 @@ def _play(
     if settings.engine == "processes":
         try:
             _check_algorithms(roster)
-            return _play_processes(_handles(roster, go_on), settings, directory, callbacks, begun)
+            return _play_processes(_shared(roster, go_on), settings, directory, callbacks, begun)
         except UnpicklableError as error:
             if not settings.fall_back:
                 raise UnpicklableError(
@@ -304,7 +304,7 @@ def _play(
             f"NO PROCESSES: {fell_back}. The serial engine plays this run instead, as fall_back allows: everything in "
             f"turns, updates for each step: {roster.pace.updates_per_step:g}"
         )
-    return _play_serial(_handles(roster, go_on), settings, directory, go_on, callbacks, begun, fell_back)
+    return _play_serial(_shared(roster, go_on), settings, directory, go_on, callbacks, begun, fell_back)
 
 
 def _check_algorithms(roster: Roster) -> None:
@@ -322,11 +322,11 @@ def _check_for_cluster(roster: Roster) -> None:
         check_picklable(part.config, f"algorithm of {part.name}", "algorithm", _ALONE)
 
 
-def _handles(roster: Roster, go_on: Checkpoint | None) -> Handles:
-    handles = Handles(roster)
+def _shared(roster: Roster, go_on: Checkpoint | None) -> SharedMemory:
+    shared = SharedMemory(roster)
     if go_on is not None:
-        fill(handles, go_on)
-    return handles
+        fill(shared, go_on)
+    return shared
 
 
 @contextlib.contextmanager
@@ -349,7 +349,7 @@ def _room(settings: Settings) -> Iterator[int]:
 
 
 def _play_serial(
-    handles: Handles,
+    shared: SharedMemory,
     settings: Settings,
     directory: RunDirectory | None,
     go_on: Checkpoint | None,
@@ -363,12 +363,12 @@ def _play_serial(
         say(
             "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
         )
-    serial = Serial(handles, kept)
+    serial = Serial(shared, kept)
     if settings.keep_replay:
         serial.check_streams()
     _say_new_streams(serial, kept, say)
-    evaluations = _serial_evaluations(handles, settings, directory)
-    book = Book(handles, settings, directory, Watch(handles, [role]), callbacks.watch, serial, fell_back, say)
+    evaluations = _serial_evaluations(shared, settings, directory)
+    recorder = Recorder(shared, settings, directory, Watch(shared, [role]), callbacks.watch, serial, fell_back, say)
     begun(fell_back)
 
     with interrupts() as interrupted:
@@ -377,32 +377,34 @@ def _play_serial(
             if evaluations is not None and evaluations.due():
                 with global_streams_kept():
                     evaluations.play()
-            book.tick()
-            return interrupted.is_set() or book.out_of_time() or book.good_enough() or callbacks.raised is not None
+            recorder.tick()
+            return (
+                interrupted.is_set() or recorder.out_of_time() or recorder.good_enough() or callbacks.raised is not None
+            )
 
         serial.play(each_round)
         _say_interrupted(interrupted, directory, say)
-        result = _close(book, [role], interrupted.is_set(), callbacks, directory)
+        result = _close(recorder, [role], interrupted.is_set(), callbacks, directory)
         serial.end()
         return result
 
 
-def _serial_evaluations(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Evaluations | None:
+def _serial_evaluations(shared: SharedMemory, settings: Settings, directory: RunDirectory | None) -> Evaluations | None:
     """Those of a serial run, in this process: due at the end of a round."""
     every, path = settings.evaluate_every, directory.path if directory else None
     if every is None:
         return None
-    Evaluations.begin(handles, every)
+    Evaluations.begin(shared, every)
     with global_streams_kept():
-        return Evaluations(handles, every, settings.evaluate_episodes, path, settings.until_return, insists=True)
+        return Evaluations(shared, every, settings.evaluate_episodes, path, settings.until_return, insists=True)
 
 
 def _close(
-    book: Book, roles: list[Role], interrupted: bool, callbacks: Callbacks, directory: RunDirectory | None
+    recorder: Recorder, roles: list[Role], interrupted: bool, callbacks: Callbacks, directory: RunDirectory | None
 ) -> Result:
     """The orderly end of a run, with its last checkpoint; then what a callback raised, if one did."""
-    state = "failed" if callbacks.raised else "stopped" if book.unfinished() else "done"
-    result = book.close(state, roles, interrupted)
+    state = "failed" if callbacks.raised else "stopped" if recorder.unfinished() else "done"
+    result = recorder.close(state, roles, interrupted)
     callbacks.check(directory.path if directory else None)
     return result
 
@@ -412,31 +414,31 @@ def _never() -> Child:
 
 
 def _play_processes(
-    handles: Handles,
+    shared: SharedMemory,
     settings: Settings,
     directory: RunDirectory | None,
     callbacks: Callbacks,
     begun: Callable[[str], None],
 ) -> Result:
-    roster, limits = handles.roster, settings.limits
+    roster, limits = shared.roster, settings.limits
 
     def log(name: str) -> Path | None:
         return directory.logs / f"{name}.log" if directory else None
 
     def actor(i: int) -> Role:
         name = f"actor-{i}"
-        start = lambda n: Child(name, play_actor, (handles, i, n, limits.start_s), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(handles.board.alive[i, 0]))
+        start = lambda n: Child(name, play_actor, (shared, i, n, limits.start_s), log(name))  # noqa: E731
+        return Role(name, start, lambda: float(shared.board.alive[i, 0]))
 
     def learner(i: int) -> Role:
         name, row = f"learner-{i}", roster.actors + i
-        start = lambda n: Child(name, play_learner, (handles, i), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(handles.board.alive[row, 0]), essential=False)
+        start = lambda n: Child(name, play_learner, (shared, i), log(name))  # noqa: E731
+        return Role(name, start, lambda: float(shared.board.alive[row, 0]), essential=False)
 
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
     if roster.pace.lockstep and settings.evaluate_every is not None:
-        handles.board.evaluated[0] = 0  # actors wait for the evaluator at the end of each round
-    return _supervise(handles, roles, settings, directory, callbacks, begun)
+        shared.board.evaluated[0] = 0  # actors wait for the evaluator at the end of each round
+    return _supervise(shared, roles, settings, directory, callbacks, begun)
 
 
 def _play_on_cluster(
@@ -453,19 +455,19 @@ def _play_on_cluster(
         roster, settings.cluster, settings.limits, directory, go_on, keep_replay=settings.keep_replay,
         policies=settings.evaluate_every is not None,
     ) as remote:  # fmt: skip
-        return _supervise(remote.handles, remote.roles(), settings, directory, callbacks, begun)
+        return _supervise(remote.shared, remote.roles(), settings, directory, callbacks, begun)
 
 
-def _evaluator(handles: Handles, settings: Settings, directory: RunDirectory | None) -> Role:
-    row, path = handles.roster.actors + len(handles.roster.processes), directory.path if directory else None
-    args = (handles, settings.evaluate_every, settings.evaluate_episodes, path, settings.until_return)
+def _evaluator(shared: SharedMemory, settings: Settings, directory: RunDirectory | None) -> Role:
+    row, path = shared.roster.actors + len(shared.roster.processes), directory.path if directory else None
+    args = (shared, settings.evaluate_every, settings.evaluate_episodes, path, settings.until_return)
     log = directory.logs / "evaluator.log" if directory else None
     start = lambda n: Child("evaluator", play_evaluator, args, log)  # noqa: E731
-    return Role("evaluator", start, lambda: float(handles.board.alive[row, 0]), essential=False)
+    return Role("evaluator", start, lambda: float(shared.board.alive[row, 0]), essential=False)
 
 
 def _supervise(
-    handles: Handles,
+    shared: SharedMemory,
     roles: list[Role],
     settings: Settings,
     directory: RunDirectory | None,
@@ -475,13 +477,13 @@ def _supervise(
     """Start all roles and see to them until the run ends; wherever they are."""
     limits, say = settings.limits, callbacks.say
     if settings.evaluate_every is not None:
-        Evaluations.begin(handles, settings.evaluate_every)
-        roles = [*roles, _evaluator(handles, settings, directory)]
+        Evaluations.begin(shared, settings.evaluate_every)
+        roles = [*roles, _evaluator(shared, settings, directory)]
     supervisor = Supervisor(roles, limits, say)
-    book = Book(handles, settings, directory, Watch(handles, roles), callbacks.watch, say=say)
+    recorder = Recorder(shared, settings, directory, Watch(shared, roles), callbacks.watch, say=say)
 
     def over() -> bool:
-        return interrupted.is_set() or book.out_of_time() or book.good_enough() or callbacks.raised is not None
+        return interrupted.is_set() or recorder.out_of_time() or recorder.good_enough() or callbacks.raised is not None
 
     with interrupts() as interrupted:
         try:
@@ -489,20 +491,20 @@ def _supervise(
             begun("")
             while not (supervisor.finished() or over()):
                 supervisor.watch(0.1)
-                book.tick()
+                recorder.tick()
             _say_interrupted(interrupted, directory, say)
-            handles.board.stop[0] = 1
+            shared.board.stop[0] = 1
             for line in supervisor.stop():
                 say(line)
-            return _close(book, roles, interrupted.is_set(), callbacks, directory)
+            return _close(recorder, roles, interrupted.is_set(), callbacks, directory)
         except ChildError as error:
-            handles.board.stop[0] = 1
+            shared.board.stop[0] = 1
             try:
                 for line in supervisor.stop():
                     say(line)
             except ChildError as more:
                 say(str(more))
-            book.close("failed", roles)
+            recorder.close("failed", roles)
             where = f"; the run's last state is in {directory.path}" if directory else ""
             first, gap, text = str(error).partition("\n\n")
             failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")

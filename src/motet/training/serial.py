@@ -17,9 +17,9 @@ import numpy as np
 from motet.errors import SettingError
 from motet.runs.checkpoint import encode
 from motet.system.child import one_thread
-from motet.training.actor import Memory, load_version
-from motet.training.drivers import Acting, Learning
-from motet.training.shared import Handles
+from motet.training.actor import ActorState, load_version
+from motet.training.drivers import ActorDriver, LearnerDriver
+from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
 
@@ -30,40 +30,40 @@ class Serial:
     """A run in this process.
 
     Args:
-        handles: what the roles share.
+        shared: what the roles share.
         kept: what :meth:`write_down` gave, to go on exactly from there; vaults and replays must have been restored.
     """
 
     new_streams: Sequence[str] = ()
     """Agents whose behaviours began a new random stream, since what was kept holds none for them."""
 
-    def __init__(self, handles: Handles, kept: dict[str, Any] | None = None) -> None:
+    def __init__(self, shared: SharedMemory, kept: dict[str, Any] | None = None) -> None:
         one_thread()
-        roster = handles.roster
-        self._handles = handles
-        self._actors = [Acting(handles, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
+        roster = shared.roster
+        self._shared = shared
+        self._actors = [ActorDriver(shared, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
         if kept is not None:
             self._publish_again(kept)
-        self.learners = [Learning(handles, k) for k in range(len(roster.stacks))]
+        self.learners = [LearnerDriver(shared, k) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
                 newest = [kept["published"][roster.parts[agent].name][-1]["header"] for agent in learner.agents]
                 learner.was_published_at([header["published_step"] for header in newest])
             learner.begin()
-        self._newest = [publication.subscriber() for publication in handles.publications]
+        self._newest = [publication.subscriber() for publication in shared.publications]
         if kept is not None:
             self._pick_up(kept)
 
     def play(self, each_round: Callable[[], bool]) -> None:
         """Play to the end. ``each_round`` is called after each round; True ends it."""
-        board = self._handles.board
+        board = self._shared.board
         pulse = board.pulse(0)
         pulse.start(os.getpid())
         while playing := [actor for actor in self._actors if not actor.finished]:
             for actor in playing:
                 next(actor.rounds)
                 actor.report(board)
-                board.rounds[actor.index, 0] = actor.memory.rounds
+                board.rounds[actor.index, 0] = actor.state.rounds
             for learner in self.learners:
                 learner.catch_up()
             pulse.beat()
@@ -78,18 +78,18 @@ class Serial:
     @property
     def can_save(self) -> bool:
         """Whether all worlds can write down their state."""
-        return all(actor.crowd.can_save for actor in self._actors)
+        return all(actor.worlds.can_save for actor in self._actors)
 
     def check_streams(self) -> None:
         """Raise if a behaviour gives a random stream that a checkpoint could not hold."""
-        for part, seat, stream in zip(
-            self._handles.roster.parts, self._actors[0].seats, self._actors[0].streams(), strict=True
+        for part, acting, stream in zip(
+            self._shared.roster.parts, self._actors[0].agents, self._actors[0].streams(), strict=True
         ):
             try:
                 encode(stream)
             except SettingError as error:
                 raise SettingError(
-                    f"get_stream of {type(seat.behaviour).__name__} (agent {part.name}) must return plain values, "
+                    f"get_stream of {type(acting.behaviour).__name__} (agent {part.name}) must return plain values, "
                     f"got {type(stream).__name__}: {error}"
                 ) from error
 
@@ -98,21 +98,21 @@ class Serial:
         notes: dict[str, Any] = {
             "actors": [
                 {
-                    "worlds": actor.crowd.get_state(),
-                    "memory": _write_memory(actor.memory),
+                    "worlds": actor.worlds.get_state(),
+                    "memory": _write_state(actor.state),
                     "streams": actor.streams(),
-                    "versions": [seat.subscriber.version for seat in actor.seats],
+                    "versions": [acting.subscriber.version for acting in actor.agents],
                 }
                 for actor in self._actors
             ],
-            "published": {part.name: self._published(i) for i, part in enumerate(self._handles.roster.parts)},
+            "published": {part.name: self._published(i) for i, part in enumerate(self._shared.roster.parts)},
         }
         notes["priorities"] = priorities = {}
         for learner in self.learners:
             for agent, reader in learner.readers.items():
-                part = self._handles.roster.parts[agent]
+                part = self._shared.roster.parts[agent]
                 if part.settings.prioritised:
-                    spec = self._handles.replays[agent].spec
+                    spec = self._shared.replays[agent].spec
                     values = np.zeros(spec.lane_capacity * spec.n_lanes, np.float32)
                     reader.save_priorities(values)
                     priorities[part.name] = values
@@ -121,9 +121,9 @@ class Serial:
     def _published(self, agent: int) -> list[dict[str, Any]]:
         """The versions of an agent's policy that an actor holds, and the newest one; oldest first."""
         self._newest[agent].take(_TAKE_S)
-        held: list[Any] = [self._newest[agent], *(actor.seats[agent].subscriber for actor in self._actors)]
+        held: list[Any] = [self._newest[agent], *(actor.agents[agent].subscriber for actor in self._actors)]
         by_version = {subscriber.version: subscriber for subscriber in held if subscriber.version}
-        names = self._handles.publications[agent].header
+        names = self._shared.publications[agent].header
         return [
             {"version": version, "weights": one.weights.copy(), "header": {name: one[name] for name in names}}
             for version, one in sorted(by_version.items())
@@ -131,20 +131,20 @@ class Serial:
 
     def _publish_again(self, kept: Mapping[str, Any]) -> None:
         """Publish what was published then, so that each actor takes the version that it held."""
-        for agent, part in enumerate(self._handles.roster.parts):
-            publisher = self._handles.publications[agent].publisher()
+        for agent, part in enumerate(self._shared.roster.parts):
+            publisher = self._shared.publications[agent].publisher()
             for one in kept.get("published", {}).get(part.name, ()):  # older checkpoints hold none
                 publisher.publish(one["weights"], version=one["version"], **one["header"])
                 for actor, notes in zip(self._actors, kept["actors"], strict=True):
                     if notes["versions"][agent] == one["version"]:
-                        actor.seats[agent].subscriber.take(_TAKE_S)
-                        load_version(actor.seats[agent])
+                        actor.agents[agent].subscriber.take(_TAKE_S)
+                        load_version(actor.agents[agent])
 
     def _pick_up(self, kept: Mapping[str, Any]) -> None:
-        parts, new = self._handles.roster.parts, set[int]()
+        parts, new = self._shared.roster.parts, set[int]()
         for actor, notes in zip(self._actors, kept["actors"], strict=True):
-            actor.crowd.set_state(notes["worlds"])
-            _read_memory(actor.memory, notes["memory"])
+            actor.worlds.set_state(notes["worlds"])
+            _read_state(actor.state, notes["memory"])
             new.update(actor.set_streams(notes.get("streams", [None] * len(parts))))
         self.new_streams = [parts[agent].name for agent in sorted(new)]
         for learner in self.learners:
@@ -154,17 +154,17 @@ class Serial:
                     reader.load_priorities(values)
 
 
-def _write_memory(memory: Memory) -> dict[str, Any]:
+def _write_state(state: ActorState) -> dict[str, Any]:
     return {
-        "places": [place.get_state() for place in memory.places],
-        "episodes": list(memory.episodes),
-        "rounds": memory.rounds,
-        "remade": memory.remade,
+        "places": [rows.get_state() for rows in state.pending],
+        "episodes": list(state.episodes),
+        "rounds": state.rounds,
+        "remade": state.remade,
     }
 
 
-def _read_memory(memory: Memory, notes: dict[str, Any]) -> None:
-    for place, state in zip(memory.places, notes["places"], strict=True):
-        place.set_state(state)
-    memory.episodes = list(notes["episodes"])
-    memory.rounds, memory.remade = notes["rounds"], notes["remade"]
+def _read_state(state: ActorState, notes: dict[str, Any]) -> None:
+    for rows, kept in zip(state.pending, notes["places"], strict=True):
+        rows.set_state(kept)
+    state.episodes = list(notes["episodes"])
+    state.rounds, state.remade = notes["rounds"], notes["remade"]

@@ -1,6 +1,6 @@
 """Who takes part in a run, and what they share.
 
-:class:`Roster` says who takes part, :class:`Handles` holds the memory between them and knows how far each one is.
+:class:`Roster` says who takes part, :class:`SharedMemory` holds the memory between them and knows how far each one is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from motet.training.league import LeagueBoard
 from motet.training.learner import vault_header
 from motet.training.opponents import SelfPlay
 
-__all__ = ["Counter", "Handles", "Part", "Roster"]
+__all__ = ["AgentSpec", "Counter", "Roster", "SharedMemory"]
 
 
 @dataclass(frozen=True)
-class Part:
+class AgentSpec:
     """One agent: what it sees and does, and what learns for it."""
 
     name: str
@@ -46,7 +46,7 @@ class Roster:
 
     world: Portable
     """Makes a world."""
-    parts: tuple[Part, ...]
+    parts: tuple[AgentSpec, ...]
     """The agents."""
     stacks: tuple[tuple[int, ...], ...]
     """Agents that are learnt in one pass."""
@@ -87,7 +87,7 @@ class Roster:
         """The stack that an agent is in."""
         return next(k for k, agents in enumerate(self.stacks) if agent in agents)
 
-    def replay_spec(self, part: Part) -> ReplaySpec:
+    def replay_spec(self, part: AgentSpec) -> ReplaySpec:
         """The replay of one agent."""
         settings = part.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
@@ -108,7 +108,7 @@ class Roster:
         )
 
 
-class Handles:
+class SharedMemory:
     """What the processes of a run share: one segment, laid out for everybody."""
 
     steps_before: list[int]
@@ -297,16 +297,16 @@ class Handles:
 class Counter:
     """Steps of one agent, for its learner."""
 
-    def __init__(self, handles: Handles, agent: int) -> None:
-        self._handles, self._agent = handles, agent
+    def __init__(self, shared: SharedMemory, agent: int) -> None:
+        self._shared, self._agent = shared, agent
 
     @property
     def steps(self) -> int:
         """Steps that it has done."""
-        return self._handles.steps(self._agent)
+        return self._shared.steps(self._agent)
 
 
-def _header(part: Part) -> dict[str, HeaderField]:
+def _header(part: AgentSpec) -> dict[str, HeaderField]:
     """What travels with the weights: what the algorithm declares, and when it was published, by its agents' steps."""
     header = {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
     if "published_step" in header:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
 from motet.system.supervisor import Role
 from motet.training.board import FINISHED
-from motet.training.shared import Handles
+from motet.training.shared import SharedMemory
 
 __all__ = ["Watch"]
 
@@ -17,23 +17,23 @@ class Watch:
     """Looks at a run again and again; rates are between two looks.
 
     Args:
-        handles: what the run shares.
+        shared: what the run shares.
         roles: its processes.
     """
 
-    def __init__(self, handles: Handles, roles: Sequence[Role]) -> None:
-        self._handles, self._roles = handles, roles
+    def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:
+        self._shared, self._roles = shared, roles
         self._started = time.monotonic()
-        self._subscribers = [p.subscriber() for p in handles.publications]
+        self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
 
     def look(self, state: str = "running") -> Snapshot:
         """The run right now."""
-        handles, roster = self._handles, self._handles.roster
+        shared, roster = self._shared, self._shared.roster
         now = time.monotonic()
-        steps = [handles.steps(i) for i in range(len(handles.replays))]
-        updates = [int(count) for count in handles.board.learned[:, 0]]
-        before, old_steps, old_updates = self._last or (self._started, handles.steps_before, updates)
+        steps = [shared.steps(i) for i in range(len(shared.replays))]
+        updates = [int(count) for count in shared.board.learned[:, 0]]
+        before, old_steps, old_updates = self._last or (self._started, shared.steps_before, updates)
         self._last = (now, steps, updates)
         span = max(now - before, 1e-9)
         agents = [
@@ -54,15 +54,15 @@ class Watch:
         )
 
     def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
-        handles, part = self._handles, self._handles.roster.parts[i]
-        episodes = handles.board.episodes[:, i]
+        shared, part = self._shared, self._shared.roster.parts[i]
+        episodes = shared.board.episodes[:, i]
         played = episodes[:, 0] > 0
-        replay = handles.replays[i]
+        replay = shared.replays[i]
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
         once = part.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
-        stack = handles.roster.stack_of(i)
-        newest = max(self._subscribers[i].newest, int(handles.board.rows[i, 2]))
+        stack = shared.roster.stack_of(i)
+        newest = max(self._subscribers[i].newest, int(shared.board.rows[i, 2]))
         stages = part.settings.stages.names
         return AgentRow(
             name=part.name,
@@ -77,28 +77,28 @@ class Watch:
             replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes[:, 5].min())),
-            lag_steps=max(0, steps - handles.newest_step(i)),
+            lag_steps=max(0, steps - shared.newest_step(i)),
             broken=sum(w.broken for w in words),
-            metrics=handles.board.read_metrics(i),
-            stage=stages[int(handles.board.learned[i, 5])] if len(stages) > 1 else "",
+            metrics=shared.board.read_metrics(i),
+            stage=stages[int(shared.board.learned[i, 5])] if len(stages) > 1 else "",
             forced=int(episodes[:, 6].sum()),
             restarts=self._restarts(stack),
-            lost=int(handles.board.rows[i, 0]),
-            refused=int(handles.board.rows[i, 1]),
-            version_before=handles.versions_before[i],
+            lost=int(shared.board.rows[i, 0]),
+            refused=int(shared.board.rows[i, 1]),
+            version_before=shared.versions_before[i],
         )
 
     def _restarts(self, stack: int) -> int:
         """Of the process that has this stack; the serial engine has none."""
-        roster = self._handles.roster
+        roster = self._shared.roster
         process = next(i for i, stacks in enumerate(roster.processes) if stack in stacks)
         place = roster.actors + process
         return self._roles[place].total_restarts if place < len(self._roles) else 0
 
     def _process(self, i: int, role: Role, now: float) -> ProcessRow:
-        beat, waits, pid, _ = self._handles.board.alive[i, :4]
-        actors = self._handles.roster.actors
-        finished = i < actors and int(self._handles.board.rounds[i, 0]) == FINISHED
+        beat, waits, pid, _ = self._shared.board.alive[i, :4]
+        actors = self._shared.roster.actors
+        finished = i < actors and int(self._shared.board.rounds[i, 0]) == FINISHED
         return ProcessRow(
             name=role.name,
             pid=int(pid),
@@ -106,5 +106,5 @@ class Watch:
             beat_s=now - beat,
             restarts=role.total_restarts,
             done=role.done or finished,
-            node=self._handles.where(i),
+            node=self._shared.where(i),
         )

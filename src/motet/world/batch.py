@@ -1,8 +1,8 @@
-"""Crowd: the worlds of one actor, driven together; what they show and take is arrays over worlds.
+"""WorldBatch: the worlds of one actor, driven together; what they show and take is arrays over worlds.
 
 Flows in: one array of actions for each :class:`Turn`. Flows out: whose turn it is in which worlds, with what they see
-and earned (``look``), and whose episode ended (``act``). :class:`OneByOne` drives a list of Worlds, each at its own
-point; :class:`Together` drives a VectorWorld, which steps all of them as arrays. The actor cannot tell them apart.
+and earned (``look``), and whose episode ended (``act``). :class:`LoopedWorlds` drives a list of Worlds, each at its own
+point; :class:`VectorWorlds` drives a VectorWorld, which steps all of them as arrays. The actor cannot tell them apart.
 
 A world that is ``over`` waits for ``reset``. ``lanes`` says which lane of a replay the present episode of each world is
 written to; it changes at resets only.
@@ -20,11 +20,11 @@ from motet.errors import WorldError
 from motet.nest import Nest, assign, map_nest, stack_nests
 from motet.world.contract import VectorWorld, World, as_world, last_of
 
-__all__ = ["Crowd", "Ending", "OneByOne", "Places", "Together", "Turn", "has_vector", "make_crowd"]
+__all__ = ["Ending", "Indices", "LoopedWorlds", "Turn", "VectorWorlds", "WorldBatch", "has_vector", "make_world_batch"]
 
 _EMPTY = 1000  # episodes in a row in which nobody acts, before that is an error
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 """Numbers of worlds, or of lanes."""
 
 
@@ -32,7 +32,7 @@ class Turn(NamedTuple):
     """One agent's turn, in all worlds where it has one."""
 
     agent: int
-    at: Places
+    at: Indices
     """The worlds, ascending."""
     observation: Nest
     """``[len(at), ...]``; it stays as it is until the agent's turn after next, and so does the mask."""
@@ -46,7 +46,7 @@ class Ending(NamedTuple):
     """The ends of one agent's episodes."""
 
     agent: int
-    at: Places
+    at: Indices
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     """Never set where terminated is."""
@@ -55,12 +55,12 @@ class Ending(NamedTuple):
     """What it saw last, ``[len(at), ...]``."""
 
 
-class Crowd(Protocol):
+class WorldBatch(Protocol):
     """The contract between worlds and the actor."""
 
-    worlds: int
+    size: int
     """How many."""
-    lanes: Places
+    lanes: Indices
     """``[worlds]``: where the rows of the present episodes go."""
     can_save: bool
 
@@ -95,13 +95,13 @@ class Crowd(Protocol):
         ...
 
 
-def make_crowd(
+def make_world_batch(
     factory: Callable[[], Any],
     worlds: int,
     masked: Sequence[bool],
     remake: bool = False,
     alive: Callable[[], None] | None = None,
-) -> Crowd:
+) -> WorldBatch:
     """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one.
 
     Worlds with action masks, and worlds that are to be made anew one at a time, go one by one. ``alive`` is called
@@ -116,9 +116,9 @@ def make_crowd(
 
     first = make()
     if has_vector(first) and not (remake or any(masked)):
-        return Together(first.vector(worlds))
+        return VectorWorlds(first.vector(worlds))
     rest = [as_world(make()) for _ in range(worlds - 1)]
-    return OneByOne([as_world(first), *rest], masked, (lambda: as_world(make())) if remake else None, alive)
+    return LoopedWorlds([as_world(first), *rest], masked, (lambda: as_world(make())) if remake else None, alive)
 
 
 def has_vector(env: Any) -> bool:
@@ -130,7 +130,7 @@ def has_vector(env: Any) -> bool:
     return "vector" in vars(type(env))
 
 
-class OneByOne:
+class LoopedWorlds:
     """Worlds that are stepped one after the other.
 
     Args:
@@ -148,18 +148,18 @@ class OneByOne:
         alive: Callable[[], None] | None = None,
     ) -> None:
         self._worlds, self._masked, self._remake, self._alive = list(worlds), tuple(masked), remake, alive
-        self.worlds = len(self._worlds)
-        self.lanes = self._everywhere = np.arange(self.worlds)
-        self.over, self.broken = list(range(self.worlds)), list[int]()
+        self.size = len(self._worlds)
+        self.lanes = self._everywhere = np.arange(self.size)
+        self.over, self.broken = list(range(self.size)), list[int]()
         self._agents = range(len(self._worlds[0].agents))
         self._seen: list[Nest] = [None] * len(self._agents)  # buffers [worlds, ...]: this turn's, and the last one's
         self._seen_before: list[Nest] = [None] * len(self._agents)
-        self._rewards = list(np.zeros((len(self._agents), self.worlds)))
+        self._rewards = list(np.zeros((len(self._agents), self.size)))
         self._turns: list[Turn] = []
         self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in self._agents]
-        self._empty = [0] * self.worlds  # episodes in a row in which nobody acted
+        self._empty = [0] * self.size  # episodes in a row in which nobody acted
         self._asked: list[list[tuple[int, int]]] = [
-            [] for _ in range(self.worlds)
+            [] for _ in range(self.size)
         ]  # (agent, its place in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
 
@@ -212,7 +212,7 @@ class OneByOne:
     def _turn(self, agent: int, rows: list[int]) -> Turn:
         masks, reward, seen, n = self._masks[agent], self._rewards[agent], self._seen[agent], len(rows)
         mask = None if masks is None else masks[:n].copy()
-        if n == self.worlds:
+        if n == self.size:
             return Turn(agent, self._everywhere, seen, reward, mask)
         return Turn(agent, np.array(rows), map_nest(lambda array: array[:n], seen), reward[:n], mask)
 
@@ -221,7 +221,7 @@ class OneByOne:
             self._seen[agent], self._seen_before[agent] = self._seen_before[agent], self._seen[agent]
         buffer = self._seen[agent]
         if buffer is None:
-            make = lambda array: np.zeros((self.worlds, *np.shape(array)), array.dtype)  # noqa: E731
+            make = lambda array: np.zeros((self.size, *np.shape(array)), array.dtype)  # noqa: E731
             buffer = self._seen[agent] = map_nest(make, observation)
         if isinstance(buffer, np.ndarray):
             buffer[place] = observation
@@ -277,9 +277,9 @@ class OneByOne:
         self.over = list(over)
 
 
-def _mask_buffer(world: World, agent: int, crowd: OneByOne) -> npt.NDArray[np.bool_]:
+def _mask_buffer(world: World, agent: int, worlds: LoopedWorlds) -> npt.NDArray[np.bool_]:
     n: int = world.action_spaces[agent].n  # type: ignore[attr-defined]
-    return np.ones((crowd.worlds, n), np.bool_)
+    return np.ones((worlds.size, n), np.bool_)
 
 
 def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
@@ -288,16 +288,16 @@ def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
     return Ending(agent, np.array(at), *flags, np.array(reward, np.float64), stack_nests(seen))
 
 
-class Together:
+class VectorWorlds:
     """Worlds that a VectorWorld steps as arrays."""
 
     def __init__(self, vector: VectorWorld) -> None:
         self._vector = vector
-        self.worlds = vector.worlds
-        self.lanes = self._everywhere = np.arange(self.worlds)
-        self.over, self.broken = list(range(self.worlds)), list[int]()
+        self.size = vector.worlds
+        self.lanes = self._everywhere = np.arange(self.size)
+        self.over, self.broken = list(range(self.size)), list[int]()
         self.can_save = vector.can_save
-        self._owed = np.zeros((len(vector.agents), self.worlds))
+        self._owed = np.zeros((len(vector.agents), self.size))
         self._owed_to = list(self._owed)  # its rows, by agent
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
 from motet.world.objects import ObjectEnvironment
-from motet.world.spaces import Misfit, freeze, giver, taker, thaw
+from motet.world.spaces import InvalidValue, freeze, giver, taker, thaw
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -89,7 +89,7 @@ class _Adapter(World):
     def observe(self, agent: int) -> Any:
         try:
             full = self._take[agent](self._raw(agent))
-        except Misfit as misfit:
+        except InvalidValue as misfit:
             raise self._error(f"{misfit}", agent) from None
         if self._split[agent]:
             del full["action_mask"]
@@ -173,7 +173,7 @@ class _Adapter(World):
         for agent, action in zip(group, actions, strict=True):
             try:
                 chosen.append(self._give[agent](action))
-            except Misfit as misfit:
+            except InvalidValue as misfit:
                 raise self._error(f"{misfit}", agent) from None
         return chosen
 
@@ -228,7 +228,7 @@ class InTurn(_Adapter):
         try:  # the actor spends its time here: no call that is not needed
             (agent,), (action,) = self._group, actions
             chosen = self._give[agent](action)
-        except (ValueError, Misfit):
+        except (ValueError, InvalidValue):
             self._checked(actions)  # says what is wrong
             return  # there was nobody to act, and no action
         rest = env._cumulative_rewards[self._names[agent]] - self._asked[agent]
@@ -320,7 +320,7 @@ class InTurn(_Adapter):
         end = End(agent, bool(env.terminations[name]), bool(env.truncations[name]))
         try:
             self._seen[agent] = self._take[agent](self._look(agent))
-        except Misfit as misfit:
+        except InvalidValue as misfit:
             raise self._error(f"at its end {misfit}", agent) from None
         self._masks[agent] = (env.infos.get(name) or {}).get("action_mask")
         self._owed[agent] += float(env._cumulative_rewards[name]) - self._asked[agent]
@@ -419,7 +419,7 @@ class AtOnce(_Adapter):
                 raise self._error("it ended without an observation; expected the last one it saw", agent)
             try:
                 self._seen[agent] = self._take[agent](seen[name])
-            except Misfit as misfit:
+            except InvalidValue as misfit:
                 raise self._error(f"at its end {misfit}", agent) from None
             self._over[agent] = True
             self._ends.append(end)

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["Misfit", "freeze", "giver", "taker", "thaw"]
+__all__ = ["InvalidValue", "freeze", "giver", "taker", "thaw"]
 
 
-class Misfit(Exception):
+class InvalidValue(Exception):
     """A value that does not fit its space, in words; the adapter adds agent, step and seed."""
 
 
 def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
-    """A function that gives a value of ``space`` as fresh C-contiguous arrays, or raises a Misfit."""
+    """A function that gives a value of ``space`` as fresh C-contiguous arrays, or raises a InvalidValue."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -32,7 +32,7 @@ def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
         def take_dict(given: Any) -> dict[Any, Any]:
             if not isinstance(given, Mapping) or given.keys() != parts.keys():
                 keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__
-                raise Misfit(f"{what} is {keys}; expected a dict with {sorted(parts)}")
+                raise InvalidValue(f"{what} is {keys}; expected a dict with {sorted(parts)}")
             return {key: take(given[key]) for key, take in parts.items()}
 
         return take_dict
@@ -41,7 +41,7 @@ def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
 
         def take_tuple(given: Any) -> tuple[Any, ...]:
             if not isinstance(given, tuple | list) or len(given) != len(items):
-                raise Misfit(f"{what} is {brief(given)}; expected a tuple of {len(items)}")
+                raise InvalidValue(f"{what} is {brief(given)}; expected a tuple of {len(items)}")
             return tuple(take(part) for take, part in zip(items, given, strict=True))
 
         return take_tuple
@@ -68,9 +68,9 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
     except (TypeError, ValueError):
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        raise Misfit(f"{what} is {brief(given)}; expected an array {dtype} {list(shape)}")
+        raise InvalidValue(f"{what} is {brief(given)}; expected an array {dtype} {list(shape)}")
     if array.shape != shape:
-        raise Misfit(f"{what} has the shape {list(array.shape)}; expected {list(shape)}")
+        raise InvalidValue(f"{what} has the shape {list(array.shape)}; expected {list(shape)}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, order="C")
     if array.dtype.kind == dtype.kind == "f":
@@ -78,12 +78,14 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
     else:
         same = np.array_equal(cast, array)
     if not same:
-        raise Misfit(f"{what} is {array.dtype} and holds values that {dtype} cannot; expected {dtype} {list(shape)}")
+        raise InvalidValue(
+            f"{what} is {array.dtype} and holds values that {dtype} cannot; expected {dtype} {list(shape)}"
+        )
     return cast
 
 
 def giver(space: Space[Any]) -> Callable[[Any], Any]:
-    """A function that gives an action as the environment takes it, or raises a Misfit."""
+    """A function that gives an action as the environment takes it, or raises a InvalidValue."""
     from gymnasium import spaces
 
     take = taker(space, "the action")
@@ -94,33 +96,33 @@ def giver(space: Space[Any]) -> Callable[[Any], Any]:
             try:
                 number = operator.index(action)
             except TypeError:
-                raise Misfit(f"the action is {brief(action)}; expected a whole number") from None
+                raise InvalidValue(f"the action is {brief(action)}; expected a whole number") from None
             except BaseException as error:  # noqa: BLE001 - the action's own method may raise anything
                 raise _unreadable(action, error) from None
             if first <= number < end:
                 return number
-            raise Misfit(f"the action is {_digits(number)}; expected {first} to {end - 1}")
+            raise InvalidValue(f"the action is {_digits(number)}; expected {first} to {end - 1}")
 
         return give_number
 
     def give(action: Any) -> Any:
         try:
             taken = take(action)
-        except Misfit:
+        except InvalidValue:
             raise
         except BaseException as error:  # noqa: BLE001 - the action's own methods may raise anything
             raise _unreadable(action, error) from None
         if not space.contains(taken):
-            raise Misfit(f"the action is {brief(action)}; expected one of {space}")
+            raise InvalidValue(f"the action is {brief(action)}; expected one of {space}")
         return taken
 
     return give
 
 
-def _unreadable(action: Any, error: BaseException) -> Misfit:
+def _unreadable(action: Any, error: BaseException) -> InvalidValue:
     if pressed_by_user(error):
         raise error
-    return Misfit(f"the action is {brief(action)}, and reading it raised {summary(error)}")
+    return InvalidValue(f"the action is {brief(action)}, and reading it raised {summary(error)}")
 
 
 def _digits(number: int) -> str:

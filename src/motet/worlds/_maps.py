@@ -5,13 +5,13 @@ from typing import Final
 
 from motet.errors import SettingError
 
-__all__ = ["MAPS", "Plan", "parsed"]
+__all__ = ["MAPS", "RoomMap", "parsed"]
 
 _SIGNS = "#.*HRabcdeABCDEo"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoomMap:
     """A map, taken apart. A tile is row * width + column."""
 
     height: int
@@ -88,7 +88,7 @@ MAPS: Final[dict[str, tuple[str, int]]] = {
 """Ready maps by name, each with its horizon."""
 
 
-def parsed(given: str) -> Plan:
+def parsed(given: str) -> RoomMap:
     """The plan of a named map, or of a map given as text."""
     text, horizon = MAPS.get(given, (given, 20))
     rows = [line.strip() for line in text.strip().splitlines()]
@@ -111,7 +111,7 @@ def parsed(given: str) -> Plan:
         raise SettingError(f"the map is open at its border; expected '#' all around:\n{text}")
     if not where("HR"):
         raise SettingError(f"nobody is on the map; expected at least one H (human) or R (robot):\n{text}")
-    return Plan(
+    return RoomMap(
         height=len(rows),
         width=width,
         walls=tuple(sign == "#" for sign in signs),

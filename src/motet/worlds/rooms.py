@@ -24,7 +24,7 @@ from pettingzoo import ParallelEnv
 from motet.errors import NotReadyError, SettingError
 from motet.worlds import _picture
 from motet.worlds._contract import Played, check_joint, checked_render_mode, whole
-from motet.worlds._maps import MAPS, Plan, parsed
+from motet.worlds._maps import MAPS, RoomMap, parsed
 
 __all__ = ["MAPS", "Reach", "Rooms", "State"]
 
@@ -85,7 +85,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     action_names: ClassVar[tuple[str, ...]] = ("up", "down", "left", "right")
 
     def __init__(self, map: str = "freeing", horizon: int | None = None, render_mode: str | None = None) -> None:
-        self.plan: Plan = parsed(map)
+        self.plan: RoomMap = parsed(map)
         self.map = map
         self.horizon = whole("horizon", self.plan.horizon if horizon is None else horizon, 0)
         self.render_mode = checked_render_mode(render_mode)

@@ -1,0 +1,333 @@
+"""The same loop on Ray: two nodes on this machine, which the tests start, kill and stop."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from support.eager_workers import make_eager
+from support.family import descendants
+from support.gated import Gated
+from support.ray_nodes import ray_nodes
+from support.stand_in import StandIn
+
+from motet.cluster.connect import Shipment, connected
+from motet.cluster.hosts import LearnerHost
+from motet.cluster.shared import NodeMemory, packed, unpack, words_of
+from motet.errors import SettingError, SupersededError
+from motet.placement import Cluster
+from motet.runs.checkpoint import RunDirectory
+from motet.system.child import Portable
+from motet.training.roster import make_roster
+from motet.training.run import Settings, resume, train
+from motet.worlds import TreasureHunt
+
+WORLD = partial(TreasureHunt, agents=2)
+# Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def two_nodes():
+    """A cluster of two nodes; gone with the module."""
+    size = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
+    with ray_nodes(size, nodes=2) as cluster:
+        yield cluster, size
+
+
+def settings(**changes):
+    return Settings(**{"engine": "ray", "steps": 600, "seed": 3, **changes})
+
+
+def same_agents(one, two):
+    for name, arrays in one.agents.items():
+        for what, values in arrays.items():
+            assert np.array_equal(values, two.agents[name][what]), (name, what)
+
+
+# ---- without Ray: a learner's place as such
+
+
+def learner(**changes):
+    # What has no lanes of its own takes none of the time that starting processes takes.
+    changed = {"steps": 1000, "worlds_per_actor": 2, "learner_processes": 1, "engine": "processes", **changes}
+    roster = make_roster(WORLD, StandIn(), Settings(**changed))
+    assert isinstance(roster.world, Portable)
+    return roster, LearnerHost(Shipment((roster, None)), 0)
+
+
+def block(roster, rows, agent=0, lane=0, first=0):
+    """Rows that an actor made, as they lie in its outbox."""
+    here = NodeMemory(roster, lanes=roster.lanes_of(0))
+    writers = here.replays[agent].writers(roster.lanes_of(0))
+    space = roster.parts[agent].observation_space
+    for i in range(rows):
+        seen = np.full((1, *space.shape), i % 2, space.dtype)
+        writers.append(np.array([lane]), seen, np.zeros(1, np.int64), np.array([i], np.float32), version=7)
+    data = here.replays[agent].outbox.rows(lane, first, 10_000)
+    return [(agent, lane, first, len(data))], np.frombuffer(data, np.uint8)
+
+
+def nothing(roster):
+    return {(agent, lane): 0 for agent in range(2) for lane in roster.lanes_of(0)}
+
+
+def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    pieces, data = block(roster, 10)
+    arrived = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
+    assert arrived.rows == [10]
+    again = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
+    assert again.rows == [10]
+    words = place.look(False, [], False).words
+    assert words[0, 0, 1] == 10 and words[:, :, 1].sum() == 10
+    reader = place._place.replays[0].reader()
+    batch = reader.sample(9)
+    assert set(batch.version.tolist()) == {7} and set(batch.reward.tolist()) <= set(range(9))
+
+
+def test_who_has_a_successor_is_refused_and_counted_and_lost_rows_are_counted():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    pieces, data = block(roster, 10)
+    place.receive(0, 0, 5, pieces, data, [14, 0], False, [0])  # four more were made, and never came
+    place.join(0, 1, nothing(roster), [16, 3])  # the driver knew of more
+    with pytest.raises(SupersededError, match="start 0"):
+        place.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, [0])
+    with pytest.raises(SupersededError):
+        place.join(0, 0, nothing(roster), [0, 0])
+    place.receive(0, 1, 0, pieces, data, [10, 0], False, [0])
+    told = place.look(False, [], False)
+    assert told.rows[:, 0].tolist() == [6, 3]
+    assert told.rows[:, 1].tolist() == [5, 0]
+    words = place._place.replays[0].words(0)
+    assert (words.head, words.broken, words.incarnation) == (20, 1, 2)
+
+
+def test_a_full_lane_takes_what_there_is_room_for():
+    from motet.algorithms.ppo import PPOConfig
+
+    config = PPOConfig(rollout=8, capacity=16) if "capacity" in PPOConfig.__dataclass_fields__ else PPOConfig()
+    roster = make_roster(WORLD, config, Settings(steps=1000, learner_processes=1))
+    place = LearnerHost(Shipment((roster, None)), 0)
+    place.join(0, 0, nothing(roster), [0, 0])
+    capacity = place._place.replays[0].spec.lane_capacity
+    row_bytes = place._place.replays[0].spec.row_bytes
+    rows = np.zeros((capacity + 5) * row_bytes, np.uint8)
+    arrived = place.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, [0])
+    assert arrived.rows == [capacity]
+
+
+def test_versions_travel_as_one_flat_object():
+    roster, _ = learner()
+    here, there = NodeMemory(roster), NodeMemory(roster)
+    for agent in range(2):
+        publisher = here.publications[agent].publisher()
+        publisher.publish(np.full(16, agent + 0.5, np.float32), version=9 + agent, epsilon=0.25, step=agent)
+    ends = [(p, p.subscriber()) for p in here.publications]
+    for _, subscriber in ends:
+        subscriber.refresh()
+    unpack(packed(ends), [(p, p.publisher()) for p in there.publications])
+    for agent in range(2):
+        subscriber = there.publications[agent].subscriber()
+        assert subscriber.refresh() and subscriber.version == 9 + agent
+        assert (subscriber.weights == agent + 0.5).all()
+        assert (subscriber["epsilon"], subscriber["step"]) == (0.25, agent)
+
+
+def test_the_words_of_a_copied_lane_are_those_of_the_lane():
+    roster, place = learner()
+    place.join(0, 0, nothing(roster), [0, 0])
+    place.receive(0, 0, 5, *block(roster, 10), [10, 0], False, [0])
+    assert words_of(place.dump(0, 0)) == place._place.replays[0].words(0)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingError, match=r"pip install 'motet\[ray\]'"), connected(Cluster()):
+        pass
+
+
+def test_a_cluster_is_for_the_engine_that_has_one():
+    with pytest.raises(SettingError, match="engine='ray'"):
+        Settings(cluster=Cluster(address="auto"))
+    with pytest.raises(SettingError, match="block_age_s"):
+        Cluster(block_age_s=-1)
+
+
+# ---- with Ray
+
+
+def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
+    chosen = {"steps": 200, "actors": 2, "worlds_per_actor": 2, "learner_processes": 2, "updates_per_step": 0.5}
+    algorithm = StandIn(prioritised=True)
+    serial = train(WORLD, algorithm, settings(**{**chosen, "engine": "serial"}))
+    spread = train(WORLD, algorithm, settings(**chosen, slack=0))
+    assert spread.state == "done"
+    same_agents(serial, spread)
+
+
+def kill_when(name, at_least, kill):
+    """A watch that ends a process once, when so many steps are done."""
+    done = threading.Event()
+
+    def watch(snapshot):
+        if snapshot.steps >= at_least and not done.is_set():
+            process = next(p for p in snapshot.processes if p.name == name)
+            if process.pid:
+                done.set()
+                kill(process.pid)
+
+    watch.done = done
+    return watch
+
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def all_done(result, steps):
+    """Whether a run ended with the rounds that reached its steps: an episode's last round closes two rows."""
+    return steps <= result.steps <= steps + 4
+
+
+@pytest.mark.parametrize("name", ["actor-1", "learner-0"])
+def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
+    gate = tmp_path / "gate"
+    # Both actors stop after 75 turns of an episode with 100; of those of both, 140 have come to the learners.
+    watch = kill_when(name, 140, lambda pid: (end(pid), gate.touch()))
+    lines, seen = [], []
+    chosen = settings(steps=8000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
+    result = train(
+        partial(Gated, gate, 150, agents=2), StandIn(), chosen, run=tmp_path / "run", say=lines.append,
+        watch=lambda s: (seen.append(s), watch(s)),
+    )  # fmt: skip
+    assert watch.done.is_set() and result.restarts == 1, lines
+    assert result.state == "done" and all_done(result, 8000)
+    assert all(updates > 1000 for updates in result.updates.values())
+    last = seen[-1].agents[0]
+    assert last.broken >= 1 if name == "actor-1" else last.lost > 0
+    versions = [snapshot.agents[0].version for snapshot in seen]
+    assert versions == sorted(versions)
+    assert RunDirectory(tmp_path / "run").steps()[-1] == result.steps
+
+
+def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
+    train(WORLD, StandIn(), settings(steps=400, updates_per_step=1.0, keep_replay=True), run=tmp_path / "run")
+    result = resume(tmp_path / "run", steps=300, world=WORLD, algorithm=StandIn(), trust=True)
+    assert result.state == "done" and result.steps == 700
+    assert abs(result.updates["agent_0"] - 700) < 60
+    assert result.agents["agent_0"]["steps"] == 700
+
+
+def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):
+    from motet.algorithms.ppo import PPOConfig
+
+    # It ends with its first evaluation, however long that takes.
+    chosen = settings(steps=10**6, actors=2, evaluate_every=3000, evaluate_episodes=2, until_return=-1e9)
+    result = train(WORLD, PPOConfig(), chosen, run=tmp_path / "run")
+    assert result.state == "stopped" and result.steps >= 3000
+    assert (tmp_path / "run" / "evaluation.jsonl").exists()
+    assert all(updates >= 1 for updates in result.updates.values())
+
+
+class Slow(TreasureHunt):
+    def reset(self, *args, **kwargs):
+        time.sleep(0.1)  # nobody is done before the others have begun
+        super().reset(*args, **kwargs)
+
+
+def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for_byte(two_nodes):
+    from motet.evaluation.evaluate import evaluate
+    from motet.evaluation.tournament import tournament
+
+    chosen = {"episodes": 12, "seed": 5}
+    world = partial(Slow, agents=2)
+    here = evaluate(world, ["random", "noop"], **chosen)
+    lines = []
+    killed = threading.Event()
+
+    def watch(done, total):
+        if done >= 2 and not killed.is_set():
+            killed.set()
+            hosts = [pid for pid in descendants() if _title(pid).startswith("ray::Host")]
+            os.kill(int(hosts[0]), signal.SIGKILL)
+
+    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
+    assert killed.is_set() and any("its successor" in line for line in lines)
+    assert there.deterministic() == here.deterministic()
+    one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))
+    assert one.deterministic() == two.deterministic()
+
+
+def _title(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:  # it ended meanwhile
+        return ""
+
+
+def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
+    from support.small_models import Layered
+
+    from motet.cluster.workers import HostProcess
+    from motet.plan import enumerate_states
+    from motet.plan import parallel as _workers
+
+    sent, kinds = make_eager(monkeypatch), set()
+    make = _workers._Crew.__post_init__
+
+    def look(crew):
+        make(crew)
+        kinds.update(type(one.child) for one in crew.workers)
+
+    monkeypatch.setattr(_workers._Crew, "__post_init__", look)
+    model = Layered(seed=4, humans=(3, 3), robots=(3,), depth=8, width=20)
+    here = enumerate_states(model, workers=1)
+    there = enumerate_states(model, workers=2, engine="ray")
+    assert sent and kinds == {HostProcess}
+    assert here.states == there.states
+    for name, value in vars(here).items():
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(value, getattr(there, name)), name
+
+
+class Broken(TreasureHunt):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 20:  # not where the driver looks for masks
+            raise ValueError("the cellar is flooded")
+        super().step(action)
+
+
+def test_what_a_world_raises_comes_home(two_nodes):
+    from motet.errors import ChildError
+
+    with pytest.raises(ChildError, match="the cellar is flooded"):
+        train(partial(Broken, agents=2), StandIn(), settings())
+
+
+@pytest.mark.slow
+def test_a_node_dies_in_the_middle_of_training(two_nodes):
+    cluster, size = two_nodes
+    extra = cluster.add_node(**size)
+    lines = []
+    fell = threading.Event()
+
+    def watch(snapshot):
+        if snapshot.steps > 2000 and not fell.is_set():
+            fell.set()
+            threading.Thread(target=cluster.remove_node, args=(extra, False)).start()
+
+    chosen = settings(steps=60_000, actors=3, updates_per_step=0.1, slack=8, cluster=Cluster(keep_every_s=0.2))
+    result = train(WORLD, StandIn(), chosen, watch=watch, say=lines.append)
+    assert fell.is_set() and result.restarts >= 1, lines
+    assert result.state == "done" and all_done(result, 60_000)

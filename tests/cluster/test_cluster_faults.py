@@ -1,0 +1,622 @@
+"""What becomes of a run on a cluster when a learner, a node or the driver dies; and Ray that is started by itself."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import TESTS
+from support.family import descendants
+from support.gated import Gated
+from support.ray_nodes import ray_nodes
+from support.stand_in import StandIn
+
+from motet.cluster.connect import Shipment
+from motet.cluster.driver import Remote
+from motet.cluster.hosts import LearnerHost
+from motet.cluster.link import Link
+from motet.cluster.shared import NodeMemory, VersionBundle
+from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
+from motet.isolation.process import descendants as children
+from motet.placement import Cluster
+from motet.publication import Publication
+from motet.runs.checkpoint import RunDirectory
+from motet.system.supervisor import RestartLimits
+from motet.training.drivers import LearnerDriver
+from motet.training.recorder import Recorder
+from motet.training.roster import make_roster
+from motet.training.run import Settings, resume, train
+from motet.training.watch import Watch
+from motet.worlds import TreasureHunt
+
+WORLD = partial(TreasureHunt, agents=2)
+SMALL = Cluster(actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
+HAVE = 2**40  # editions that somebody has: there is no store to put one into
+# Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+# ---- without Ray: what a driver gives to a learner's successor
+
+
+class NoRay:
+    """As much of Ray as a driver needs that starts nobody."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError)
+
+    def remote(self, **options):
+        return lambda kind: kind
+
+    def method(self, **options):
+        return lambda function: function
+
+
+class Scene:
+    """A driver, and a learner process that it looks at, all in this process."""
+
+    def __init__(self, tmp_path, keep_replay=False, **settings):
+        chosen = {"steps": 1000, "actors": 2, "learner_processes": 1, "updates_per_step": 0.5, **settings}
+        self.settings = Settings(**chosen, keep_replay=keep_replay)
+        self.roster = make_roster(WORLD, StandIn(), self.settings)
+        self.directory = RunDirectory.prepare(tmp_path / "run").begin({})
+        self.remote = Remote(
+            NoRay(), self.roster, Cluster(), RestartLimits(), self.directory, None, keep_replay, policies=False
+        )
+        self.actors = [NodeMemory(self.roster, lanes=self.roster.lanes_of(i)) for i in range(2)]
+        self.writers = [[r.writers(a.roster.lanes_of(i)) for r in a.replays] for i, a in enumerate(self.actors)]
+        self.begin(LearnerHost(Shipment((self.roster, None)), 0))
+
+    def begin(self, place):
+        self.place = place
+        self.learning = LearnerDriver(place._place, 0)
+        self.learning.begin()
+
+    def write(self, actor, rows):
+        """Rows of both agents, into an actor's outbox."""
+        for agent, writers in enumerate(self.writers[actor]):
+            space = self.roster.parts[agent].observation_space
+            for _ in range(rows):
+                made = self.actors[actor].replays[agent].made
+                seen = np.full((1, *space.shape), made % 2, space.dtype)
+                writers.append(np.array([0]), seen, np.zeros(1, np.int64), np.array([made], np.float32), version=1)
+
+    def join(self, actor, incarnation=0, made=(0, 0), came=(), done=None):
+        carried = {(a, actor): self.actors[actor].replays[a].carried[0] for a in range(2)}
+        return self.place.join(actor, incarnation, carried, made, came, done)
+
+    def send(self, actor, incarnation=0, hears=True):
+        """Carry what waits; ``hears``: the reply comes back."""
+        pieces, data = [], b""
+        for agent, replay in enumerate(self.actors[actor].replays):
+            first = replay.carried[0]
+            piece = replay.outbox.rows(0, first, 10_000)
+            pieces.append((agent, actor, first, len(piece)))
+            data += piece
+        made = [replay.made for replay in self.actors[actor].replays]
+        arrived = self.place.receive(actor, incarnation, 7, pieces, np.frombuffer(data, np.uint8), made, False, [HAVE])
+        if hears:
+            for replay, rows, words in zip(self.actors[actor].replays, arrived.rows, arrived.words, strict=True):
+                replay.carried[0] += rows
+                replay.table[[actor]] = words
+
+    def look(self):
+        self.remote._hear_learner(0, self.place.look(False, [None], True, True))
+
+    def die(self, begins=True):
+        """The learner dies; its successor begins with what the driver knows."""
+        number = self.remote._learner_numbers[0] + 1
+        start = self.remote._salvaged(0, number)
+        self.place = LearnerHost(Shipment((self.roster, start)), 0, False, number)
+        if begins:
+            self.begin(self.place)
+        return start
+
+    def done(self, actor):
+        """By agent, steps that an actor knows to have arrived."""
+        place = self.actors[actor]
+        return np.array([[place.gone[a, actor] + r.words(actor).steps] for a, r in enumerate(place.replays)])
+
+    def close(self):
+        self.remote.close()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    made = []
+
+    def make(**settings):
+        made.append(Scene(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(scene):
+    s = scene()
+    for actor, rows in ((0, 300), (1, 100)):
+        s.join(actor)
+        s.write(actor, rows)
+        s.send(actor)
+    for _ in range(20):
+        s.learning.update()
+    s.look()
+    version = s.learning._members[0].publisher.newest
+    kept = s.learning.algorithm.state.copy(), s.learning.algorithm.counters.copy(), s.learning.algorithm.random.copy()
+    words = np.zeros(s.roster.replay_spec(s.roster.parts[0]).reader_words, np.uint64)
+    s.learning.readers[0].save_state(words)
+    for _ in range(3):
+        s.learning.update()  # nobody heard of these
+    s.die()
+    algorithm = s.learning.algorithm
+    for before, now in zip(kept, (algorithm.state, algorithm.counters, algorithm.random), strict=True):
+        assert np.array_equal(before, now)
+    again = np.zeros_like(words)
+    s.learning.readers[0].save_state(again)
+    assert np.array_equal(again[:4], words[:4])  # the stream that batches are drawn by
+    assert s.learning._members[0].publisher.newest > version
+    told = s.place.look(False, [None], False)
+    assert told.rows[:, 0].tolist() == [400, 400]  # what its replays held is lost
+    assert s.place._place.steps(0) == 400
+    # Each actor has its own part left, whoever did more before.
+    joined = s.join(0, incarnation=1)
+    s.join(1, incarnation=1)
+    assert joined.number == 1
+    assert [s.place._place.left(0, actor) for actor in range(2)] == [200, 400]
+    s.look()
+    assert [s.remote.shared.left(0, actor) for actor in range(2)] == [200, 400]
+    assert s.remote.shared.steps(0) == 400
+
+
+def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene):
+    s = scene()
+    s.join(0)
+    s.write(0, 300)
+    s.send(0)
+    for _ in range(20):
+        s.learning.update()
+    s.look()
+    shown = s.remote.shared.board.rows[:, 2].copy()
+    s.die(begins=False)
+    s.look()
+    assert shown.min() > 1 and np.array_equal(s.remote.shared.board.rows[:, 2], shown)
+    s.begin(s.place)
+    s.look()
+    assert (s.remote.shared.board.rows[:, 2] > shown).all()
+
+
+def test_steps_are_right_however_often_learners_die(scene):
+    s = scene()
+    for actor in range(2):
+        s.join(actor)
+    for number in range(4):
+        for actor in range(2):
+            s.write(actor, 10 + 5 * number)
+            s.send(actor)
+        s.look()
+        if number == 2:
+            s.die()  # and once more before anybody has looked at its successor
+        s.die()
+        assert s.remote.shared.steps(0) == s.place._place.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
+        for actor in range(2):
+            joined = s.join(actor, done=s.done(actor))
+            s.actors[actor].gone[...] = joined.gone
+            for replay, words in zip(s.actors[actor].replays, joined.words, strict=True):
+                replay.table[[actor]] = words
+        s.look()
+        assert s.remote.shared.steps(0) == s.place._place.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
+    assert s.place.look(False, [None], False).rows[0, 0] == s.place._place.steps(0)
+
+
+def test_rows_whose_reply_was_lost_come_again_and_are_counted_once(scene):
+    s = scene()
+    s.join(0)
+    s.write(0, 50)
+    s.send(0)
+    s.write(0, 30)
+    s.send(0, hears=False)  # the driver learns of them, the actor does not
+    s.look()
+    assert s.remote.shared.steps(0) == 80
+    s.die()
+    s.join(0, done=s.done(0))
+    s.send(0)
+    assert s.place._place.steps(0) == 80 and s.place._place.replays[0].steps == 30
+    assert s.place._place.left(0, 0) == 500 - 80
+
+
+def test_a_successor_refuses_and_counts_what_its_predecessor_refused(scene):
+    s = scene()
+    s.join(0)
+    s.write(0, 20)
+    s.send(0)
+    s.join(0, incarnation=1, made=(25, 20), came=(20, 20))  # five are known to be lost
+    s.look()
+    s.die()
+    with pytest.raises(SupersededError, match="start 0"):
+        s.join(0)
+    s.write(0, 4)
+    with pytest.raises(SupersededError, match="start 0: a successor, start 1"):
+        s.send(0)
+    rows = s.place.look(False, [None], False).rows
+    assert rows[:, 0].tolist() == [25, 20] and rows[:, 1].tolist() == [4, 4]
+    # An actor that died with the learner: what its own successor was told counts, once.
+    s.join(0, incarnation=2, made=(9, 9), came=(4, 9))
+    assert s.place.look(False, [None], False).rows[:, 0].tolist() == [30, 20]
+
+
+def test_a_successor_gets_the_replay_if_it_is_kept(scene):
+    s = scene(keep_replay=True)
+    for actor, rows in ((0, 60), (1, 40)):
+        s.join(actor)
+        s.write(actor, rows)
+        s.send(actor)
+    s.learning.update()
+    s.look()
+    s.remote._brought = {a: [s.place.dump(a, lane) for lane in range(2)] for a in range(2)}
+    book = Recorder(s.remote.shared, s.settings, s.directory, Watch(s.remote.shared, []), lambda _: None)
+    s.directory.save(book.checkpoint(100))
+    s.write(0, 15)
+    s.send(0)
+    s.learning.readers[0].forget()  # a stage began that cleared the replay of what was there
+    for member in s.learning._members:
+        member.waived = 5
+    s.learning.keep()
+    s.look()
+    s.die()
+    replay = s.place._place.replays[0]
+    assert [replay.words(lane).head for lane in range(2)] == [60, 40]
+    assert s.learning.readers[0].ready() == 0  # and it stays cleared
+    assert s.place.look(False, [None], False).rows[:, 0].tolist() == [15, 15]
+    assert s.place._place.steps(0) == 115
+    assert s.place._place.owed(0) == 0  # updates for the lost rows are not made up for
+    for actor in range(2):
+        s.join(actor, done=s.done(actor))
+    assert [replay.words(lane).broken for lane in range(2)] == [1, 1]
+    assert [s.place._place.left(0, actor) for actor in range(2)] == [500 - 75, 500 - 40]
+    reader = replay.reader(seed=1)
+    drawn = np.concatenate([reader.sample(98).reward.copy() for _ in range(50)])
+    assert set(drawn.tolist()) == set(range(59))  # every row but the last of each lane is a start
+
+
+def test_no_version_leaves_a_learner_before_the_driver_has_a_state(scene, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda flat: flat))
+    s = scene()
+    s.join(0)
+    nothing = [], np.zeros(0, np.uint8), [0, 0], False, [0]
+    assert s.place.receive(0, 0, 0, *nothing).editions == [(0, None)]
+    told = s.place.look(False, [None], True, kept=False)
+    assert told.vaults is not None
+    assert s.place.receive(0, 0, 0, *nothing).editions == [(0, None)]
+    s.remote._hear_learner(0, told)
+    assert s.remote._is_kept(0)
+    s.place.look(False, [None], True, kept=True)
+    ((number, policies),) = s.place.receive(0, 0, 0, *nothing).editions
+    assert number == 1 and policies is not None
+
+
+def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
+    s = scene(keep_replay=True, checkpoint_every=100)
+    s.join(0)
+    s.write(0, 150)
+    s.send(0)
+    s.look()
+    shared = s.remote.shared
+
+    def dead(lane):
+        raise NotReadyError("it died")
+
+    whole = s.place._place.replays
+    for replay in shared.replays:
+        replay.fetch = dead
+    said = []
+    book = Recorder(shared, s.settings, s.directory, Watch(shared, []), lambda _: None, say=said.append)
+    book._next = 100
+    book.tick()
+    assert s.directory.steps() == []
+    for agent, replay in enumerate(shared.replays):
+        replay.fetch = whole[agent].dump
+    book.tick()
+    assert s.directory.steps() == [150]
+    for replay in shared.replays:
+        replay.fetch = dead
+    book.close("done", [])
+    assert s.directory.steps() == [150] and "holds no replay" in said[0]
+    assert not s.directory.load().replay
+
+
+def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
+    from motet.training.board import FINISHED
+
+    s = scene(slack=0)
+    s.join(0)
+    s.join(1)
+    s.write(0, 3)
+    s.send(0)
+    s.look()
+    s.remote.shared.board.rounds[0, 0] = FINISHED
+    s.die()
+    rounds = s.place._place.board.rounds[:, 0]
+    assert rounds.tolist() == [FINISHED, 0]
+    s.place.look(False, [None], False, over=[1])
+    assert rounds.tolist() == [FINISHED, FINISHED]
+
+
+def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
+    from support.coins import Coins, quick
+
+    from motet.training.league import LeagueTable, Results
+
+    roster = make_roster(Coins, StandIn(), quick(engine="processes", actors=2))
+    remote = Remote(NoRay(), roster, Cluster(), RestartLimits(), None, None, False, policies=False)
+    try:
+        place, actor = LearnerHost(Shipment((roster, None)), 0), NodeMemory(roster, lanes=roster.lanes_of(0))
+        learning = LearnerDriver(place._place, 0)
+        learning.begin()
+        ring, table = actor.league.results[0], LeagueTable(place._place.league)
+        results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0)}
+        place.join(0, 0, rows, [0], results=ring.copy())
+
+        def play(games):
+            for _ in range(games):
+                results.tell(-1, 1.0, 0.0)
+
+        def told(place, words):
+            return place.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [HAVE, HAVE], words)
+
+        play(7)
+        told(place, Results.since(ring, 0))
+        table.review(50, learning.algorithm.weights()[0])
+        remote._hear_learner(0, place.look(False, [None, 0], True, True))
+        play(5)
+        told(place, Results.since(ring, 7))
+        table.review(100, learning.algorithm.weights()[0])  # nobody heard of this one
+        version = place._place.league.publication.subscriber().newest
+        remote._newest[0] = version  # but an actor has seen it
+        start = remote._salvaged(0, 1)
+        place = LearnerHost(Shipment((roster, start)), 0, False, 1)
+        assert place._place.league.publication.subscriber().newest > version
+        table = LeagueTable(place._place.league)
+        assert table._rows["played"][0] == 7 and table._rows["heard"][0] == 7
+        joined = place.join(0, 0, rows, [0], results=ring.copy())
+        told(place, Results.since(ring, 7))  # once more: the reply was lost
+        table.review(150, learning.algorithm.weights()[0])
+        assert table._rows["played"][0] == 12 and table._rows["counts"][2] == 0
+        # A successor of the actor goes on with the numbers of its predecessor.
+        fresh = np.zeros_like(ring)
+        Results.take_in(fresh, place.join(0, 1, rows, [0], results=fresh.copy()).results)
+        Results(fresh).tell(-1, 1.0, 0.0)
+        assert np.array_equal(joined.results, ring) and len(Results.since(fresh, 12)) == 1
+        old = ring.copy()
+        play(1024)  # once round
+        new = ring.copy()
+        assert Results.take_in(ring, old) == 12 + 1024 and np.array_equal(ring, new)
+    finally:
+        remote.close()
+
+
+def test_a_learner_that_cannot_be_reached_for_a_while_is_asked_again(scene, monkeypatch):
+    ray = pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
+    s = scene()
+    link = Link(s.actors[0], 0, 0, [], 0, "learner", RestartLimits(start_s=0.5, hang_s=0.5), 0.02)
+    calls = []
+
+    def answer(learner, timeout):
+        calls.append(learner)
+        if len(calls) < 3:
+            raise ray.exceptions.ActorUnavailableError("the line is dead", b"0" * 16)
+        return 5
+
+    monkeypatch.setattr(ray, "get", answer)
+    assert link._asked(lambda learner: learner) == 5
+    monkeypatch.setattr(ray, "get", lambda *_, **__: (_ for _ in ()).throw(ray.exceptions.ActorDiedError()))
+    link.turn_to("successor")
+    assert link._asked(lambda learner: learner) is None and link._learner == "successor"
+    with pytest.raises(WaitTimeoutError, match="waited 1 s for a successor of learner-0"):
+        link._asked(lambda learner: learner)
+
+
+# ---- with Ray
+
+
+@pytest.fixture(scope="module")
+def head():
+    """A node with one core; gone with the module."""
+    with ray_nodes({"num_cpus": 1, "object_store_memory": 100 * 2**20}) as cluster:
+        yield cluster
+
+
+def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
+    """The learner has room there alone; its successor waits until another node comes."""
+    node = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
+    victim = head.add_node(**node)
+    head.wait_for_nodes()
+    seen, lines, fell, gate = [], [], [], tmp_path / "gate"
+
+    def watch(snapshot):
+        seen.append(snapshot)
+        kept = RunDirectory(tmp_path / "run").steps()
+        if kept and snapshot.steps >= kept[-1] + 20 and not fell:
+            head.remove_node(victim, allow_graceful=False)
+            fell.append(head.add_node(**node))
+            gate.touch()
+
+    chosen = Settings(
+        engine="ray", steps=8000, seed=3, actors=2, updates_per_step=0.25, slack=8, checkpoint_every=500,
+        keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2),
+    )  # fmt: skip
+    world = partial(Gated, gate, 500, pause_s=0.05, agents=2)  # both get slow when 500 steps are done together
+    result = train(world, StandIn(), chosen, run=tmp_path / "run", watch=watch, say=lines.append)
+    head.remove_node(fell[0])
+    assert result.restarts >= 2, lines
+    assert any(line.startswith("learner-0 died") for line in lines)
+    assert result.state == "done" and 8000 <= result.steps <= 8004  # whole rounds
+    last = seen[-1].agents[0]
+    assert last.lost > 0 and last.broken >= 1
+    versions = [snapshot.agents[0].version for snapshot in seen]
+    assert versions == sorted(versions)
+    # It went on from its own state: an update for every fourth step, but for those of rows that were lost.
+    assert 1000 < result.updates["agent_0"] <= 2000 + 3 * chosen.slack
+    assert result.agents["agent_0"]["counters"][0] == result.updates["agent_0"]
+    kept = RunDirectory(tmp_path / "run").load()
+    assert kept.step == 8000 and sum(len(lanes) for lanes in kept.replay.values()) == 4
+
+
+DRIVER = """
+import sys
+from functools import partial
+from support.stand_in import StandIn
+from motet.placement import Cluster
+from motet import Settings, train
+from motet.worlds import TreasureHunt
+
+if __name__ == "__main__":
+    run, address, steps = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
+    cluster = Cluster(address=address, actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
+    settings = Settings(
+        engine="ray", steps=steps, updates_per_step=0.1, slack=8, checkpoint_every=500, keep_replay=True,
+        cluster=cluster,
+    )
+    result = train(partial(TreasureHunt, agents=2), StandIn(), settings, run=run)
+    print(result.state, result.steps, flush=True)
+    sys.stdin.read()
+"""
+
+
+def driver(tmp_path, run, address, steps):
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    environ = {**os.environ, "PYTHONPATH": str(TESTS), "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.Popen(
+        [sys.executable, str(script), str(run), address, str(steps)],
+        env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def until(condition, timeout_s=150.0):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it ended meanwhile
+        return ""
+
+
+def places():
+    """The processes of the head in which actors and learners live."""
+    return [pid for pid in descendants() if title(pid).startswith(("ray::LearnerHost", "ray::ActorHost"))]
+
+
+def test_the_driver_dies_and_the_run_goes_on(head, tmp_path):
+    run = tmp_path / "run"
+    process = driver(tmp_path, run, head.address, 10**7)
+    try:
+        until(lambda: len(RunDirectory(run).steps()) >= 2 or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1]
+        assert len(places()) == 3  # a learner process for each agent, since the cluster has room for them
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not places())
+    before = RunDirectory(run).load()
+    more = 2 * before.step
+    result = resume(run, steps=more, world=WORLD, algorithm=StandIn())
+    assert result.state == "done" and 0 <= result.steps - (before.step + more) <= 4  # whole rounds
+    after, began = result.agents["agent_0"], before.agents["agent_0"]
+    gained = after["counters"][0] - began["counters"][0]
+    assert 0.05 * more < gained <= 0.1 * more + 100
+    assert result.updates["agent_0"] == after["counters"][0]
+    assert not np.array_equal(after["random"], began["random"]) or gained % 64 == 0
+    assert after["reader"][5] == after["counters"][0] * StandIn().batch_size  # rows drawn, also before
+
+
+def test_self_play_on_a_cluster_is_the_serial_one_league_included(head, tmp_path):
+    from support.coins import Coins, quick
+
+    pages = []
+    for engine in ("serial", "ray"):
+        cluster = {"cluster": SMALL} if engine == "ray" else {}
+        chosen = quick(
+            engine=engine,
+            slack=0,
+            actors=2,
+            worlds_per_actor=2,
+            publish_every=3,
+            steps=200,
+            checkpoint_every=10**6,
+            **cluster,
+        )
+        result = train(Coins, StandIn(), chosen, run=tmp_path / engine)
+        kept = RunDirectory(tmp_path / engine).load()
+        assert kept.league["counts"][:2].tolist() == [1, 4] and kept.league["heard"].min() > 5
+        parts = {**result.agents["player"], **kept.league}
+        pages.append({name: np.asarray(part).tobytes() for name, part in parts.items()})
+    assert pages[0].keys() == pages[1].keys()
+    assert [name for name in pages[0] if pages[0][name] != pages[1][name]] == []
+    assert (tmp_path / "ray" / "league.jsonl").exists()
+
+
+def test_ray_starts_by_itself_and_is_gone_at_the_end(tmp_path):
+    pytest.importorskip("ray", reason="motet[ray] is not installed: nothing of the cluster is tested")
+    process = driver(tmp_path, tmp_path / "run", "", 300)
+    try:
+        said = process.stdout.readline()
+        assert said == "done 300\n", process.communicate()[1]
+        until(lambda: not [pid for pid in children(process.pid) if "ray" in title(pid)])
+    finally:
+        process.kill()
+        process.communicate()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert [row["name"] for row in status["processes"]] == ["actor-0", "learner-0", "learner-1"]
+    assert all(row["node"] for row in status["processes"])
+
+
+@pytest.mark.parametrize("weights", [1000, 100_000])
+def test_a_small_edition_travels_itself_and_a_large_one_is_stored_once(weights):
+    publication = Publication(weights)
+    publication.publisher().publish(np.ones(weights, np.float32))
+    edition, stored = VersionBundle([publication]), []
+    edition.renew()
+    for _ in range(3):
+        found = edition.stored(lambda flat: stored.append(flat) or "the place")
+    assert (found is edition.flat and not stored) if weights == 1000 else (found == "the place" and len(stored) == 1)
+    edition.renew()
+    assert edition.number == 1  # nothing is new
+
+
+@pytest.mark.parametrize(("slack", "sent"), [(32.0, True), (400.0, False)])
+def test_rows_for_half_of_the_slack_do_not_wait_for_their_age(slack, sent, monkeypatch):
+    """Or both sides would wait in turns: the actor for the learner, then the learner for rows."""
+
+    class SleptError(Exception):
+        pass
+
+    def sleep(seconds):
+        raise SleptError
+
+    roster = make_roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
+    place = NodeMemory(roster, lanes=roster.lanes_of(0))
+    link = Link(place, 0, 0, [], 0, None, RestartLimits(), 3600.0)
+    for part, replay in zip(roster.parts, place.replays, strict=True):
+        writers, space = replay.writers(roster.lanes_of(0)), part.observation_space
+        for _ in range(20):
+            seen = np.zeros((1, *space.shape), space.dtype)
+            writers.append(np.arange(1), seen, np.zeros(1, np.int64), np.ones(1, np.float32), version=1)
+    monkeypatch.setattr(time, "sleep", sleep)
+    if sent:
+        link._wait_until_due()
+    else:
+        with pytest.raises(SleptError):
+            link._wait_until_due()
