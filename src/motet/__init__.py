@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
-    from motet.training.run import Settings, resume, train
+    from motet.training.run import resume, train
+    from motet.training.settings import Settings
     from motet.world import World, as_world
 
 __all__ = [
@@ -54,7 +55,7 @@ __getattr__, __dir__ = lazily(
         "Publication": "motet.publication",
         "Replay": "motet.replay",
         "ReplaySpec": "motet.replay",
-        "Settings": "motet.training.run",
+        "Settings": "motet.training.settings",
         "Tournament": "motet.evaluation.tournament",
         "World": "motet.world",
         "as_world": "motet.world",

@@ -341,7 +341,8 @@ def test_new_directories_never_collide(tmp_path):
 
 def test_a_run_from_python_that_cannot_be_written_down_says_how_to_go_on(tmp_path):
     from motet.algorithms import DQNConfig
-    from motet.training.run import Settings, train
+    from motet.training.run import train
+    from motet.training.settings import Settings
     from motet.worlds import MatrixGame
 
     config = DQNConfig(hidden=(4,), batch_size=8, min_rows=8)

@@ -17,7 +17,8 @@ from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.status import read_history
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import TreasureHunt
 
 DQN = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)

@@ -23,7 +23,8 @@ from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.system.child import Portable
 from motet.training.roster import make_roster
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import TreasureHunt
 
 WORLD = partial(TreasureHunt, agents=2)

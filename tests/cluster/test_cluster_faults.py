@@ -31,7 +31,8 @@ from motet.system.supervisor import RestartLimits
 from motet.training.drivers import LearnerDriver
 from motet.training.recorder import Recorder
 from motet.training.roster import make_roster
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.training.watch import Watch
 from motet.worlds import TreasureHunt
 

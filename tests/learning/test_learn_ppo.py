@@ -8,7 +8,8 @@ from test_learning import greedy
 
 from motet.algorithms.ppo import PPOConfig
 from motet.schedule import Linear
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
 WORLD = "gym:CartPole-v1"

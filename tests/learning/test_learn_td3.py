@@ -9,7 +9,8 @@ from gymnasium.spaces import Box
 
 from motet.algorithms.td3 import TD3Config
 from motet.training.evaluator import play_greedily
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.world import as_world
 from motet.world.batch import LoopedWorlds
 

@@ -9,7 +9,8 @@ from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.schedule import Linear
 from motet.training.evaluator import play_greedily
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.world import as_world
 from motet.world.batch import LoopedWorlds
 from motet.worlds import MatrixGame, TreasureHunt

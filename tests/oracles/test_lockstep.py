@@ -13,7 +13,8 @@ from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.schedule import Linear, Staged, Stages
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)

@@ -17,7 +17,8 @@ from motet.policy import ConstantPolicy
 from motet.runs.checkpoint import RunDirectory
 from motet.schedule import Linear, Stages
 from motet.training.league import League
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds import MatrixGame
 
 MATRIX = functools.partial(MatrixGame, turns=23)

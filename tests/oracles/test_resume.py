@@ -18,7 +18,8 @@ from motet.errors import SettingError
 from motet.runs.checkpoint import RunDirectory
 from motet.schedule import Linear, Staged, Stages
 from motet.training.league import League
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import Cleanup, Hockey, MatrixGame, TreasureHunt
 
 SMALL = {"hidden": (16,), "min_rows": 64, "batch_size": 16, "capacity": 600}

@@ -18,7 +18,8 @@ from motet.cli import main
 from motet.errors import CorruptionError, SettingError, StorageError
 from motet.policies.entries import load_policies, read_weights
 from motet.runs.checkpoint import Checkpoint, RunDirectory, decode, encode
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=10)

@@ -16,7 +16,8 @@ from motet.runs.config import describe, describe_world, rebuild, rebuild_agents,
 from motet.schedule import Exponential, Linear, Staged, Stages
 from motet.system.supervisor import RestartLimits
 from motet.training import League
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds import MatrixGame, TreasureHunt
 
 

@@ -4,7 +4,7 @@ import functools
 
 from motet.policy import ConstantPolicy
 from motet.training.league import League
-from motet.training.run import Settings
+from motet.training.settings import Settings
 from motet.worlds import MatrixGame
 
 

@@ -16,7 +16,8 @@ from motet.errors import UnpicklableError
 from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 from motet.system.pickling import unpicklable_part
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds import MatrixGame
 
 

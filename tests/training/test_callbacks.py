@@ -9,7 +9,8 @@ from support.stand_in import StandIn
 
 from motet.errors import ChildError, MotetError
 from motet.runs.checkpoint import RunDirectory
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import MatrixGame
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -21,7 +21,8 @@ from motet.runs.checkpoint import RunDirectory
 from motet.runs.snapshot import Wait
 from motet.system.supervisor import RestartLimits
 from motet.training.recorder import Recorder
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
 from motet.worlds import MatrixGame
 

@@ -28,7 +28,8 @@ from motet.runs.status import hold, is_alive, read_history
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child
 from motet.system.supervisor import RestartLimits, Role, Supervisor
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2, size=7, turns=10)

@@ -20,7 +20,8 @@ from motet.training.drivers import LearnerDriver
 from motet.training.evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet.training.league import League
 from motet.training.roster import make_roster
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
 from motet.world import as_world
 from motet.world.batch import LoopedWorlds, VectorWorlds

@@ -19,7 +19,8 @@ from support.stand_in import StandIn
 from motet.errors import ChildError, MotetError
 from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import RestartLimits
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.worlds import TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=2)

@@ -11,12 +11,15 @@ from support.coins import QUICK, Coins, quick
 from support.killer import BRISK, Killer
 from support.stand_in import StandIn
 
+from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
 from motet.policy import PLAYER, ConstantPolicy
 from motet.system.memory import Segment
 from motet.training.league import _RING, NEWEST, Draw, League, LeagueBoard, LeagueTable, Results, Standings, anchor
 from motet.training.opponents import Frozen, Newest, Scripted, SelfPlay, Versus
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.world import as_world
 from motet.world.batch import LoopedWorlds, VectorWorlds
 from motet.worlds import Cleanup, Hockey, MatrixGame

@@ -11,6 +11,7 @@ from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SpecError, WorldError
 from motet.evaluation.evaluate import evaluate
@@ -20,7 +21,8 @@ from motet.testing import check_algorithm, check_world
 from motet.training.actor import ActingAgent, ActorState, act
 from motet.training.evaluator import play_greedily
 from motet.training.league import League
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
+from motet.training.settings import Settings
 from motet.world import End, World
 from motet.world.batch import LoopedWorlds
 

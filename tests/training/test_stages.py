@@ -20,8 +20,9 @@ from motet.schedule import Exponential, Linear, Staged, Stages, value_at
 from motet.system.supervisor import RestartLimits
 from motet.training.drivers import LearnerDriver
 from motet.training.roster import make_roster
-from motet.training.run import Settings, resume, train
+from motet.training.run import resume, train
 from motet.training.serial import Serial
+from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
 
 STAGES = Stages({"warm_up": 200, "ramp": 300, "full": None})

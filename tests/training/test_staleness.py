@@ -11,8 +11,9 @@ from support.stand_in import StandIn
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication, Subscriber
 from motet.training.roster import make_roster
-from motet.training.run import Settings, train
+from motet.training.run import train
 from motet.training.serial import Serial
+from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
 from motet.worlds import MatrixGame
 

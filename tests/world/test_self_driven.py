@@ -16,7 +16,8 @@ from motet.errors import SettingError, WorldError
 from motet.evaluation.evaluate import evaluate
 from motet.testing import check_world
 from motet.training.league import League
-from motet.training.run import Settings, train
+from motet.training.run import train
+from motet.training.settings import Settings
 from motet.world import as_world, from_objects
 
 LEARNERS = {foreign.Scripted: [1]}

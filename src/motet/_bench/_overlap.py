@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
 from motet.system.supervisor import Role
-from motet.training.run import Settings as RunSettings
+from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
 
 __all__ = ["Work", "balance"]

@@ -29,7 +29,7 @@ from motet.isolation.process import descendants
 from motet.placement import Cluster
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
-from motet.training.run import Settings
+from motet.training.settings import Settings
 
 __all__ = ["measure"]
 

@@ -24,8 +24,8 @@ from motet.algorithms.dqn import DQNConfig
 from motet.errors import MotetError
 from motet.schedule import Linear
 from motet.training.evaluator import play_greedily
-from motet.training.run import Settings as RunSettings
 from motet.training.run import train
+from motet.training.settings import Settings as RunSettings
 from motet.world import as_world
 from motet.world.batch import make_world_batch
 from motet.worlds import TreasureHunt

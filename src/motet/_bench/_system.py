@@ -21,8 +21,8 @@ from motet.system.child import Child
 from motet.system.supervisor import RestartLimits, Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
 from motet.training.roster import make_roster
-from motet.training.run import Settings as RunSettings
 from motet.training.serial import Serial
+from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
 from motet.worlds import TreasureHunt
 

@@ -28,7 +28,7 @@ from motet.replay import Replay, ReplaySpec
 from motet.system.child import one_thread
 from motet.training.drivers import LearnerDriver, at_pace
 from motet.training.roster import make_roster
-from motet.training.run import Settings as RunSettings
+from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
 
 __all__ = ["run"]

@@ -34,8 +34,8 @@ from motet.placement import Cluster
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
-from motet.training.run import Settings as RunSettings
 from motet.training.run import train
+from motet.training.settings import Settings as RunSettings
 
 __all__ = ["run"]
 

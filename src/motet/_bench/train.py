@@ -25,7 +25,7 @@ from motet._bench._party import Party, Stage
 from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
 from motet.algorithms.dqn import DQNConfig
 from motet.system.supervisor import Role
-from motet.training.run import Settings as RunSettings
+from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
 
 __all__ = ["run"]

@@ -38,7 +38,7 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
-from motet.training.run import Settings
+from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Experiment", "read", "short_name"]

@@ -24,7 +24,7 @@ from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
-from motet.training.run import Settings
+from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 __all__ = ["TrainRequest", "parse", "place_of_world", "world_flags"]

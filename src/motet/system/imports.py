@@ -15,6 +15,8 @@ __all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_
 
 _MOVED = {
     "motet.train": "motet.training.run",
+    "motet.train:Settings": "motet.training.settings",
+    "motet.training.run:Settings": "motet.training.settings",
     "motet.league": "motet.training.league",
     "motet.supervisor": "motet.system.supervisor",
     "motet.cluster:Cluster": "motet.placement",
@@ -75,7 +77,7 @@ def now_at(module: str, name: str) -> str:
     """The module in which a name is now, if files of an earlier version of motet name another one.
 
     >>> now_at("motet.train", "Settings"), now_at("motet.algorithm", "Linear"), now_at("numpy", "zeros")
-    ('motet.training.run', 'motet.schedule', 'numpy')
+    ('motet.training.settings', 'motet.schedule', 'numpy')
     """
     return _MOVED.get(f"{module}:{name}", _MOVED.get(module, module))
 

@@ -7,7 +7,8 @@ from motet._lazy import lazily
 if TYPE_CHECKING:
     from motet.training.league import League
     from motet.training.recorder import Result
-    from motet.training.run import Settings, resume, train
+    from motet.training.run import resume, train
+    from motet.training.settings import Settings
 
 __all__ = ["League", "Result", "Settings", "resume", "train"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings
 from motet.training.serial import Serial
+from motet.training.settings import Settings
 from motet.training.shared import AgentSpec, SharedMemory
 from motet.training.watch import Watch
-
-if TYPE_CHECKING:
-    from motet.training.run import Settings
 
 __all__ = ["Recorder", "Result", "fill", "unused"]
 

@@ -6,7 +6,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from motet.system.child import Portable
 from motet.system.imports import import_named
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
+from motet.training.settings import Settings
 from motet.training.shared import AgentSpec, Roster
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.worlds.catalogue import world_factory
-
-if TYPE_CHECKING:
-    from motet.training.run import Settings
 
 __all__ = [
     "local_room",
