@@ -184,13 +184,13 @@ def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene)
     for _ in range(20):
         s.learning.update()
     s.look()
-    shown = s.remote.shared.board.rows[:, 2].copy()
+    shown = s.remote.shared.board.rows.newest_version.copy()
     s.die(begins=False)
     s.look()
-    assert shown.min() > 1 and np.array_equal(s.remote.shared.board.rows[:, 2], shown)
+    assert shown.min() > 1 and np.array_equal(s.remote.shared.board.rows.newest_version, shown)
     s.begin(s.place)
     s.look()
-    assert (s.remote.shared.board.rows[:, 2] > shown).all()
+    assert (s.remote.shared.board.rows.newest_version > shown).all()
 
 
 def test_steps_are_right_however_often_learners_die(scene):
@@ -341,9 +341,9 @@ def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
     s.write(0, 3)
     s.send(0)
     s.look()
-    s.remote.shared.board.rounds[0, 0] = FINISHED
+    s.remote.shared.board.rounds[0] = FINISHED
     s.die()
-    rounds = s.place._place.board.rounds[:, 0]
+    rounds = s.place._place.board.rounds
     assert rounds.tolist() == [FINISHED, 0]
     s.place.look(False, [None], False, over=[1])
     assert rounds.tolist() == [FINISHED, FINISHED]

@@ -160,12 +160,12 @@ class Killer:
     def __call__(self):
         board = self._lanes.shared.board
         for i, name in enumerate(self._names):
-            self.waits.add((name, int(board.alive[i, 1])))
+            self.waits.add((name, int(board.processes.waits_for[i])))
         if len(self.sent) >= self._most or time.monotonic() - self._last < self._pause_s:
             return
         i = self._random.randrange(len(self._names))
-        pid = int(board.alive[i, 2])
-        if pid > 1 and int(board.learned[0, 0]) > 3:
+        pid = int(board.processes.pid[i])
+        if pid > 1 and int(board.learned.updates[0]) > 3:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -256,7 +256,7 @@ def test_with_a_slack_of_one_an_actor_is_at_most_one_batch_ahead(tmp_path, monke
     settings = Settings(steps=3000, worlds_per_actor=3)
 
     def look(book):
-        done = int(lanes.shared.board.learned[0, 0])
+        done = int(lanes.shared.board.learned.updates[0])
         ahead.append(lanes.count()["head"] // (config.batch_size * config.length) - done)
 
     monkeypatch.setattr(Recorder, "tick", look)

@@ -158,11 +158,11 @@ def test_the_evaluator_shows_that_it_is_alive_at_every_turn_of_every_world(monke
     for k in range(len(shared.roster.stacks)):
         LearnerDriver(shared, k).begin()
     row = shared.roster.actors + len(shared.roster.processes)
-    monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(shared.board.alive[row, 0])))
+    monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(shared.board.processes.heartbeat[row])))
     monkeypatch.setattr(Watched, "stop", staticmethod(lambda: shared.board.stop.__setitem__(0, 1)))
     Watched.seen.clear()
     play_evaluator(shared, every=10, episodes=4, directory=None)
-    assert shared.board.evaluation[0] == 1
+    assert shared.board.evaluation.count[0] == 1
     assert len(Watched.seen) == 4 + 4 + 4 * 5  # made, reset, played
     assert all(later > earlier for earlier, later in itertools.pairwise(Watched.seen))
 

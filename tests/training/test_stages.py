@@ -160,7 +160,7 @@ def rows(shared, fields, lane=0):
 def test_actors_act_by_the_stage_of_the_step_update_or_not(min_rows):
     rate = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.5, 300), "full": 0.25})
     shared = played(Witness(STAGES, rate, min_rows), publish_every=10)
-    assert int(shared.board.learned[0, 0]) == (0 if min_rows == 4000 else 800 - 34)
+    assert int(shared.board.learned.updates[0]) == (0 if min_rows == 4000 else 800 - 34)
     seen = rows(shared, ("stage", "rate"))
     assert len(seen) > 700
     for step, (stage, rate) in seen.items():
@@ -204,11 +204,11 @@ def test_a_cleared_replay_gives_no_row_from_before(worlds):
 
 def test_what_became_due_while_the_replay_filled_again_is_waived():
     plain, cleared = (played(Witness(stages)) for stages in (STAGES, CLEARED))
-    assert int(plain.board.learned[0, 0]) == 800 - 34
-    waived = int(cleared.board.learned[0, 3])
-    assert int(cleared.board.learned[0, 0]) == 800 - 34 - waived
+    assert int(plain.board.learned.updates[0]) == 800 - 34
+    waived = int(cleared.board.learned.waived[0])
+    assert int(cleared.board.learned.updates[0]) == 800 - 34 - waived
     assert 30 <= waived <= 36
-    assert not cleared.board.learned[0, 4]
+    assert not cleared.board.learned.resting[0]
 
 
 def test_a_successor_neither_rests_again_nor_waives_more():
@@ -217,11 +217,11 @@ def test_a_successor_neither_rests_again_nor_waives_more():
     shared, seen = SharedMemory(make_roster(Count, Witness(CLEARED), settings)), []
 
     def each_round():
-        if not shared.board.learned[0, 3]:
+        if not shared.board.learned.waived[0]:
             return False
-        seen.append(shared.board.learned[0, 3:5].tolist())
+        seen.append(shared.board.learned.words[0, 3:5].tolist())
         LearnerDriver(shared, 0)
-        seen.append(shared.board.learned[0, 3:5].tolist())
+        seen.append(shared.board.learned.words[0, 3:5].tolist())
         return True
 
     serial = Serial(shared)

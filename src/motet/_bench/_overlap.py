@@ -52,7 +52,7 @@ class Work:
         with System(shared, roles(shared)) as system:
 
             def done() -> float:
-                return min(system.steps - before, int(shared.board.learned[0, 0]) / self.pace)
+                return min(system.steps - before, int(shared.board.learned.updates[0]) / self.pace)
 
             begun = system.until(lambda: done() >= 20 / self.pace, "all processes to be at work", 0.005)
             first = done()

@@ -89,7 +89,7 @@ def role(shared: SharedMemory, name: str, row: int, what: Callable[[int], tuple[
         target, arguments = what(n)
         return Child(name, target, arguments)
 
-    return Role(name, start, lambda: float(shared.board.alive[row, 0]))
+    return Role(name, start, lambda: float(shared.board.processes.heartbeat[row]))
 
 
 def _play_serial(shared: SharedMemory) -> None:
@@ -115,7 +115,7 @@ def _play_bare(shared: SharedMemory) -> None:
     while not board.stopping:
         algorithm.update(batch, steps)
         done += 1
-        board.learned[0, 0] = done
+        board.learned.updates[0] = done
         pulse.beat()
 
 
@@ -159,7 +159,7 @@ class System:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shared.board.stop[0] = 1
+        self.shared.board.request_stop()
         try:
             if kind is None:
                 self._supervisor.stop()
@@ -174,7 +174,7 @@ class System:
     @property
     def updates(self) -> int:
         """Updates of all agents together."""
-        return int(self.shared.board.learned[:, 0].sum())
+        return int(self.shared.board.learned.updates.sum())
 
     def until(
         self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S
@@ -204,4 +204,4 @@ class System:
 def at_work(system: System, updates: int = 20) -> None:
     """Wait until everybody does what it will go on doing."""
     learned = system.shared.board.learned
-    system.until(lambda: bool((learned[:, 0] >= updates).all()), "all learners to be at work")
+    system.until(lambda: bool((learned.updates >= updates).all()), "all learners to be at work")

@@ -111,9 +111,9 @@ def _busy(result: Result, settings: Settings) -> None:
         learner = role(shared, "learner-0", shared.roster.actors, lambda _: (_play_timed, (shared,)))
         with System(shared, [learner, *actor_roles(shared)]) as system:
             at_work(system)
-            before, begun = shared.board.learned[0].copy(), system.steps
+            before, begun = shared.board.learned.words[0].copy(), system.steps
             system.pause(_window(settings))
-            after, steps = shared.board.learned[0].copy(), system.steps - begun
+            after, steps = shared.board.learned.words[0].copy(), system.steps - begun
         wall_s = (int(after[7]) - int(before[7])) * 1e-9
         facts = (("learner_updates_s", int(after[0]) - int(before[0])), ("actor_steps_s", steps))
         for name, count in facts:
@@ -128,7 +128,7 @@ def _play_timed(shared: SharedMemory) -> None:
     board, pulse = shared.board, shared.board.pulse(shared.roster.actors)
     pulse.start(os.getpid())
     learning = LearnerDriver(shared, 0)
-    update, row = learning.algorithm.update, board.learned[0]
+    update, row = learning.algorithm.update, board.learned.words[0]
 
     def timed(batch: Any, steps: Any) -> Any:
         begun = time.thread_time_ns()

@@ -198,18 +198,18 @@ def _kills(result: Result, settings: Settings) -> None:
 def _kill(system: System, learner: int) -> float:
     """Kill a learner; seconds until its successor has done an update."""
     board, row = system.shared.board, system.shared.roster.actors + learner
-    pid = int(board.alive[row, 2])
+    pid = int(board.processes.pid[row])
     roster = system.shared.roster
     agent = roster.stacks[roster.processes[learner][0]][0]
-    least = int(board.learned[agent, 0])
+    least = int(board.learned.updates[agent])
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    system.until(lambda: int(board.alive[row, 2]) != pid, "the successor of a killed learner", 0.001)
+    system.until(lambda: int(board.processes.pid[row]) != pid, "the successor of a killed learner", 0.001)
 
     def updated() -> bool:
         # The successor first goes back to the last version that was kept.
         nonlocal least
-        now = int(board.learned[agent, 0])
+        now = int(board.learned.updates[agent])
         least = min(least, now)
         return now > least
 

@@ -233,7 +233,7 @@ class Remote:
         self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
-            self.shared.board.alive[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
+            self.shared.board.processes.words[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
             self._places[name] = process = start(name, i, n)
             return process
 
@@ -242,7 +242,7 @@ class Remote:
     def _beat(self, row: int) -> float:
         if self._failure is not None:
             raise MotetError(f"looking at the cluster failed: {self._failure}") from self._failure
-        return float(self.shared.board.alive[row, 0])
+        return float(self.shared.board.processes.heartbeat[row])
 
     def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
         self._see_to_learners()
@@ -312,9 +312,9 @@ class Remote:
                 version=newest + 1,
                 steps=list(map(shared.steps, agents)),
                 gone=shared.gone[agents],
-                counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows[agents, :2]],
+                counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows.words[agents, :2]],
                 incarnations=self._incarnations[i],
-                rounds=shared.board.rounds[:, 0].copy(),
+                rounds=shared.board.rounds.copy(),
             )
         return Start(checkpoint, after)
 
@@ -358,7 +358,7 @@ class Remote:
             was = replay.words(lane)
             done = int(shared.gone[agent, lane]) + was.steps
             now = words_of(kept[f"lane{lane}"]) if kept else LaneWords._make([0] * len(was))
-            shared.board.rows[agent, 0] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
+            shared.board.rows.lost[agent] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
             replay.table[lane] = now  # type: ignore[attr-defined]
             shared.gone[agent, lane] = max(done - now.steps, 0)
         shared.steps_before[agent] = before + int(shared.gone[agent].sum())
@@ -423,7 +423,7 @@ class Remote:
             self._looks[ref] = name, lambda told: self._hear_actor(i, told)
             return
         vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
-        over = np.flatnonzero(self.shared.board.rounds[:, 0] == FINISHED).tolist()
+        over = np.flatnonzero(self.shared.board.rounds[:] == FINISHED).tolist()
         ref = process.place.look.remote(stop, self._editions[i], vaults, self._is_kept(i), over)
         self._looks[ref] = name, lambda told: self._hear_learner(i, told)
 
@@ -432,10 +432,10 @@ class Remote:
         with self._lock:
             if told.number != self._actor_numbers[i]:
                 return
-            board.alive[i] = told.alive
-            board.alive[i, 0] = time.monotonic() - told.age_s
-            board.rounds[i, 0] = told.round
-            board.episodes[i] = told.episodes
+            board.processes.words[i] = told.alive
+            board.processes.heartbeat[i] = time.monotonic() - told.age_s
+            board.rounds[i] = told.round
+            board.episodes.words[i] = told.episodes
             shared.nodes[i] = told.node
             self._made[i], self._came[i] = told.made, told.came
             self._newest = list(map(max, self._newest, told.newest))
@@ -450,14 +450,16 @@ class Remote:
         with self._lock:
             if told.number != self._learner_numbers[i]:
                 return
-            board.alive[row] = told.alive
-            board.alive[row, 0] = time.monotonic() - told.age_s
-            board.learned[agents] = told.learned
+            board.processes.words[row] = told.alive
+            board.processes.heartbeat[row] = time.monotonic() - told.age_s
+            board.learned.words[agents] = told.learned
             board.metrics[agents] = told.metrics
             board._names[agents] = told.names
-            newest = np.maximum(board.rows[agents, 2], told.rows[:, 2])  # a successor has published nothing at first
-            board.rows[agents] = told.rows
-            board.rows[agents, 2] = newest
+            newest = np.maximum(
+                board.rows.newest_version[agents], told.rows[:, 2]
+            )  # a successor has published nothing at first
+            board.rows.words[agents] = told.rows
+            board.rows.newest_version[agents] = newest
             shared.nodes[row] = told.node
             self._incarnations[i] = told.incarnations
             self._newest[i] = max(self._newest[i], told.newest)

@@ -81,8 +81,8 @@ class LearnerHost:
         if after is None:
             return
         self._incarnations = list(after.incarnations)
-        place.gone[self._agents], place.board.rounds[:, 0] = after.gone, after.rounds
-        place.board.rows[self._agents, :2] = after.counts
+        place.gone[self._agents], place.board.rounds[:] = after.gone, after.rounds
+        place.board.rows.words[self._agents, :2] = after.counts
         for agent, steps in zip(self._agents, after.steps, strict=True):
             place.steps_before[agent] = steps - place.replays[agent].steps
         for k in self._stacks:  # the pace goes on from the rows that are left
@@ -90,7 +90,7 @@ class LearnerHost:
                 name = place.roster.parts[agent].name
                 waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
                 due = place.roster.pace.due(count, place.warm_up(k))
-                place.updates_before[agent] = int(place.board.learned[agent, 0]) + waived - due
+                place.updates_before[agent] = int(place.board.learned.updates[agent]) + waived - due
 
     def play(self) -> LearnerReport:
         """Learn until the run ends."""
@@ -132,7 +132,7 @@ class LearnerHost:
                 arrived = [sum(self._expected.get((agent, lane), 0) for lane in lanes) for agent in self._agents]
                 arrived = list(map(max, arrived, came or arrived))
                 lost = np.maximum(self._made[actor], np.array(made, np.int64)) - arrived
-                place.board.rows[self._agents, 0] += np.maximum(lost, 0).astype(np.uint64)
+                place.board.rows.lost[self._agents] += np.maximum(lost, 0).astype(np.uint64)
                 self._made[actor] = 0
             self._incarnations[actor] = incarnation
             if done is not None:
@@ -146,7 +146,7 @@ class LearnerHost:
                 self._words(lanes),
                 [place.steps_before[a] for a in self._agents],
                 [place.updates_before[a] for a in self._agents],
-                int(place.board.rounds[actor, 0]),
+                int(place.board.rounds[actor]),
                 self._number,
                 place.gone[self._agents],
                 self._take_results(actor, results),
@@ -172,19 +172,19 @@ class LearnerHost:
         with self._lock:
             if incarnation != self._incarnations[actor]:
                 for agent, _, _, size in pieces:
-                    board.rows[agent, 1] += np.uint64(size // place.replays[agent].spec.row_bytes)
+                    board.rows.refused[agent] += np.uint64(size // place.replays[agent].spec.row_bytes)
                 raise SupersededError(
                     f"actor-{actor}, start {incarnation}: a successor, start {self._incarnations[actor]}, has its lanes"
                 )
             taken = self._take(pieces, data)
             self._take_results(actor, results)
             self._made[actor] = made
-            board.rounds[actor, 0] = round
+            board.rounds[actor] = round
         board.acted.ring()
         if waits:
             self._hold(round)
         # First how far it is, then the policies: who learns of a round has the versions that were made in it.
-        learned, pace = board.learned[self._agents], place.tell_pace(self._agents)
+        learned, pace = board.learned.words[self._agents], place.tell_pace(self._agents)
         words, news = self._words(place.roster.lanes_of(actor)), self._publish(editions)
         return Arrived(taken, words, learned, pace, news)
 
@@ -220,15 +220,15 @@ class LearnerHost:
         board = self._place.board
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
-            seen = board.learnt.count
+            seen = board.updated.count
             if all(self._has_caught_up(k, round) for k in self._stacks):
                 return
-            board.learnt.wait(seen, left)
+            board.updated.wait(seen, left)
 
     def _has_caught_up(self, stack: int, round: int) -> bool:
         place, pace, agents = self._place, self._place.roster.pace, self._place.roster.stacks[stack]
         if pace.lockstep:
-            return int(place.board.learned[list(agents), 1].min()) >= round
+            return int(place.board.learned.synced_round[list(agents)].min()) >= round
         if not place.may_act(stack) or place.settings(stack).once:
             return place.may_act(stack)
         return all(place.rests(agent) or place.owed(agent) <= pace.slack / 2 for agent in agents)
@@ -273,7 +273,7 @@ class LearnerHost:
         """
         place, board = self._place, self._place.board
         self._kept = self._kept or kept
-        board.rounds[list(over), 0] = FINISHED
+        board.rounds[list(over)] = FINISHED
         if stop:
             place.end_roles()
         row = place.roster.actors + self._index
@@ -284,18 +284,18 @@ class LearnerHost:
                     bundle.renew()
                 news.append((bundle.number, None if number is None or bundle.number <= number else bundle.flat))
             versions = [bundle.versions for bundle in self._editions]
-            board.rows[self._agents, 2] = versions[0]
+            board.rows.newest_version[self._agents] = versions[0]
             words, incarnations = self._words(range(place.roster.lanes)), list(self._incarnations)
-            rows, gone = board.rows[self._agents], place.gone[self._agents]
+            rows, gone = board.rows.words[self._agents], place.gone[self._agents]
             before = [place.steps_before[a] for a in self._agents]
         held = [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else []
         whole = vaults and all(held)
         return LearnerReport(
             self._number,
             self._node,
-            time.monotonic() - float(board.alive[row, 0]),
-            board.alive[row].copy(),
-            board.learned[self._agents],
+            time.monotonic() - float(board.processes.heartbeat[row]),
+            board.processes.words[row].copy(),
+            board.learned.words[self._agents],
             board.metrics[self._agents],
             board._names[self._agents],
             rows,
@@ -365,7 +365,7 @@ class ActorHost:
         """Act until its part is done, and all rows have arrived."""
         board, self._node = self._place.board, _node()
         joined = [link.join() for link in self._links]
-        board.rounds[self._index, 0] = min(joined)
+        board.rounds[self._index] = min(joined)
         for link in self._links:
             link.start()
         try:
@@ -389,10 +389,10 @@ class ActorHost:
         return ActorReport(
             self._incarnation,
             self._node,
-            time.monotonic() - float(board.alive[self._index, 0]),
-            board.alive[self._index].copy(),
-            int(board.rounds[self._index, 0]),
-            board.episodes[self._index].copy(),
+            time.monotonic() - float(board.processes.heartbeat[self._index]),
+            board.processes.words[self._index].copy(),
+            int(board.rounds[self._index]),
+            board.episodes.words[self._index].copy(),
             [replay.made for replay in replays],
             [sum(replay.carried) for replay in replays],
             [link.newest for link in self._links],

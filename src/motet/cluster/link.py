@@ -162,11 +162,11 @@ class Link:
 
     @property
     def _round(self) -> int:
-        return int(self._place.board.rounds[self._actor, 0])
+        return int(self._place.board.rounds[self._actor])
 
     @property
     def _actor_waits(self) -> bool:
-        return int(self._place.board.alive[self._actor, 1]) == Wait.LEARNERS
+        return int(self._place.board.processes.waits_for[self._actor]) == Wait.LEARNERS
 
     def _wait_until_due(self) -> None:
         """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer, or will soon."""
@@ -217,8 +217,8 @@ class Link:
                 unpack(flat, self._publications[i])
                 self._editions[i] = number
         place.pace[self._agents] = arrived.pace
-        place.board.learned[self._agents] = arrived.learned
-        place.board.learnt.ring()
+        place.board.learned.words[self._agents] = arrived.learned
+        place.board.updated.ring()
         return True
 
     def _fetched(self, bundle: Any) -> Any:

@@ -136,9 +136,9 @@ class NodeMemory(SharedMemory):
 
     def end_roles(self) -> None:
         """Tell the roles that live here to end, and wake whoever waits."""
-        self.board.stop[0] = 1
+        self.board.request_stop()
         self.board.acted.ring()
-        self.board.learnt.ring()
+        self.board.updated.ring()
 
     def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
         if agent in self._agents:

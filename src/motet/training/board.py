@@ -27,7 +27,86 @@ FINISHED = 2**63
 
 _METRICS = 24
 _NAMES = 1024
-_ALIVE = 4  # columns of an alive row: time of the last beat, what it waits for, pid, starts
+_WORDS = 8  # of a row: it has cache lines of its own
+
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.float64]
+
+
+class _Columns:
+    """Rows of words in shared memory, whose columns have names: each is a view, ``[rows]``."""
+
+    def __init__(self, words: npt.NDArray[Any]) -> None:
+        self.words = words
+        """The rows as they lie in memory, ``[rows, words]``."""
+        for i, name in enumerate(type(self).__annotations__):
+            setattr(self, name, words[..., i])
+
+
+class ProcessColumns(_Columns):
+    """By process."""
+
+    heartbeat: Numbers
+    """When it was last alive, in seconds of the monotonic clock."""
+    waits_for: Numbers
+    """A :class:`Wait`."""
+    pid: Numbers
+    starts: Numbers
+
+
+class LearnedColumns(_Columns):
+    """By agent, written by its learner."""
+
+    updates: Words
+    synced_round: Words
+    """In lockstep, the last round for which it has done what was due."""
+    published_step: Words
+    """Steps of the agent at its newest version."""
+    waived: Words
+    """Updates that became due while the agent rested."""
+    resting: Words
+    """1 while its replay was cleared and has too few rows."""
+    stage: Words
+
+
+class EpisodeColumns(_Columns):
+    """By actor and agent, written by the actor."""
+
+    count: Numbers
+    mean_return: Numbers
+    """Over the last episodes, as the mean length."""
+    last_return: Numbers
+    mean_length: Numbers
+    remade: Numbers
+    """Worlds that raised and were made again."""
+    version: Numbers
+    """The version that acts."""
+    forced: Numbers
+    """How often a version had to be loaded because the one that acted was too old."""
+
+
+class RowColumns(_Columns):
+    """By agent, of a learner on another node."""
+
+    lost: Words
+    """Rows lost on their way."""
+    refused: Words
+    """Rows that there was no room for."""
+    newest_version: Words
+
+
+class EvaluationColumns(_Columns):
+    """One row, written by the evaluator."""
+
+    count: Numbers
+    step: Numbers
+    """Of the newest evaluation, as the team's return."""
+    team_return: Numbers
+    best: Numbers
+    reached: Numbers
+    """1 once an evaluation has reached ``until_return``."""
+    due: Numbers
+    """The step at which the next one is due."""
 
 
 class Board:
@@ -46,46 +125,43 @@ class Board:
         for name in self.layout(*self._size):
             segment[name][...] = 0
         self._attach()
-        for name in ("acted", "learnt"):
+        for name in ("acted", "updated"):
             _native.Bell(segment[f"board/{name}"], fresh=True)
-        self.evaluated[0] = FINISHED
-        self.alive[:, 0] = time.monotonic()
+        self.evaluated_round[0] = FINISHED
+        self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
     def layout(processes: int, actors: int, agents: int) -> dict[str, Array]:
         """The arrays that a segment needs to hold such a board."""
         return {
-            "board/stop": Array((8,), "uint64"),
-            "board/evaluation": Array((8,), "float64"),
-            "board/evaluated": Array((8,), "uint64"),
-            "board/alive": Array((processes, 8), "float64"),
-            "board/rounds": Array((actors, 8), "uint64"),
-            "board/learned": Array((agents, 8), "uint64"),
-            "board/episodes": Array((actors, agents, 8), "float64"),
+            "board/stop": Array((_WORDS,), "uint64"),
+            "board/evaluation": Array((1, _WORDS), "float64"),
+            "board/evaluated": Array((_WORDS,), "uint64"),
+            "board/processes": Array((processes, _WORDS), "float64"),
+            "board/rounds": Array((actors, _WORDS), "uint64"),
+            "board/learned": Array((agents, _WORDS), "uint64"),
+            "board/episodes": Array((actors, agents, _WORDS), "float64"),
             "board/metrics": Array((agents, _METRICS), "float64"),
             "board/names": Array((agents, _NAMES), "uint8"),
-            "board/rows": Array((agents, 8), "uint64"),
+            "board/rows": Array((agents, _WORDS), "uint64"),
             "board/acted": Array((_native.BELL_BYTES,)),
-            "board/learnt": Array((_native.BELL_BYTES,)),
+            "board/updated": Array((_native.BELL_BYTES,)),
         }
 
     def _attach(self) -> None:
         part = self._segment
-        self.stop = part["board/stop"]
-        # how many, step and team return of the newest, best so far, whether one reached until_return, when one is due
-        self.evaluation = part["board/evaluation"]
-        self.evaluated = part["board/evaluated"]  # in lockstep, the round that was seen to; FINISHED: nobody waits
-        self.alive = part["board/alive"]
-        self.rounds = part["board/rounds"]
-        # by agent: updates, synced round, steps at the newest version, updates waived, whether it rests, stage
-        self.learned = part["board/learned"]
-        # count, mean of the last, last, mean length, worlds remade, version, refreshes forced
-        self.episodes = part["board/episodes"]
+        self._stop = part["board/stop"]
+        self.evaluation = EvaluationColumns(part["board/evaluation"])
+        self.evaluated_round = part["board/evaluated"]  # in lockstep, the round evaluated last; FINISHED: nobody waits
+        self.processes = ProcessColumns(part["board/processes"])
+        self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
+        self.learned = LearnedColumns(part["board/learned"])
+        self.episodes = EpisodeColumns(part["board/episodes"])
         self.metrics = part["board/metrics"]
         self._names = part["board/names"]
-        self.rows = part["board/rows"]  # of a learner elsewhere: lost on their way, refused there; its newest version
-        self.acted = _native.Bell(part["board/acted"])
-        self.learnt = _native.Bell(part["board/learnt"])
+        self.rows = RowColumns(part["board/rows"])
+        self.acted = _native.Bell(part["board/acted"])  # rung by actors
+        self.updated = _native.Bell(part["board/updated"])  # rung by learners
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_size": self._size, "_segment": self._segment}
@@ -96,12 +172,16 @@ class Board:
 
     def pulse(self, process: int) -> Pulse:
         """How a process shows that it is alive."""
-        return Pulse(self.alive[process])
+        return Pulse(self.processes.words[process])
 
     @property
     def stopping(self) -> bool:
         """Whether the run is to end."""
-        return bool(self.stop[0])
+        return bool(self._stop[0])
+
+    def request_stop(self) -> None:
+        """Tell all processes to end."""
+        self._stop[0] = 1
 
     def write_metrics(self, agent: int, values: Mapping[str, float]) -> None:
         """What a learner measured; the names of the first call are the ones that are shown."""
@@ -125,23 +205,26 @@ class Board:
 
 
 class Pulse:
-    """The beat of one process, beaten by its role's own loop."""
+    """The heartbeat of one process, shown by its role's own loop."""
 
     def __init__(self, row: npt.NDArray[np.float64]) -> None:
         self._row = memoryview(cast(Any, row)).cast("B").cast("d")
 
     def start(self, pid: int) -> None:
         """A process has begun."""
-        self._row[2] = pid
-        self._row[3] = self._row[3] + 1
+        self._row[_PID] = pid
+        self._row[_STARTS] += 1
         self.waits_for(Wait.START)
 
     def beat(self) -> None:
         """Alive, and at work."""
-        self._row[1] = 0
-        self._row[0] = time.monotonic()
+        self._row[_WAITS_FOR] = 0
+        self._row[_HEARTBEAT] = time.monotonic()
 
     def waits_for(self, what: Wait) -> None:
         """Alive, and waiting."""
-        self._row[1] = what
-        self._row[0] = time.monotonic()
+        self._row[_WAITS_FOR] = what
+        self._row[_HEARTBEAT] = time.monotonic()
+
+
+_HEARTBEAT, _WAITS_FOR, _PID, _STARTS = range(len(ProcessColumns.__annotations__))

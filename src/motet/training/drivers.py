@@ -102,17 +102,17 @@ class ActorDriver:
     def report(self, board: Board) -> None:
         """How the episodes went, and which versions act."""
         if self.state.rounds % _VERSIONS_EVERY == 0:
-            board.episodes[self.index, :, 5] = [acting.subscriber.version for acting in self.agents]
-            board.episodes[self.index, :, 6] = [acting.subscriber.forced for acting in self.agents]
+            board.episodes.version[self.index] = [acting.subscriber.version for acting in self.agents]
+            board.episodes.forced[self.index] = [acting.subscriber.forced for acting in self.agents]
         while self.state.finished:
             episode = self.state.finished.popleft()
             totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
             totals.append(episode.total)
             lengths.append(episode.steps)
-            row = board.episodes[self.index, episode.agent]
-            row[1:4] = sum(totals) / len(totals), episode.total, sum(lengths) / len(lengths)
-            row[4] = self.state.remade
-            row[0] += 1
+            row, at = board.episodes, (self.index, episode.agent)
+            row.mean_return[at], row.mean_length[at] = sum(totals) / len(totals), sum(lengths) / len(lengths)
+            row.last_return[at], row.remade[at] = episode.total, self.state.remade
+            row.count[at] += 1
 
 
 def against(
@@ -233,12 +233,12 @@ class LearnerDriver:
     def _show_stage(self) -> None:
         """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
         for agent, member in zip(self._agents, self._members, strict=True):
-            row = self._board.learned[agent]
+            learned = self._board.learned
             if member.resting:
-                row[4] = 1
-            row[3], row[5] = member.waived, member.stage
+                learned.resting[agent] = 1
+            learned.waived[agent], learned.stage[agent] = member.waived, member.stage
             if not member.resting:
-                row[4] = 0
+                learned.resting[agent] = 0
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
@@ -289,8 +289,8 @@ class LearnerDriver:
     def _show(self) -> None:
         """How far each agent is: updates done, steps at its newest version."""
         for i, (agent, member) in enumerate(zip(self._agents, self._members, strict=True)):
-            row = self._board.learned[agent]
-            row[0], row[2] = self.algorithm.counters[i, 0], member.step
+            self._board.learned.updates[agent] = self.algorithm.counters[i, 0]
+            self._board.learned.published_step[agent] = member.step
 
     def end(self) -> None:
         """Keep and publish the last state."""
@@ -330,18 +330,18 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     pulse.start(os.getpid())
     driver = ActorDriver(shared, index, start)
     # A successor in lockstep goes on in the round in which its predecessor died.
-    driver.state.rounds = int(board.rounds[index, 0]) if int(board.rounds[index, 0]) != FINISHED else 0
+    driver.state.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for agent in driver.agents:
         _await_version(agent.subscriber, pulse, board, timeout_s)
     while not (board.stopping or driver.finished):
         next(driver.rounds)
         pulse.beat()
         driver.report(board)
-        board.rounds[index, 0] = driver.state.rounds
+        board.rounds[index] = driver.state.rounds
         if not roster.pace.free:
             board.acted.ring()
             _wait_for_learners(shared, driver.state.rounds, pulse)
-    board.rounds[index, 0] = FINISHED
+    board.rounds[index] = FINISHED
     board.acted.ring()
 
 
@@ -373,14 +373,14 @@ def at_pace(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Puls
         if worked:
             pulse.beat()
             if not shared.roster.pace.free:
-                board.learnt.ring()
+                board.updated.ring()
         elif shared.roster.pace.free:
             pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
         else:
             pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
-    if int(board.rounds[:, 0].min()) == FINISHED:  # all is played: rows that are read once are used up
+    if int(board.rounds.min()) == FINISHED:  # all is played: rows that are read once are used up
         for learner in learners:
             if learner.once:
                 learner.catch_up(pulse)
@@ -390,14 +390,14 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse:
     board = shared.board
     while True:
         seen = board.acted.count
-        played = int(board.rounds[:, 0].min())
-        behind = [learner for learner in learners if int(board.learned[learner.agents, 1].min()) < played]
+        played = int(board.rounds.min())
+        behind = [learner for learner in learners if int(board.learned.synced_round[learner.agents].min()) < played]
         for learner in behind:
             learner.catch_up(pulse)
-            board.learned[learner.agents, 1] = played
+            board.learned.synced_round[learner.agents] = played
         if behind:
             pulse.beat()
-            board.learnt.ring()
+            board.updated.ring()
         elif board.stopping:
             return
         else:
@@ -412,15 +412,15 @@ def _wait_for_learners(shared: SharedMemory, played: int, pulse: Pulse) -> None:
     """
     board, roster = shared.board, shared.roster
     while not board.stopping:
-        seen = board.learnt.count
+        seen = board.updated.count
         if roster.pace.lockstep:
-            ready = int(board.learned[:, 1].min()) >= played
+            ready = int(board.learned.synced_round.min()) >= played
         else:
             ready = all(map(shared.may_act, range(len(roster.stacks))))
-        if ready and int(board.evaluated[0]) >= played:
+        if ready and int(board.evaluated_round[0]) >= played:
             return
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
-        board.learnt.wait(seen, 0.1)
+        board.updated.wait(seen, 0.1)
 
 
 def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float) -> None:

@@ -206,21 +206,21 @@ class Evaluations:
     def begin(shared: SharedMemory, every: int) -> None:
         """Say when the first one is due, before anybody plays."""
         step = _steps(shared)
-        shared.board.evaluation[5] = step - step % every + every
+        shared.board.evaluation.due[0] = step - step % every + every
 
     @property
     def reached(self) -> bool:
         """Whether one reached the return that ends the run."""
-        return bool(self._shared.board.evaluation[4])
+        return bool(self._shared.board.evaluation.reached[0])
 
     def due(self) -> bool:
         """Whether the agents have done the steps for the next one."""
-        return _steps(self._shared) >= int(self._shared.board.evaluation[5])
+        return _steps(self._shared) >= int(self._shared.board.evaluation.due[0])
 
     def rounds_left(self) -> int:
         """Rounds after which the next one cannot be due yet: in a round an agent closes at most two rows in a world."""
         roster, board = self._shared.roster, self._shared.board
-        left = int(board.evaluation[5]) - _steps(self._shared) - 1
+        left = int(board.evaluation.due[0]) - _steps(self._shared) - 1
         return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
 
     def play(self) -> bool:
@@ -236,18 +236,19 @@ class Evaluations:
             behaviour.begin(seed_for(roster.seed, _SEED))
             behaviour.load(subscriber.weights, {name: subscriber[name] for name in part.config.header})
         self._alive()
-        number = int(board.evaluation[0])
+        number = int(board.evaluation.count[0])
         outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
         self._alive()
         if self._directory is not None:
             better, seconds = outcome.score > self._best, time.monotonic() - self._started
             _write(self._directory, roster.parts, self._subscribers, step, seconds, outcome, better)
         self._best = max(self._best, outcome.score)
-        board.evaluation[1:4] = step, outcome.team, self._best
-        board.evaluation[0] = number + 1
+        row = board.evaluation
+        row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
+        board.evaluation.count[0] = number + 1
         if self._until is not None and outcome.team >= self._until:
-            board.evaluation[4] = 1
-        board.evaluation[5] = step - step % self._every + self._every
+            board.evaluation.reached[0] = 1
+        board.evaluation.due[0] = step - step % self._every + self._every
         return True
 
 
@@ -266,7 +267,7 @@ def play_evaluator(
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
-    waited_for = int(board.evaluated[0]) != FINISHED
+    waited_for = int(board.evaluated_round[0]) != FINISHED
     evaluations = Evaluations(shared, every, episodes, directory, until, waited_for, pulse.beat)
     drive = _by_rounds if waited_for else _beside
     drive(shared, evaluations, pulse)
@@ -283,17 +284,17 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
     """At the end of a round everybody waits, so what is played are the versions of that round."""
     board = shared.board
     while not board.stopping:
-        seen = board.learnt.count
-        played = int(board.learned[:, 1].min())
-        if played > int(board.evaluated[0]) and not evaluations.reached:
+        seen = board.updated.count
+        played = int(board.learned.synced_round.min())
+        if played > int(board.evaluated_round[0]) and not evaluations.reached:
             if evaluations.due():
                 evaluations.play()
             if not evaluations.reached:  # otherwise nobody plays on: the run ends with this round
-                board.evaluated[0] = min(played + evaluations.rounds_left(), FINISHED)
-                board.learnt.ring()
+                board.evaluated_round[0] = min(played + evaluations.rounds_left(), FINISHED)
+                board.updated.ring()
         else:
             pulse.waits_for(Wait.EVALUATION)
-            board.learnt.wait(seen, 0.1)
+            board.updated.wait(seen, 0.1)
 
 
 def _write(

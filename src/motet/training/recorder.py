@@ -166,7 +166,7 @@ class Recorder:
 
     def good_enough(self) -> bool:
         """Whether an evaluation has reached ``until_return``."""
-        return bool(self._shared.board.evaluation[4])
+        return bool(self._shared.board.evaluation.reached[0])
 
     def unfinished(self) -> bool:
         """Whether steps remain."""
@@ -194,7 +194,7 @@ class Recorder:
             replay |= kept or {}
         notes: dict[str, Any] = {
             "seconds": time.monotonic() - self._started,
-            "evaluations": int(shared.board.evaluation[0]),
+            "evaluations": int(shared.board.evaluation.count[0]),
         }
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
@@ -278,7 +278,7 @@ def fill(
     ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes there.
     """
     roster = shared.roster
-    shared.board.evaluation[0] = checkpoint.notes.get("evaluations", 0)
+    shared.board.evaluation.count[0] = checkpoint.notes.get("evaluations", 0)
     chosen = range(len(roster.stacks)) if stacks is None else stacks
     if shared.league is not None and checkpoint.league:
         shared.league.restore(checkpoint.league, version)
@@ -301,7 +301,7 @@ def fill(
                 places[i, 1:] = 0  # the pace begins anew
                 shared.steps_before[a] = int(held[i]["steps"])
                 shared.updates_before[a] = int(held[i]["counters"][0])
-                shared.board.rows[a, 0] += np.uint64(unused(roster.parts[a], shared.replays[a].spec, checkpoint))
+                shared.board.rows.lost[a] += np.uint64(unused(roster.parts[a], shared.replays[a].spec, checkpoint))
         newest = _newest(checkpoint, roster.parts[stack[0]].name)
         for a in stack:
             shared.versions_before[a] = newest or 0
@@ -315,7 +315,7 @@ def fill(
             steps=[int(arrays["steps"]) for arrays in held],
             stage=places,
         )
-        shared.board.learned[list(stack), 0] = [int(arrays["counters"][0]) for arrays in held]
+        shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
 
 
 def _newest(checkpoint: Checkpoint, agent: str) -> int | None:

@@ -327,16 +327,16 @@ def _play_processes(
     def actor(i: int) -> Role:
         name = f"actor-{i}"
         start = lambda n: Child(name, play_actor, (shared, i, n, limits.start_s), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.alive[i, 0]))
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]))
 
     def learner(i: int) -> Role:
         name, row = f"learner-{i}", roster.actors + i
         start = lambda n: Child(name, play_learner, (shared, i), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.alive[row, 0]), essential=False)
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
 
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
     if roster.pace.lockstep and settings.evaluate_every is not None:
-        shared.board.evaluated[0] = 0  # actors wait for the evaluator at the end of each round
+        shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
     return _supervise(shared, roles, settings, directory, callbacks, begun)
 
 
@@ -362,7 +362,7 @@ def _evaluator(shared: SharedMemory, settings: Settings, directory: RunDirectory
     args = (shared, settings.evaluate_every, settings.evaluate_episodes, path, settings.until_return)
     log = directory.logs / "evaluator.log" if directory else None
     start = lambda n: Child("evaluator", play_evaluator, args, log)  # noqa: E731
-    return Role("evaluator", start, lambda: float(shared.board.alive[row, 0]), essential=False)
+    return Role("evaluator", start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
 
 
 def _supervise(
@@ -392,12 +392,12 @@ def _supervise(
                 supervisor.watch(0.1)
                 recorder.tick()
             _say_interrupted(interrupted, directory, say)
-            shared.board.stop[0] = 1
+            shared.board.request_stop()
             for line in supervisor.stop():
                 say(line)
             return _close(recorder, roles, interrupted.is_set(), callbacks, directory)
         except ChildError as error:
-            shared.board.stop[0] = 1
+            shared.board.request_stop()
             try:
                 for line in supervisor.stop():
                     say(line)

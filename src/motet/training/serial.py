@@ -63,7 +63,7 @@ class Serial:
             for actor in playing:
                 next(actor.rounds)
                 actor.report(board)
-                board.rounds[actor.index, 0] = actor.state.rounds
+                board.rounds[actor.index] = actor.state.rounds
             for learner in self.learners:
                 learner.catch_up()
             pulse.beat()

@@ -208,11 +208,10 @@ class SharedMemory:
         warm_up, counts = self.warm_up(stack), self._counts(stack)
         if max(counts) <= warm_up:
             return [False] * len(counts)
-        learned, before = [self.board.learned[agent].tolist() for agent in agents], self.updates_before
-        # Updates done or waived, as in _done; None: it has too few rows.
+        # Updates done or waived; None: it has too few rows.
         done = [
-            None if count <= warm_up or row[4] else row[0] + row[3] - before[agent]
-            for agent, count, row in zip(agents, counts, learned, strict=True)
+            None if count <= warm_up or self.rests(agent) else self._done(agent)
+            for agent, count in zip(agents, counts, strict=True)
         ]
         if done.count(done[0]) == len(done) and counts.count(counts[0]) == len(counts):  # as most of the time
             return [done[0] is not None and pace.may_learn(done[0], counts[0], warm_up)] * len(counts)
@@ -253,11 +252,11 @@ class SharedMemory:
 
     def newest_step(self, agent: int) -> int:
         """The ``published_step`` of an agent's newest version."""
-        return int(self.board.learned[agent, 2])
+        return int(self.board.learned.published_step[agent])
 
     def rests(self, agent: int) -> bool:
         """Whether an agent's replay was cleared, and has too few rows since."""
-        return bool(self.board.learned[agent, 4])
+        return bool(self.board.learned.resting[agent])
 
     def where(self, process: int) -> str:
         """The node of a process, by its row of the board; empty on this machine."""
@@ -267,8 +266,8 @@ class SharedMemory:
 
     def _done(self, agent: int) -> int:
         """Updates done or waived."""
-        learned = self.board.learned[agent]
-        return int(learned[0]) + int(learned[3]) - self.updates_before[agent]
+        learned = self.board.learned
+        return int(learned.updates[agent]) + int(learned.waived[agent]) - self.updates_before[agent]
 
     def _steps(self, stack: int) -> list[int]:
         """Steps of each agent of a stack."""

@@ -32,7 +32,7 @@ class Watch:
         shared, roster = self._shared, self._shared.roster
         now = time.monotonic()
         steps = [shared.steps(i) for i in range(len(shared.replays))]
-        updates = [int(count) for count in shared.board.learned[:, 0]]
+        updates = [int(count) for count in shared.board.learned.updates]
         before, old_steps, old_updates = self._last or (self._started, shared.steps_before, updates)
         self._last = (now, steps, updates)
         span = max(now - before, 1e-9)
@@ -55,36 +55,37 @@ class Watch:
 
     def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
         shared, part = self._shared, self._shared.roster.parts[i]
-        episodes = shared.board.episodes[:, i]
-        played = episodes[:, 0] > 0
+        episodes = shared.board.episodes
+        counts = episodes.count[:, i]
+        played = counts > 0
         replay = shared.replays[i]
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
         once = part.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
         stack = shared.roster.stack_of(i)
-        newest = max(self._subscribers[i].newest, int(shared.board.rows[i, 2]))
+        newest = max(self._subscribers[i].newest, int(shared.board.rows.newest_version[i]))
         stages = part.settings.stages.names
         return AgentRow(
             name=part.name,
             steps=steps,
             updates=updates,
-            episodes=int(episodes[:, 0].sum()),
-            mean_return=float(episodes[played, 1].mean()) if played.any() else None,
-            mean_length=float(episodes[played, 3].mean()) if played.any() else None,
+            episodes=int(counts.sum()),
+            mean_return=float(episodes.mean_return[played, i].mean()) if played.any() else None,
+            mean_length=float(episodes.mean_length[played, i].mean()) if played.any() else None,
             steps_per_s=steps_per_s,
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
             replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
             version=newest,
-            lag_versions=max(0, newest - int(episodes[:, 5].min())),
+            lag_versions=max(0, newest - int(episodes.version[:, i].min())),
             lag_steps=max(0, steps - shared.newest_step(i)),
             broken=sum(w.broken for w in words),
             metrics=shared.board.read_metrics(i),
-            stage=stages[int(shared.board.learned[i, 5])] if len(stages) > 1 else "",
-            forced=int(episodes[:, 6].sum()),
+            stage=stages[int(shared.board.learned.stage[i])] if len(stages) > 1 else "",
+            forced=int(episodes.forced[:, i].sum()),
             restarts=self._restarts(stack),
-            lost=int(shared.board.rows[i, 0]),
-            refused=int(shared.board.rows[i, 1]),
+            lost=int(shared.board.rows.lost[i]),
+            refused=int(shared.board.rows.refused[i]),
             version_before=shared.versions_before[i],
         )
 
@@ -96,14 +97,14 @@ class Watch:
         return self._roles[place].total_restarts if place < len(self._roles) else 0
 
     def _process(self, i: int, role: Role, now: float) -> ProcessRow:
-        beat, waits, pid, _ = self._shared.board.alive[i, :4]
+        process = self._shared.board.processes
         actors = self._shared.roster.actors
-        finished = i < actors and int(self._shared.board.rounds[i, 0]) == FINISHED
+        finished = i < actors and int(self._shared.board.rounds[i]) == FINISHED
         return ProcessRow(
             name=role.name,
-            pid=int(pid),
-            waits_for=Wait(int(waits)).words,
-            beat_s=now - beat,
+            pid=int(process.pid[i]),
+            waits_for=Wait(int(process.waits_for[i])).words,
+            beat_s=now - float(process.heartbeat[i]),
             restarts=role.total_restarts,
             done=role.done or finished,
             node=self._shared.where(i),
