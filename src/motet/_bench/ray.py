@@ -120,7 +120,7 @@ def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, fl
             signal.raise_signal(signal.SIGINT)
 
     limit_s = seconds + START_S
-    ended = train(spread, algorithm, replace(settings, steps=10**9, seconds=limit_s), watch=watch)
+    ended = train(spread, algorithm, replace(settings, steps=10**9, seconds=limit_s), on_update=watch)
     if not looks or looks[-1].seconds - looks[0].seconds < seconds:
         if ended.interrupted:
             raise KeyboardInterrupt
