@@ -89,7 +89,7 @@ class Party:
 class Stage:
     """The processes of one bench. Use it as a context."""
 
-    def __init__(self, preload: Sequence[str] = ("motet._bench._peers",)) -> None:
+    def __init__(self, preload: Sequence[str] = ("benchmarks.replay_peers",)) -> None:
         self.context = mp.get_context("forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn")
         self._preload, self._parties = list(preload), list[Party]()
         self._environment: dict[str, str | None] = {}

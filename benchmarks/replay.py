@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from benchmarks import replay_designs as designs
+from benchmarks import replay_peers as peers
+from benchmarks.limits import copy_rows
+from benchmarks.party import Missing, Party, Stage, rate
+from benchmarks.replay_designs import BATCH
 from motet import _native
-from motet._bench import Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench import _designs as designs
-from motet._bench import _peers as peers
-from motet._bench._designs import BATCH
-from motet._bench._limits import copy_rows
-from motet._bench._party import Missing, Party, Stage, rate
 from motet.replay import Replay
 from motet.system.memory import Array, Segment
 
