@@ -112,13 +112,13 @@ def _rings(result: Result, stage: Stage, settings: Settings, name: str, shape: t
             contestants[title] = make(stage, shape, capacity)
         except Missing as missing:
             result.skipped[title] = str(missing)
-    seconds, repeats = settings.seconds, settings.repeats
+    seconds, repeats, warm = settings.seconds, settings.repeats, not settings.quick
     adders = {title: partial(c.add, seconds) for title, c in contestants.items() if c.add is not None}
-    interleave(result, f"add_{name}", adders, repeats)
+    interleave(result, f"add_{name}", adders, repeats, warm)
     samplers = {title: partial(c.sample, seconds) for title, c in contestants.items()}
-    interleave(result, f"sample_{name}", samplers, repeats)
+    interleave(result, f"sample_{name}", samplers, repeats, warm)
     couples = {title: partial(c.both, seconds) for title, c in contestants.items() if c.both is not None}
-    interleave_pairs(result, (f"add_both_{name}", f"sample_both_{name}"), couples, repeats)
+    interleave_pairs(result, (f"add_both_{name}", f"sample_both_{name}"), couples, repeats, warm)
 
 
 def _ask(party: Party, method: str) -> Side:
