@@ -97,7 +97,8 @@ def test_no_entries_lead_in_a_circle():
         seen = [old.partition(":")[::2]]
         while (moved := imports._MOVED.get(":".join(seen[-1]), imports._MOVED.get(seen[-1][0]))) is not None:
             module, _, name = moved.partition(":")
-            assert (at := (module, name or seen[-1][1])) not in seen
+            at = (module, name or seen[-1][1])
+            assert at not in seen
             seen.append(at)
 
 
