@@ -287,7 +287,7 @@ class Evaluation:
             }
             for name, one in measured.latency.items()
         }
-        named = {item.name: getattr(measured, item.name) for item in fields(measured)}
+        named = {item.name: getattr(measured, item.name) for item in fields(measured) if item.name != "latency"}
         extra = {
             "tempo": latency,
             "notes": list(measured.notes),
