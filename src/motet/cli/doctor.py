@@ -105,12 +105,13 @@ def _core() -> Finding:
 
 
 def _shared_memory() -> Look:
+    from motet.arrays import ArraySpec
     from motet.system import memory as _memory
 
     limits = _memory_limits()
     room = _memory.available_bytes()
     try:
-        _memory.Segment({"probe": _memory.Array((1 << 20,))})
+        _memory.Segment({"probe": ArraySpec((1 << 20,), "uint8")})
     except (MotetError, OSError) as error:
         return "missing", str(error), "free some memory, or allow memfd_create in the container"
     if room is None or not limits:
