@@ -19,8 +19,8 @@ setup(
     ext_modules=[
         Extension(
             "motet._native",
-            sources=sorted(glob.glob("src/native/*.cpp")),
-            depends=sorted(glob.glob("src/native/*.hpp")),
+            sources=sorted(glob.glob("src/native/python/*.cpp")),
+            depends=sorted(glob.glob("src/native/*/*.hpp")),
             include_dirs=["src/native"],
             define_macros=[("Py_LIMITED_API", "0x030B0000"), ("PY_SSIZE_T_CLEAN", None)],
             py_limited_api=True,

@@ -3,7 +3,7 @@
 // The head of an array is part of numpy's binary interface, which every compiled extension has inlined: it stays as it
 // is. It is compared with the buffer protocol once nevertheless, and where anything differs nobody gets to see an Array.
 #pragma once
-#include "python.hpp"
+#include "python/python.hpp"
 
 namespace motet {
 

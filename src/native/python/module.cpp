@@ -1,5 +1,5 @@
 // The extension `motet._native`: arrays in, arrays out; the lock of the interpreter is released in copies and waits.
-#include "array.hpp"
+#include "python/array.hpp"
 
 namespace {
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "motet._native", "The native core of motet.", -1,
