@@ -22,4 +22,5 @@ export LD_PRELOAD="$($cxx -print-file-name=libasan.so) $($cxx -print-file-name=l
 export PYTHONPATH="$PWD/$build" PYTHONMALLOC=malloc
 "$python" -c "import motet._native as n; assert 'sanitize' in n.__file__, n.__file__"
 "$python" -m pytest -p no:cacheprovider tests/test_native.py tests/test_replay.py tests/test_replay_properties.py tests/test_replay_writers.py tests/test_publication.py
+MOTET_PORTABLE=1 "$python" -m pytest -p no:cacheprovider tests/test_replay.py tests/test_replay_writers.py
 echo "nothing found"

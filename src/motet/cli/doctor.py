@@ -100,8 +100,9 @@ def _core() -> Finding:
         advice = "needs a C++17 compiler: apt install g++ (or xcode-select --install), then pip install motet again"
         return Finding("native core", "missing", str(error), advice, essential=True)
     file = Path(str(native.__file__)).name
+    arrays = "arrays read directly" if native.DIRECT_ARRAYS else "arrays read by the buffer protocol"
     # A core whose atomics are not lock-free does not compile.
-    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free", essential=True)
+    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free, {arrays}", essential=True)
 
 
 def _shared_memory() -> Look:

@@ -11,8 +11,8 @@ PyMODINIT_FUNC PyInit__native() {
   PyObject* m = PyModule_Create(&definition);
   if (!m) return nullptr;
   using namespace motet;
-  if (Array::learn() && add_bell(m) && add_tree(m) && add_slots(m) && add_lane(m) && add_lanes(m) && add_reader(m) &&
-      add_mlp(m) && add_limits(m) && add_sweep(m))
+  if (Array::learn() && PyModule_AddObjectRef(m, "DIRECT_ARRAYS", Array::readable() ? Py_True : Py_False) == 0 && add_bell(m) &&
+      add_tree(m) && add_slots(m) && add_lane(m) && add_lanes(m) && add_reader(m) && add_mlp(m) && add_limits(m) && add_sweep(m))
     return m;
   Py_DECREF(m);
   return nullptr;
