@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json as json_format
-import multiprocessing
 import os
 import platform
 import subprocess
@@ -193,10 +192,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def _start_method() -> Look:
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" in methods:
-        return "ok", "forkserver, a child starts in milliseconds", ""
-    return "warning", methods[0], "no forkserver here: a child takes about 1.5 s to start"
+    from motet.system import fork_server as _fork_server
+
+    method = _fork_server.context().get_start_method()
+    if method != "forkserver":
+        return "warning", method, "no forkserver here: a child takes about 1.5 s to start"
+    why = _fork_server.why_standard()
+    way = "nameless" if why is None else f"the standard library's own ({why})"
+    return "ok", f"forkserver, {way}; a child starts in milliseconds", ""
 
 
 def _open_files() -> Look:
