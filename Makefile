@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard src/native/*.cpp src/native/*.hpp)
+NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help setup train test test-slow coverage lint format bench sanitize docs clean

@@ -69,9 +69,9 @@ class Batch:
     """The arrays of a batch: of one agent ``[batch, ...]``, or of a stack of A agents ``[A, batch, ...]``.
 
     The next batch of the same reader and size is written over them. Observations with frames are
-    ``[batch, n_frames, ...]``. Where rows are read once, arrays are ``[fragments, length, ...]``, but ``observation`` and
-    fields with a next have one row more, ``[fragments, length + 1, ...]``: row ``t + 1`` is what the action of row ``t``
-    led to.
+    ``[batch, n_frames, ...]``. Where rows are read once, arrays are ``[fragments, length, ...]``, but ``observation``
+    and fields with a next have one row more, ``[fragments, length + 1, ...]``: row ``t + 1`` is what the action of row
+    ``t`` led to.
     """
 
     observation: Nest

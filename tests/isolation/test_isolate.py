@@ -369,12 +369,14 @@ PARENT = textwrap.dedent("""
 
 
 @LINUX
+@pytest.mark.parametrize("way", ["", "standard"], ids=["nameless", "standard"])
 @pytest.mark.parametrize("how", ["killed", "killed while all are stopped", "dropped", "over"])
-def test_all_die_with_their_parent(how, tmp_path):
+def test_all_die_with_their_parent(how, way, tmp_path):
     script = tmp_path / "parent.py"
     last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")
     script.write_text(PARENT.replace("time.sleep(1e6)", last))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    environment["MOTET_START"] = way
     parent = subprocess.Popen(
         [sys.executable, script, "Forks", "IgnoresSigterm", "Honest"],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

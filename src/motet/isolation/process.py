@@ -36,6 +36,7 @@ from motet.isolation import sandbox as _sandbox
 from motet.isolation.mailbox import Mailbox
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
+from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
 from motet.system.raised import describe
 from motet.world.spaces import InvalidValue, giver
@@ -88,6 +89,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     os.setpgid(0, 0)  # see _Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _sandbox.prctl(_sandbox.PR_SET_PDEATHSIG, 0)
+    signal_when_parent_ends(signal.SIGCONT)
     _sandbox.prctl(_sandbox.PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # what is there now stays shared with the process it was copied from
     pid = os.fork()
@@ -256,8 +258,8 @@ class _Guard:
     """Watches one policy process and everything it starts.
 
     It is deaf to the death of the fork server it came from, because it has work to do then: it learns of the parent's
-    end by the pipe. Should it have been stopped, being the last of its process group wakes it: the kernel sends such a
-    group SIGHUP, which it ignores, and SIGCONT.
+    end by the pipe. Should it have been stopped, the kernel wakes it when the parent ends. If only the server ends, it
+    is the last of its process group: the kernel sends such a group SIGHUP, which it ignores, and SIGCONT.
     """
 
     def __init__(self, pid: int, output: _Output, pipe: Connection, start: PolicyStart, mailbox: Mailbox) -> None:
