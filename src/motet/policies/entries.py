@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Gt
 
 from motet.algorithm import Space
 from motet.errors import CorruptionError, SettingError
@@ -27,6 +28,7 @@ from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
+from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
 __all__ = [
@@ -66,7 +68,7 @@ class Entry:
     """Where it comes from."""
     seat: str | None = None
     """The agent it acts for; None: it may get any seat."""
-    proportion: float = 1.0
+    proportion: Annotated[float, Gt(0), FINITE] = 1.0
     """Its share of the seats, against those of the others."""
     kind: Kind = "agent"
     """The interface it has, as far as it is known before it is made: a path may name a team without saying so."""
@@ -80,10 +82,7 @@ class Entry:
     """Equal for entries that are one policy on different seats."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.proportion) and self.proportion > 0):
-            raise SettingError(f"proportion: given {self.proportion}, expected a number above 0")
-        if self.kind not in get_args(Kind):
-            raise SettingError(f"kind: given {self.kind!r}, expected one of {', '.join(get_args(Kind))}")
+        check_fields(self)
 
     def __repr__(self) -> str:
         more = "" if self.proportion == 1 else f", proportion={self.proportion}"
