@@ -6,7 +6,7 @@
     seconds: Annotated[float, Gt(0)] | None = None
 
 From it come the check and its errors (:func:`check_fields`), what the help text says of bounds (:func:`bounds_of`), the
-tables of the guide (:func:`describe_settings`) and the JSON Schema of experiment files (:func:`json_schema`). Bounds are
+tables of the guide (:func:`describe_settings`) and the schema of experiment files (:func:`json_schema`). Bounds are
 those of the library annotated-types. Rules between several fields are written by hand, after the check.
 """
 

@@ -108,12 +108,12 @@ def read(path: Path) -> Experiment:
     world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
     if "name" not in world:
         given_there = _guessed(sorted(world), {"name"}) or "nothing"
-        raise SettingError(f"{where}: world: given {given_there}, expected the world's name too: name = …")
+        raise SettingError(f"{where}: world must have a name (name = …), got {given_there}")
     if not isinstance(name := world.pop("name"), str):
-        raise SettingError(f"{where}: world.name: given {name!r}, expected the name of a world, or 'module:attribute'")
+        raise SettingError(f"{where}: world.name must be the name of a world, or 'module:attribute', got {name!r}")
     algorithm = given.pop("algorithm", "dqn")
     if not isinstance(algorithm, str):
-        raise SettingError(f"{where}: algorithm: given {algorithm!r}, expected a name, or 'module:Config'")
+        raise SettingError(f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}")
     agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
     for agent, own in agents.items():
         _table(own, f"{where}: agents.{agent}", "a table")
@@ -123,9 +123,8 @@ def read(path: Path) -> Experiment:
     own = {item.name for item in fields(Settings)}
     if strangers := sorted(set(given) - own):
         raise SettingError(
-            f"{where}: given {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}, expected none but "
-            "world, algorithm, agents, "
-            f"{', '.join(sorted(known))} and the fields of Settings: {', '.join(sorted(own))}"
+            f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
+            f"({', '.join(sorted(own))}), got {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}"
         )
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
@@ -134,7 +133,9 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
     known = {item.name for item in fields(config)}
     if strangers := sorted(set(values) - known):
-        raise SettingError(f"{where}: given {_guessed(strangers, known)}, expected none but {', '.join(sorted(known))}")
+        raise SettingError(
+            f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(strangers, known)}"
+        )
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -142,9 +143,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
         else:
             found[name] = tuple(value) if isinstance(value, list) else value
             if not _fits(found[name], getattr(config, name)):
-                raise SettingError(
-                    f"{where}.{name}: given {value!r}, expected something like {getattr(config, name)!r}"
-                )
+                raise SettingError(f"{where}.{name} must be something like {getattr(config, name)!r}, got {value!r}")
     try:
         return replace(config, **found)
     except (TypeError, SettingError) as error:
@@ -172,8 +171,8 @@ def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     if hasattr(before, "__dataclass_fields__") and not isinstance(before, (Linear, Exponential, Staged)):
         return changed(before, table, where)
     raise SettingError(
-        f"{where}: given {dict(table)!r}, expected a value, or a schedule: {{start, end, steps}} (linear), "
-        "{start, end, half_life} (exponential), or one of these for each stage"
+        f"{where} must be a value, or a schedule: {{start, end, steps}} (linear), {{start, end, half_life}} "
+        f"(exponential), or one of these for each stage, got {dict(table)!r}"
     )
 
 
@@ -194,5 +193,5 @@ def _fits(value: Any, before: Any) -> bool:
 
 def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise SettingError(f"{where}: given {given!r}, expected {expected}")
+        raise SettingError(f"{where} must be {expected}, got {given!r}")
     return given

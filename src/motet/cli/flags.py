@@ -54,7 +54,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
-            f"world: none given, expected one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file"
+            f"world must be one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file, got none"
         )
     name = given.pop(place) if place is not None else ""
     experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     maker = world_factory(experiment.world) if experiment.world else None
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
-        raise SettingError(f"agents: the world {experiment.world} has no such setting")
+        raise SettingError(f"agents is not a setting of the world {experiment.world}")
     options = _options(experiment, world)
     with _registry:
         chosen: Any = tyro.cli(
@@ -140,7 +140,7 @@ def _values(config: Any) -> dict[str, Any]:
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
     if chosen.run == "":
-        raise SettingError("run: given an empty path, expected where to write the run")
+        raise SettingError("run must be a path to write the run to, got an empty one")
     settings = dict(experiment.world_settings)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
@@ -155,7 +155,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
 
         probe = as_world(factory())
         if strangers := sorted(set(experiment.agents) - set(probe.agents)):
-            raise SettingError(f"agents: given {', '.join(strangers)}, expected some of {', '.join(probe.agents)}")
+            raise SettingError(f"agents must be some of {', '.join(probe.agents)}, got {', '.join(strangers)}")
         configs = {name: experiment.of_agent(name, default) for name in probe.agents}
         probe.close()
     mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
@@ -182,8 +182,8 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"world: given {', '.join(strangers)}, expected none but the settings of {experiment.world}: "
-            f"{', '.join(known) or 'it has none'}"
+            f"world must have settings that {experiment.world} takes ({', '.join(known) or 'it has none'}), got "
+            f"{', '.join(strangers)}"
         )
     hints = _hints(maker)
     rows: list[tuple[Any, ...]] = []
@@ -255,8 +255,10 @@ def _read_plain(text: str) -> float | Linear | Exponential:
     except SettingError:
         raise
     except ValueError as error:
-        raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000 ({error})") from error
-    raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000")
+        raise ValueError(
+            f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r} ({error})"
+        ) from error
+    raise ValueError(f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r}")
 
 
 def _write_schedule(value: Schedule) -> str:

@@ -71,7 +71,7 @@ def plan(
         address: Of a running Ray cluster; by default Ray starts on this machine.
     """
     if address is not None and engine != "ray":
-        raise SettingError(f"address: given with --engine {engine}, expected --engine ray, which it is for")
+        raise SettingError(f"address is only valid with --engine ray (got --engine {engine})")
     choosing = humans.checked()
     made = _made(model, map, horizon)
     with contextlib.ExitStack() as stack:
@@ -147,11 +147,11 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
     path = WORLDS.get(model, model)
     module, _, name = path.partition(":")
     if not name:
-        raise SettingError(f"model: given {model!r}, expected one of {', '.join(WORLDS)}, or 'module:factory'")
+        raise SettingError(f"model must be one of {', '.join(WORLDS)}, or 'module:factory', got {model!r}")
     try:
         factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"model: given {model!r}, which cannot be imported: {error}") from error
+        raise SettingError(f"model must be something that can be imported, got {model!r}: {error}") from error
     settings: dict[str, Any] = {}
     if map is not None:
         settings["map"] = _text_of(map)
@@ -175,7 +175,7 @@ def _text_of(map: str) -> str:
     try:
         return Path(map).read_text() if Path(map).is_file() else map
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"map: given the file {map!r}, which cannot be read: {error}") from error
+        raise SettingError(f"map must be a name or a file that can be read, got {map!r}: {error}") from error
 
 
 def _shares(made: Any, shares: Any) -> str:

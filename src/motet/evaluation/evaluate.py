@@ -464,7 +464,7 @@ def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> Ev
     """Some fields set to something else."""
     known = [item.name for item in fields(EvaluationSettings)]
     if strangers := sorted(set(changes) - set(known)):
-        raise SettingError(f"given {', '.join(strangers)}, expected none but {', '.join(known)}")
+        raise SettingError(f"settings must be some of {', '.join(known)}, got {', '.join(strangers)}")
     return replace(settings, **changes)
 
 
@@ -535,7 +535,7 @@ class Game:
         others = [entry.title for entry in self.entries if entry.seat is None]
         if free and not others:
             raise SettingError(
-                f"policies: none for {', '.join(free)}, expected one for each seat, or one without seat="
+                f"policies must be one for each seat, or one without seat=, got none for {', '.join(free)}"
             )
         if not free and others:
             raise SettingError(f"policies: {others[0]} has no seat: all are taken by seat=")
@@ -576,11 +576,12 @@ class Game:
         if settings.sandbox != "no" and not all(isolated):
             name = self.entries[isolated.index(False)].title
             raise SettingError(
-                f"isolate: given no for {name}, but a sandbox needs a process of its own for each policy"
+                f"isolate must not be no where there is a sandbox, got no for {name}: a sandbox needs a process for "
+                "each policy"
             )
         if settings.limits is not None and not any(isolated):
             raise SettingError(
-                "limits: given without isolate: only a policy in a process of its own can be held to them"
+                "limits are only valid with isolate=True: only a policy in its own process can be held to them"
             )
         plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
@@ -592,8 +593,8 @@ class Game:
             shared = replace(plan, sharing=True)
             if (least := need(shared)) > most:
                 raise SettingError(
-                    f"max_processes: given {most}, but {least} policies play in one episode, each in a process of its "
-                    "own: allow more, or isolate fewer"
+                    f"max_processes must be at least the {least} policies of one episode, each in its own process, "
+                    f"got {most}: allow more, or isolate fewer"
                 )
             say(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
             plan, needed = shared, least

@@ -156,7 +156,7 @@ class IsolatedPolicy:
     def ask_reset(self, seed: int) -> None:
         """Tell it that a new episode begins. Does not wait."""
         if not 0 <= seed < 2**64:
-            raise SettingError(f"seed: given {seed}, expected 0 to 2**64 - 1")
+            raise SettingError(f"seed must be an int from 0 to 2**64 - 1, got {seed}")
         self._check_free()
         self._box.question[_mailbox.VALUE] = seed
         self._send(_mailbox.RESET, self._limits.reset_s)
@@ -378,11 +378,12 @@ class IsolatedPolicy:
 
 def _checked_sandbox(sandbox: str) -> str:
     if sandbox not in ("no", "best-effort", "strict"):
-        raise SettingError(f"sandbox: given {sandbox!r}, expected 'no', 'best-effort' or 'strict'")
+        raise SettingError(f"sandbox must be 'no', 'best-effort' or 'strict', got {sandbox!r}")
     lacking = "; ".join(_sandbox.gaps()) if sandbox != "no" else ""
     if lacking and sandbox == "strict":
         raise SettingError(
-            f"sandbox: given 'strict', but this machine lacks {lacking}. 'best-effort' does what is possible without"
+            f"sandbox='strict' is not possible here: this machine lacks {lacking}. 'best-effort' does what is "
+            "possible without"
         )
     if lacking:
         warnings.warn(f"the sandbox has holes: this machine lacks {lacking}", RuntimeWarning, stacklevel=3)
@@ -391,7 +392,7 @@ def _checked_sandbox(sandbox: str) -> str:
 
 def _mask_size(space: Any) -> int:
     if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
-        raise SettingError(f"masked: given True for {space!r}, expected a Discrete action space")
+        raise SettingError(f"masked=True is only valid with a Discrete action space (got {space!r})")
     return int(space.n)
 
 

@@ -165,11 +165,11 @@ def solve(
     """
     if len(graph.humans) + len(graph.robots) != len(graph.agents):
         raise SettingError(
-            f"of the agents {', '.join(graph.agents)} the model names the humans {graph.humans} and the robots "
-            f"{graph.robots}; expected human_agent_indices and robot_agent_indices to name each of them"
+            f"human_agent_indices and robot_agent_indices must name each of the agents {', '.join(graph.agents)} "
+            f"once, got {graph.humans} and {graph.robots}"
         )
     if dtype not in ("float64", "float32", "float16"):
-        raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
+        raise SettingError(f"dtype must be float64, float32 or float16, got {dtype!r}")
     _check_still(graph, humans)
     with worker_team(workers, engine, cluster, say) as team:
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
@@ -285,7 +285,7 @@ def _check_still(graph: Graph, humans: Humans) -> None:
         if humans.still >= graph.actions[human]:
             last = graph.actions[human] - 1
             raise SettingError(
-                f"still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
+                f"humans.still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
             )
 
 
@@ -293,7 +293,9 @@ def _check_weights(graph: Graph, columns: Columns) -> None:
     first = columns.first
     for place, human in enumerate(graph.humans):
         if len(columns.weights) == 1 and not columns.weights[0, first[place] : first[place + 1]].any():
-            raise SettingError(f"all goals of {graph.agents[human]} have weight 0; expected at least one above it")
+            raise SettingError(
+                f"goals of {graph.agents[human]} must have a weight > 0, at least one of them, got 0 for all"
+            )
 
 
 def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None) -> Callable[[int], None]:

@@ -52,9 +52,9 @@ class Array:
 
     def __post_init__(self) -> None:
         if any(not isinstance(n, int) or n < 0 for n in self.shape):
-            raise SettingError(f"shape: given {self.shape!r}, expected sizes from 0 on")
+            raise SettingError(f"shape must be ints >= 0, got {self.shape!r}")
         if np.dtype(self.dtype).hasobject:
-            raise SettingError(f"dtype: given {self.dtype!r}, expected one without Python objects")
+            raise SettingError(f"dtype must be one without Python objects, got {self.dtype!r}")
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +168,7 @@ def _unlinked_shm() -> int:
 
 def _check_room(size: int, directory: str | os.PathLike[str] | None) -> None:
     if directory is not None and not Path(directory).is_dir():
-        raise SettingError(f"directory: given {os.fspath(directory)!r}, expected an existing folder")
+        raise SettingError(f"directory must be an existing folder, got {os.fspath(directory)!r}")
     available = available_bytes(directory)
     if available is not None and size > available:
         raise _short(size, available, directory)

@@ -68,7 +68,7 @@ def train(
     """
     check_main_guard()
     if not isinstance(settings, Settings | None):
-        raise SettingError(f"settings: given {settings!r}, expected motet.Settings")
+        raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
     settings, factory = settings or Settings(), world_factory(world)
     with _room(settings) as room:
         return _begin(factory, algorithm, settings, room, run, go_on, watch, say)
@@ -131,7 +131,7 @@ def resume(
         say: as in :func:`train`.
     """
     if steps is not None and steps < 1:
-        raise SettingError(f"steps: given {steps}, expected 1 or more on top of those done")
+        raise SettingError(f"steps must be an int >= 1, on top of those done, got {steps}")
     directory = RunDirectory.open(run)
     with hold(directory.path):
         directory.sweep()
@@ -142,7 +142,8 @@ def resume(
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
         if kept.step >= settings.steps:
             raise SettingError(
-                f"run: {str(directory.path)!r} has done all its {settings.steps} steps; ask for more steps"
+                f"steps must be more than the {settings.steps} that {str(directory.path)!r} has done: ask for more "
+                "steps"
             )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
