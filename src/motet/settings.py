@@ -13,12 +13,14 @@ those of the library annotated-types. Rules between several fields are written b
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import functools
 import inspect
 import itertools
 import math
 import numbers
+import sys
 import textwrap
 import types
 import typing
@@ -38,6 +40,7 @@ __all__ = [
     "check_value",
     "describe_settings",
     "json_schema",
+    "kinds_of",
 ]
 
 FINITE = Predicate(math.isfinite)
@@ -77,7 +80,7 @@ def check_fields(settings: Any, prefix: str = "") -> None:
     motet.errors.SettingError: engine must be 'a' or 'b', got 'c'
     """
     cls: Any = type(settings)
-    for name, kind in _kinds(cls).items():
+    for name, kind in kinds_of(cls).items():
         check_value(prefix + name, getattr(settings, name), kind)
 
 
@@ -166,12 +169,18 @@ def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 @functools.cache
-def _kinds(cls: Any) -> dict[str, Any]:
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError:  # a user's own settings, with annotations for type checkers alone
-        return {}
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+def kinds_of(cls: Any) -> dict[str, Any]:
+    """The annotation of each field of a dataclass; Any where its names are imported for type checkers only."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        names = vars(sys.modules.get(base.__module__, builtins))
+        for name, note in inspect.get_annotations(base).items():
+            holder = types.SimpleNamespace(__annotations__={name: note})
+            try:
+                found |= typing.get_type_hints(holder, names, dict(vars(base)), include_extras=True)
+            except NameError:
+                found[name] = Any
+    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
 
 
 # ---- words
@@ -284,7 +293,7 @@ def describe_settings(cls: Any) -> list[Setting]:
     Setting(name='updates_per_step', type='float', default='1.0', bounds='finite and > 0', text='Updates of a learner \
 for each step of its agent; without meaning when the slack is infinite.')
     """
-    kinds, texts, items = _kinds(cls), _texts(cls), dataclasses.fields(cls)
+    kinds, texts, items = kinds_of(cls), _texts(cls), dataclasses.fields(cls)
     return [
         Setting(item.name, _typed(kind), _default(item), bounds_of(kind), texts.get(item.name, ""))
         for item, kind in zip(items, kinds.values(), strict=True)
@@ -368,7 +377,7 @@ def json_schema(kind: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _json_object(cls: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
-    kinds, texts, properties, required = _kinds(cls), _texts(cls), {}, []
+    kinds, texts, properties, required = kinds_of(cls), _texts(cls), {}, []
     for item in dataclasses.fields(cls):
         text = {"description": texts[item.name]} if item.name in texts else {}
         properties[item.name] = {**text, **json_schema(kinds[item.name], forms), **_json_default(item)}

@@ -256,7 +256,10 @@ def test_wrong_questions_are_refused(passage):
             lambda: found.policy(start, "human_9", "1,1"),
             "agent must be one of human_0, human_1, robot_0 or its index, got 'human_9'",
         ),
-        (lambda: found.policy(start, 0, "nowhere"), "expected one of 1,1"),
+        (
+            lambda: found.policy(start, 0, "nowhere"),
+            "goal must be one of 1,1, 1,2, 1,4, 1,5, 2,1, 2,2, 2,3, 2,4, 2,5, 3,1, 3,2, 3,4 …, got 'nowhere'",
+        ),
         (lambda: found.policy(start, "robot_0", "1,1"), "only humans have goals"),
         (lambda: found.value(start, 0), "given None, expected one of"),
         (lambda: found.power(start, "robot_0"), "is no human"),

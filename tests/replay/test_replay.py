@@ -979,7 +979,7 @@ def test_wrong_uses_of_a_reader():
         reader.take(1, 1)
     with pytest.raises(SettingError, match="length must be an int from 1 to 14, got 0: a lane has 16 rows"):
         once.reader().take(1, 0)
-    with pytest.raises(SettingError, match="batch: given 0, expected 1 or more"):
+    with pytest.raises(SettingError, match="batch must be an int >= 1, got 0"):
         reader.sample(0)
     with pytest.raises(SettingError, match=r"into: expected a batch that this reader made by batch\(2\)"):
         reader.sample(2, into=other.batch(2))

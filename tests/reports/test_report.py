@@ -246,7 +246,7 @@ def test_runs_that_cannot_be_read_are_refused_by_name_and_the_rest_is_shown(seed
 
 
 def test_what_cannot_be_asked_for(seeds, tmp_path, capsys):
-    with pytest.raises(SettingError, match="given none"):
+    with pytest.raises(SettingError, match="runs must be one run directory or more, got none"):
         report([], tmp_path / "out.html")
     link = tmp_path / "link"
     link.symlink_to(seeds[0])

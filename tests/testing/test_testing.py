@@ -324,7 +324,7 @@ def test_every_broken_clause_is_named(factory, clause):
 
 
 def test_bad_settings_are_told():
-    with pytest.raises(SettingError, match="episodes is 0"):
+    with pytest.raises(SettingError, match="episodes and limit must be ints >= 1, got 0 and 100000"):
         check_world(Corridor, episodes=0)
     world = Corridor()
     with pytest.raises(SettingError, match="the same world twice"):

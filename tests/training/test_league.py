@@ -538,5 +538,7 @@ def test_worlds_that_do_not_fit_are_refused(world, settings, says):
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(SettingError, match=r"league is only valid with self_play=True \(got self_play=False\)"):
         Settings(league=QUICK)
-    with pytest.raises(SettingError, match="scored by win rates"):
+    with pytest.raises(
+        SettingError, match="until_return is not valid in self-play: its evaluations measure win rates, not returns"
+    ):
         Settings(self_play=True, evaluate_every=100, until_return=1.0)

@@ -331,7 +331,9 @@ def test_a_staged_value_needs_all_stages_and_only_them():
         DQNConfig(stages=STAGES, epsilon=Staged({"warm_up": 0.5}))
     with pytest.raises(SettingError, match="epsilon in ramp"):
         DQNConfig(stages=STAGES, epsilon=Staged({"warm_up": 0.5, "ramp": 2.0, "full": 0.1}))
-    with pytest.raises(SettingError, match="epsilon: given values for"):
+    with pytest.raises(
+        SettingError, match=r"epsilon must have one value for each stage of \['full'\], got values for \['warm_up'\]"
+    ):
         DQNConfig(epsilon=Staged({"warm_up": 0.5}))
 
 

@@ -585,9 +585,9 @@ def test_what_many_worlds_refuse(is_plain):
     hunts.reset(range(2), [0, 1])
     assert is_plain(hunts.get_state())
     for bad in (-1, 4):
-        with pytest.raises(SettingError, match=f"the action is {bad}; expected 0"):
+        with pytest.raises(SettingError, match=rf"the action must be 0 \(up\), .*, got {bad}"):
             hunts.act([np.array([bad, UP])])
-    with pytest.raises(SettingError, match=r"the shape \(1,\); expected one for each of 2 worlds"):
+    with pytest.raises(SettingError, match=r"actions must be one for each of 2 worlds, got the shape \(1,\)"):
         hunts.act([np.array([UP])])
     with pytest.raises(SettingError, match="make one with those settings"):
         TreasureHunt().vector(3).set_state(hunts.get_state())

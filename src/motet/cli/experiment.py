@@ -38,6 +38,7 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
+from motet.settings import check_value, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
@@ -131,7 +132,7 @@ def read(path: Path) -> Experiment:
 
 def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
-    known = {item.name for item in fields(config)}
+    known, kinds = {item.name for item in fields(config)}, kinds_of(type(config))
     if strangers := sorted(set(values) - known):
         raise SettingError(
             f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(strangers, known)}"
@@ -142,8 +143,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         else:
             found[name] = tuple(value) if isinstance(value, list) else value
-            if not _fits(found[name], getattr(config, name)):
-                raise SettingError(f"{where}.{name} must be something like {getattr(config, name)!r}, got {value!r}")
+            check_value(f"{where}: {name}", found[name], kinds.get(name, Any))
     try:
         return replace(config, **found)
     except (TypeError, SettingError) as error:
@@ -178,17 +178,6 @@ def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _fits(value: Any, before: Any) -> bool:
-    """Whether a value is of the kind of the one that it replaces, as far as that tells."""
-    if before is None or value is None:
-        return True
-    if isinstance(before, bool) or isinstance(value, bool):
-        return isinstance(before, bool) and isinstance(value, bool)
-    if isinstance(before, (float, Linear, Exponential, Staged)):
-        return isinstance(value, (int, float))
-    return isinstance(value, type(before))
 
 
 def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
