@@ -157,7 +157,7 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
 def test_what_cannot_be_played_is_refused(tmp_path):
     for policies, more, why in (
         (["random"], {}, "policies must be two or more, got random alone"),
-        (["random", "noop"], {"group": 3}, "group: given 3, expected 2: there are 2 policies, and 2 seats"),
+        (["random", "noop"], {"group": 3}, "group must be 2, got 3: there are 2 policies, and 2 seats"),
         (["random", "noop"], {"rounds": 0}, "rounds: given 0"),
         (["random", "noop,seat=player_0"], {}, "seats are rotated"),
         (["random", "noop"], {"pairings": [("random", "me")]}, "given me, expected some of random, noop"),

@@ -260,7 +260,7 @@ def test_wrong_questions_are_refused(passage):
             lambda: found.policy(start, 0, "nowhere"),
             "goal must be one of 1,1, 1,2, 1,4, 1,5, 2,1, 2,2, 2,3, 2,4, 2,5, 3,1, 3,2, 3,4 …, got 'nowhere'",
         ),
-        (lambda: found.policy(start, "robot_0", "1,1"), "only humans have goals"),
+        (lambda: found.policy(start, "robot_0", "1,1"), r"goal is only valid for humans \(got \'1,1\' for a robot\)"),
         (lambda: found.value(start, 0), "given None, expected one of"),
         (lambda: found.power(start, "robot_0"), "is no human"),
         (lambda: found.acting(0, "nowhere"), "expected one of"),

@@ -981,9 +981,9 @@ def test_wrong_uses_of_a_reader():
         once.reader().take(1, 0)
     with pytest.raises(SettingError, match="batch must be an int >= 1, got 0"):
         reader.sample(0)
-    with pytest.raises(SettingError, match=r"into: expected a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=other.batch(2))
-    with pytest.raises(SettingError, match=r"into: expected a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=reader.batch(3))
     with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
         reader.update(reader.sample(2), np.ones(2, np.float32))

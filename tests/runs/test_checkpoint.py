@@ -103,7 +103,7 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, capsy
     for empty in (["--run", ""], ["--run="]):
         assert main(["train", "treasure_hunt", "--steps", "10", "--engine", "serial", *empty]) == 2
         assert "run must be a path to write the run to, got an empty one" in capsys.readouterr().err
-    with pytest.raises(SettingError, match="run: given an empty path"):
+    with pytest.raises(SettingError, match="run must be a path to write the run to, got an empty one"):
         train(HUNT, StandIn(), Settings(steps=10, engine="serial"), run="")
     assert list(tmp_path.iterdir()) == []
 

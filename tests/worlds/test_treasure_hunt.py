@@ -591,7 +591,7 @@ def test_what_many_worlds_refuse(is_plain):
         hunts.act([np.array([UP])])
     with pytest.raises(SettingError, match="make one with those settings"):
         TreasureHunt().vector(3).set_state(hunts.get_state())
-    with pytest.raises(SettingError, match="worlds is 0"):
+    with pytest.raises(SettingError, match="worlds must be an int >= 1, got 0"):
         TreasureHunt().vector(0)
 
 

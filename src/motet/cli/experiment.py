@@ -23,6 +23,8 @@
     [agents.agent_2]               # of this one alone
     algorithm = "iqn"
     batch_size = 128
+
+For editors there is a JSON Schema of such files (:func:`experiment_schema`): ``docs/experiment.schema.json``.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
-from motet.settings import check_value, kinds_of
+from motet.settings import check_value, json_schema, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
-__all__ = ["Experiment", "read", "short_name"]
+__all__ = ["Experiment", "experiment_schema", "read", "short_name"]
 
 
 @dataclass
@@ -132,7 +134,8 @@ def read(path: Path) -> Experiment:
 
 def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
-    known, kinds = {item.name for item in fields(config)}, kinds_of(type(config))
+    cls: Any = type(config)
+    known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if strangers := sorted(set(values) - known):
         raise SettingError(
             f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(strangers, known)}"
@@ -184,3 +187,33 @@ def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise SettingError(f"{where} must be {expected}, got {given!r}")
     return given
+
+
+def experiment_schema() -> dict[str, Any]:
+    """The JSON Schema of experiment files, from the same declarations as the checks.
+
+    >>> schema = experiment_schema()
+    >>> schema["properties"]["steps"]["minimum"], schema["properties"]["dqn"]["properties"]["gamma"]["maximum"]
+    (1, 1)
+    """
+    plain = [{"type": "number"}, json_schema(Linear, {}), json_schema(Exponential, {})]
+    by_stage = {
+        "type": "object",
+        "propertyNames": {"not": {"enum": ["start", "end"]}},
+        "additionalProperties": {"anyOf": plain},
+    }
+    tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
+    text = {"type": "string"}
+    own = {
+        "world": {"type": "object", "properties": {"name": text}, "required": ["name"]},
+        "algorithm": text | {"default": "dqn"},
+        "agents": {"type": "object", "additionalProperties": {"type": "object", "properties": {"algorithm": text}}},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "An experiment of motet",
+        "type": "object",
+        "properties": own | json_schema(Settings, {})["properties"] | tables,
+        "required": ["world"],
+        "additionalProperties": {"type": "object"},  # the table of an algorithm of one's own
+    }

@@ -24,6 +24,7 @@ from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -217,9 +218,31 @@ def _flag_type(hint: Any, default: Any) -> Any:
     return type(default) if type(default) in _PLAIN else None
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
+# ---- what the help text says of bounds
 
 _registry = tyro.constructors.ConstructorRegistry()
+
+
+@_registry.struct_rule
+def _bounded(info: Any) -> Any:
+    """Settings with bounds: they stand beside the default."""
+    rows = describe_settings(info.type) if dataclasses.is_dataclass(info.type) else []
+    if not any(row.bounds for row in rows) or not isinstance(info.default, info.type):
+        return None
+    kinds, field_of = kinds_of(info.type), tyro.constructors.StructFieldSpec
+    fields = [
+        field_of(row.name, _hinted(kinds[row.name], row.bounds), getattr(info.default, row.name), helptext=row.text)
+        for row in rows
+    ]
+    return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+
+
+def _hinted(kind: Any, bounds: str) -> Any:
+    hint = tyro.conf.arg(help_behavior_hint=lambda default: f"(default: {default}; {bounds})")
+    return Annotated[kind, hint] if bounds else kind
+
+
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
 
 
 @_registry.primitive_rule

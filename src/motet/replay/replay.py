@@ -183,7 +183,7 @@ class Reader(_native.LaneReader):
         This polls: a bell that every append rings would cost the writers more than all the rest of an append.
         """
         if not 0 <= timeout_s < 1e9:
-            raise SettingError(f"timeout_s must be a finite number >= 0, got {timeout_s}")
+            raise SettingError(f"timeout_s: given {timeout_s}, expected seconds from 0 on, and finite")
         deadline, pause_s = time.monotonic() + timeout_s, 1e-4
         while (ready := self.ready()) < rows:
             if (left := deadline - time.monotonic()) <= 0:
