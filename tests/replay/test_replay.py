@@ -987,10 +987,10 @@ def test_wrong_uses_of_a_reader():
         reader.sample(2, into=reader.batch(3))
     with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
         reader.update(reader.sample(2), np.ones(2, np.float32))
-    with pytest.raises(SettingError, match="length must be an int from 1 to 14, got 0"):
+    with pytest.raises(SettingError, match="length: given 0"):
         once.reader().fragments(0)
     for lane in (-1, 1):
-        with pytest.raises(SettingError, match=f"lane: given {lane}, expected 0 to 0"):
+        with pytest.raises(SettingError, match=f"lane must be an int from 0 to 0, got {lane}"):
             replay.writer(lane)
 
 

@@ -92,7 +92,7 @@ def test_nothing_but_dataclasses_and_worlds_of_motet_is_taken(path):
 def test_errors_name_what_was_given():
     with pytest.raises(SettingError, match=r"RestartLimits must have fields among hang_s, .*, got colour"):
         rebuild({"class": "motet.system.supervisor:RestartLimits", "colour": 1})
-    with pytest.raises(SettingError, match="given a set"):
+    with pytest.raises(SettingError, match="got a set"):
         describe({"a": {1, 2}})
     with pytest.raises(SettingError, match="'class'"):
         describe({"class": 1})

@@ -329,7 +329,7 @@ def test_bad_settings_are_told():
     world = Corridor()
     with pytest.raises(SettingError, match="the factory must make a new world at each call, got the same one twice"):
         check_world(lambda: world)
-    with pytest.raises(SettingError, match="given 3"):
+    with pytest.raises(SettingError, match="got 3 of type int"):
         check_world(lambda: 3)
 
 

@@ -401,7 +401,7 @@ def test_there_is_no_state_before_the_first_reset():
 def test_bad_settings_say_what_was_given_and_expected(bad, says):
     with pytest.raises(SettingError, match=says):
         Hockey(**bad)
-    with pytest.raises(SettingError, match="worlds is 0"):
+    with pytest.raises(SettingError, match="worlds must be an int >= 1, got 0"):
         HockeyArrays(0)
 
 
@@ -433,7 +433,7 @@ def test_bad_arrays_of_actions_are_refused():
         games.act([np.zeros((3, 4)), np.zeros((2, 4))])
     bad = np.zeros((3, 4))
     bad[2, 1] = np.inf
-    with pytest.raises(SettingError, match="player_0 in world 2 is"):
+    with pytest.raises(SettingError, match="player_0 in world 2 must be finite numbers, got"):
         games.act([bad, np.zeros((3, 4))])
 
 
