@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup train test test-slow coverage lint format bench sanitize docs clean
+.PHONY: help setup train test test-slow coverage lint format bench sanitize reference docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ bench: setup  ## Measure everything against other designs and libraries
 
 sanitize: setup  ## Run the core under the address, undefined and thread sanitizers
 	PYTHON=$(BIN)/python bash tests/native/run.sh
+
+reference: setup  ## Write the pages of docs/ that are made from the source
+	$(BIN)/python -m motet.cli.reference docs
 
 docs: setup  ## Build the guides into site/
 	$(BIN)/mkdocs build --strict

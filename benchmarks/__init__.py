@@ -57,9 +57,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
-            raise SettingError(f"repeats: given {self.repeats}, expected 1 or more")
+            raise SettingError(f"repeats must be an int >= 1, got {self.repeats}")
         if not 0 < self.seconds <= 60:
-            raise SettingError(f"seconds: given {self.seconds}, expected more than 0 and at most 60")
+            raise SettingError(f"seconds must be a number > 0 and <= 60, got {self.seconds}")
 
 
 @dataclass(frozen=True)

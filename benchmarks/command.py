@@ -41,9 +41,9 @@ def bench(
         rllib_python: For ray: the Python of an environment with RLlib, which pins its own gymnasium.
     """
     if name not in BENCHES:
-        raise SettingError(f"bench: given {name!r}, expected one of {', '.join(BENCHES)}")
+        raise SettingError(f"bench must be one of {', '.join(BENCHES)}, got {name!r}")
     if rllib_python is not None and name != "ray":
-        raise SettingError(f"rllib_python: given for {name!r}, expected for 'ray' alone, which compares with RLlib")
+        raise SettingError(f"rllib_python is only valid with 'ray', which compares with RLlib (got {name!r})")
     settings = Settings(repeats, seconds, quick, rllib_python)
     _let_children_find_us()
     result: Result = importlib.import_module(BENCHES[name]).run(settings)

@@ -257,7 +257,7 @@ class _Peer:
         try:
             self.versions = self._ask([], timeout_s=60)
         except OSError as error:
-            raise SettingError(f"rllib_python: given {str(python)!r}, expected a Python: {error}") from error
+            raise SettingError(f"rllib_python must be a Python interpreter, got {str(python)!r}: {error}") from error
 
     def absent(self) -> str:
         """Why it cannot take part; empty if it can."""

@@ -75,7 +75,7 @@ def test_a_path_is_imported_only_when_the_policy_is_made() -> None:
         with pytest.raises(SettingError, match=why):
             PolicySpec(given).make()
     for given in ("motet.policy", "motet policy:A", ":A", 3):
-        with pytest.raises(SettingError, match="expected"):
+        with pytest.raises(SettingError, match="policy must be"):
             PolicySpec(given)  # type: ignore[arg-type]
 
 

@@ -98,7 +98,7 @@ def test_versions_may_jump_and_be_repeated_but_never_go_back():
     assert publisher.publish(flat(2), version=10) == 10
     assert subscriber.refresh() and subscriber.version == 10 and subscriber.weights[0] == 2
     assert publisher.publish(flat(3)) == 11
-    with pytest.raises(SettingError, match="version: given 10, expected 11 or more: versions never go back"):
+    with pytest.raises(SettingError, match="version must be at least 11, got 10: versions never go back"):
         publisher.publish(flat(4), version=10)
 
 
@@ -237,14 +237,26 @@ def test_a_flipped_byte_is_found_and_what_was_held_stays(where):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weights": 0}, "weights: given 0, expected 1 or more"),
-        ({"weights": -3}, "weights: given -3, expected 1 or more"),
-        ({"weights": 1, "slots": 0}, "slots: given 0, expected 1 (snapshot), 2 (double buffer)"),
-        ({"weights": 1, "slots": 65}, "slots: given 65"),
-        ({"weights": 1, "header": {"x": ArraySpec(dtype="O")}}, "header x: given dtype 'O', expected bool"),
-        ({"weights": 1, "header": {"x": ArraySpec(dtype="U4")}}, "header x: given dtype 'U4', expected bool"),
-        ({"weights": 1, "header": {"version": ArraySpec(dtype="float64")}}, "header: given the name 'version'"),
-        ({"weights": 1, "header": {"a b": ArraySpec(dtype="float64")}}, "header: given the name 'a b'"),
+        ({"weights": 0}, "weights must be an int >= 1, got 0"),
+        ({"weights": -3}, "weights must be an int >= 1, got -3"),
+        ({"weights": 1, "slots": 0}, "slots must be 1 (snapshot), 2 (double buffer) or up to 64, got 0"),
+        ({"weights": 1, "slots": 65}, "slots must be 1 (snapshot), 2 (double buffer) or up to 64, got 65"),
+        (
+            {"weights": 1, "header": {"x": ArraySpec(dtype="S4")}},
+            "header x must have the dtype bool, an integer or a float, got 'S4'",
+        ),
+        (
+            {"weights": 1, "header": {"x": ArraySpec(dtype="U4")}},
+            "header x must have the dtype bool, an integer or a float, got 'U4'",
+        ),
+        (
+            {"weights": 1, "header": {"version": ArraySpec(dtype="float64")}},
+            "header must have names that are identifiers and not taken, got 'version'",
+        ),
+        (
+            {"weights": 1, "header": {"a b": ArraySpec(dtype="float64")}},
+            "header must have names that are identifiers and not taken, got 'a b'",
+        ),
     ],
 )
 def test_bad_publications(settings, message):

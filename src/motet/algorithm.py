@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Interval
 
 from motet.arrays import Batch, Field
 from motet.errors import SettingError
 from motet.nest import Nest
-from motet.schedule import ALWAYS, Schedule, Stages, check_schedule
+from motet.schedule import ALWAYS, Schedule, Stages, check_stages
+from motet.settings import check_fields
 
 __all__ = [
     "Algorithm",
@@ -47,50 +49,51 @@ HeaderSpec = Mapping[str, tuple[tuple[int, ...], str]]
 class ReaderSettings:
     """What an algorithm needs of its agents' replay; the learner makes replay and reader accordingly."""
 
-    batch_size: int
+    batch_size: Annotated[int, Ge(1)]
     """Transitions in a batch; with ``once``: fragments."""
-    capacity: int = 100_000
+    capacity: Annotated[int, Ge(1)] = 100_000
     """Rows to keep."""
-    min_rows: int = 1
+    min_rows: Annotated[int, Ge(1)] = 1
     """Rows that must be there before the first update."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """The discount per step."""
-    n_step: int = 1
+    n_step: Annotated[int, Ge(1)] = 1
     """Rewards summed."""
-    n_frames: int = 1
+    n_frames: Annotated[int, Ge(1)] = 1
     """Observations stacked; above 1 every observation has a first axis of this size."""
     prioritised: bool = False
     """Draw by priority; ``Update.priorities`` goes back to the reader."""
-    alpha: float = 0.6
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
-    beta: Schedule = 0.4
+    beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
     """Exponent of the importance weights, by the agent's steps."""
     extra: Mapping[str, Field] = field(default_factory=dict)
     """Further fields by name: ``mask`` comes from the world, all others from what ``Behaviour.act`` returns."""
     once: bool = False
     """Read every row once and in order, in fragments of ``length`` rows, instead of drawing."""
-    length: int = 0
+    length: Annotated[int, Ge(0)] = 0
     """Rows in a fragment; with ``once`` only."""
     stages: Stages = ALWAYS
     """Of the agent's run: a new one is published as soon as it begins, and may clear the replay."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "capacity", "min_rows", "n_step", "n_frames"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        if not 0 <= self.gamma <= 1:
-            raise SettingError(f"gamma: given {self.gamma}, expected 0 to 1")
-        if not 0 <= self.alpha <= 1:
-            raise SettingError(f"alpha: given {self.alpha}, expected 0 to 1")
-        check_schedule("beta", self.beta, 0, 1, self.stages)
+        check_fields(self)
+        check_stages(self)
+        self._check_rules()
+
+    def _check_rules(self) -> None:
         if self.once != (self.length > 0):
-            raise SettingError(f"length: given {self.length} with once={self.once}, expected 1 or more with once alone")
+            least = "an int >= 1" if self.once else "0"
+            raise SettingError(f"length must be {least} with once={self.once}, got {self.length}")
         if self.once and (self.n_step > 1 or self.prioritised):
-            raise SettingError("once: rows that are read once have no n_step above 1 and no priorities")
+            raise SettingError(
+                f"once is only valid with n_step=1 and prioritised=False (got n_step={self.n_step} and "
+                f"prioritised={self.prioritised})"
+            )
         if self.once and self.stages.clear_replay_on_stage:
-            raise SettingError("clear_replay_on_stage: rows that are read once are never cleared")
+            raise SettingError("clear_replay_on_stage is not valid with once=True: rows that are read once stay")
         if self.min_rows > self.capacity:
-            raise SettingError(f"min_rows: given {self.min_rows}, expected at most the capacity {self.capacity}")
+            raise SettingError(f"min_rows must be at most the capacity {self.capacity}, got {self.min_rows}")
 
 
 def stacked_batch(observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int) -> Batch:
@@ -268,7 +271,5 @@ def map_space(function: Callable[[Space], Any], space: Space) -> Nest:
     if isinstance(inner, (tuple, list)):
         return tuple(map_space(function, value) for value in inner)
     if getattr(space, "shape", None) is None or getattr(space, "dtype", None) is None:
-        raise SettingError(
-            f"given the space {space!r}, expected one whose elements are arrays, or a dict or tuple of them"
-        )
+        raise SettingError(f"space must be one whose elements are arrays, or a dict or tuple of them, got {space!r}")
     return function(space)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge
 
 from motet.errors import SettingError
 from motet.nest import Nest, map_nest
+from motet.settings import check_fields
 
 __all__ = ["ArraySpec", "Batch", "Field"]
 
@@ -29,7 +31,7 @@ class ArraySpec:
 
     def __post_init__(self) -> None:
         if any(not isinstance(n, int) or n < 0 for n in self.shape):
-            raise SettingError(f"shape must be sizes >= 0, got {self.shape!r}")
+            raise SettingError(f"shape must be ints >= 0, got {self.shape!r}")
         if np.dtype(self.dtype).hasobject:
             raise SettingError(f"dtype must be one without Python objects, got {self.dtype!r}")
 
@@ -49,6 +51,10 @@ class Field(ArraySpec):
     'bool'
     """
 
+    shape: tuple[Annotated[int, Ge(1)], ...] = ()
+    """Its shape in one row."""
+    dtype: str = "float32"
+    """How it is stored."""
     next: bool = False
     """Also gathered from the transition's end (observations always are), e.g. for the mask of the next actions."""
     finite: bool = False
@@ -60,8 +66,7 @@ class Field(ArraySpec):
         object.__setattr__(self, "dtype", dtype.name)
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
             raise SettingError(f"dtype must be bool, an integer or a float of up to 64 bits, got {self.dtype!r}")
-        if any(n < 1 for n in self.shape):
-            raise SettingError(f"shape must be sizes >= 1, got {self.shape}")
+        check_fields(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
+from motet.settings import FINITE, check_fields
 
 __all__ = ["FREE", "LOCKSTEP", "Pace"]
 
@@ -37,27 +41,24 @@ __all__ = ["FREE", "LOCKSTEP", "Pace"]
 class Pace:
     """The balance between acting and learning."""
 
-    updates_per_step: float = 1.0
+    updates_per_step: Annotated[float, Gt(0), FINITE] = 1.0
     """Updates of a learner for each step of its agent; without meaning when the slack is infinite."""
-    slack: float = math.inf
+    slack: Annotated[float, Ge(0)] = math.inf
     """Updates that either side may be ahead; 0 is lockstep, infinity is free-running."""
-    slack_once: float = 1.0
+    slack_once: Annotated[float, Ge(0), FINITE] = 1.0
     """Whole batches of rows that are read once which may wait for their learner while more are played."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.updates_per_step) and self.updates_per_step > 0):
-            raise SettingError(f"updates_per_step: given {self.updates_per_step}, expected a finite number above 0")
-        if not self.slack >= 0:
-            raise SettingError(f"slack: given {self.slack}, expected 0 (lockstep) or more, or infinity (free-running)")
+        check_fields(self)
         if 0 < self.slack < max(1.0, self.updates_per_step):
             raise SettingError(
-                f"slack: given {self.slack}, expected 0, or at least the {max(1.0, self.updates_per_step):g} updates "
-                "of one step: with less neither side could go on"
+                f"slack must be 0 (lockstep), or at least the {max(1.0, self.updates_per_step):g} updates of one step, "
+                f"got {self.slack}: with less neither side could continue"
             )
-        if not 0 <= self.slack_once < math.inf or 0 < self.slack_once < 1:
+        if 0 < self.slack_once < 1:
             raise SettingError(
-                f"slack: given {self.slack_once} for rows that are read once, expected 0 (lockstep), or a finite "
-                "number from 1 on: a full lane would stall the other agents"
+                "slack must be 0 (lockstep) or a finite number >= 1 for rows that are read once, got "
+                f"{self.slack_once}: a full lane would stall the other agents"
             )
 
     @property

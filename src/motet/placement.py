@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from motet.errors import SettingError
-from motet.settings import check_types
+from annotated_types import Ge
+
+from motet.settings import FINITE, check_fields
 
 __all__ = ["Cluster"]
 
@@ -17,24 +18,20 @@ class Cluster:
 
     address: str | None = None
     """Of a running cluster (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``); by default Ray starts on this machine."""
-    actor_cpus: float = 1.0
+    actor_cpus: Annotated[float, Ge(0), FINITE] = 1.0
     """Cores of an actor. Actors are spread over the nodes."""
-    learner_cpus: float = 1.0
+    learner_cpus: Annotated[float, Ge(0), FINITE] = 1.0
     """Cores of a learner process."""
-    learner_gpus: float = 0.0
+    learner_gpus: Annotated[float, Ge(0), FINITE] = 0.0
     """GPUs of a learner process; a share of one where several fit on it."""
-    block_age_s: float | None = None
+    block_age_s: Annotated[float, Ge(0), FINITE] | None = None
     """Rows wait for at most so long until they are sent, as one block for each actor and learner process; by default
     6 ms for each learner process, and 10 at least, so that sending takes a quarter of an actor's core."""
-    keep_every_s: float = 2.0
+    keep_every_s: Annotated[float, Ge(0), FINITE] = 2.0
     """How often the state of each learner comes home: a learner whose node dies goes on from there."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("actor_cpus", "learner_cpus", "learner_gpus", "block_age_s", "keep_every_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise SettingError(f"{name}: given {value}, expected a finite number from 0 on")
+        check_fields(self)
 
     def age_s(self, learners: int) -> float:
         """How long rows wait until they are sent, where there are so many learner processes.

@@ -208,7 +208,7 @@ class RandomPolicy:
         if self._n is not None and getattr(action_space, "shape", None) != ():
             self._n = None  # MultiBinary has an n too
         if self._n is None and not hasattr(action_space, "sample"):
-            raise SettingError(f"action space: given {action_space!r}, expected a Gymnasium space")
+            raise SettingError(f"action space must be a Gymnasium space, got {action_space!r}")
         self._rng = np.random.default_rng(0)
 
     def reset(self, seed: int) -> None:
@@ -278,9 +278,9 @@ class PolicySpec:
     def __post_init__(self) -> None:
         if isinstance(self.factory, str):
             if not _is_path(self.factory):
-                raise SettingError(f"policy: given {self.factory!r}, expected 'package.module:Class'")
+                raise SettingError(f"policy must be 'package.module:Class', got {self.factory!r}")
         elif not callable(self.factory):
-            raise SettingError(f"policy: given {self.factory!r} as its factory, expected a class or a function")
+            raise SettingError(f"policy must be made by a class or a function, got {self.factory!r}")
         if self.kind not in (None, *get_args(Kind)):
             raise SettingError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if self.kind == "agent" and self.shared:
@@ -391,13 +391,15 @@ def imported(path: str, what: str = "policy") -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise  # the module is there, and lacks something itself
-        raise SettingError(f"{what}: given {path!r}, but there is no module {error.name!r} to import") from error
+        raise SettingError(
+            f"{what} must be something that can be imported, got {path!r}: there is no module {error.name!r}"
+        ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SettingError(f"{what}: given {path!r}, but {module} has no {name}")
+            raise SettingError(f"{what} must be something that can be imported, got {path!r}: {module} has no {name}")
         found = getattr(found, part)
     if not callable(found):
-        raise SettingError(f"{what}: given {path!r}, which is {found!r}, expected a class or a function")
+        raise SettingError(f"{what} must be a class or a function, got {path!r}, which is {found!r}")
     made: Callable[..., Any] = found
     return made
 

@@ -69,9 +69,9 @@ class Publication:
     ) -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a publication."""
         if weights < 1:
-            raise SettingError(f"weights: given {weights}, expected 1 or more")
+            raise SettingError(f"weights must be an int >= 1, got {weights}")
         if not 1 <= slots <= 64:
-            raise SettingError(f"slots: given {slots}, expected 1 (snapshot), 2 (double buffer), or up to 64")
+            raise SettingError(f"slots must be 1 (snapshot), 2 (double buffer) or up to 64, got {slots}")
         payload = _offset(_record(header or {})) + weights * 4
         return {f"{prefix}/slots": ArraySpec((_native.slots_bytes(payload, slots),), "uint8")}
 
@@ -124,7 +124,7 @@ class Publisher(_native.SlotWriter):
         if version is None:
             version = self.newest + 1
         elif version < self.newest:
-            raise SettingError(f"version: given {version}, expected {self.newest} or more: versions never go back")
+            raise SettingError(f"version must be at least {self.newest}, got {version}: versions never go back")
         self._publish(self._bytes, weights, version)
         return version
 
@@ -208,9 +208,9 @@ class Subscriber(_native.SlotReader):
 def _record(header: Mapping[str, ArraySpec]) -> np.dtype[Any]:
     for name, item in header.items():
         if name in ("weights", "version", "self") or not name.isidentifier():
-            raise SettingError(f"header: given the name {name!r}, expected an identifier that is not taken")
+            raise SettingError(f"header must have names that are identifiers and not taken, got {name!r}")
         if np.dtype(item.dtype).kind not in "biuf":
-            raise SettingError(f"header {name}: given dtype {item.dtype!r}, expected bool, an integer or a float")
+            raise SettingError(f"header {name} must have the dtype bool, an integer or a float, got {item.dtype!r}")
     fields: list[Any] = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
     return np.dtype(fields or [("_pad", np.uint8)], align=True)
 

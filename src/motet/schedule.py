@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, MinLen
 
 from motet.errors import SettingError
+from motet.settings import FINITE, check_fields
 
-__all__ = ["ALWAYS", "Exponential", "Linear", "Schedule", "Staged", "Stages", "check_schedule", "value_at"]
+__all__ = ["ALWAYS", "Exponential", "Linear", "Schedule", "Staged", "Stages", "check_stages", "value_at"]
 
 
 @dataclass(frozen=True)
@@ -20,21 +23,24 @@ class Linear:
     (1.0, 0.55, 0.1)
     """
 
-    start: float
+    start: Annotated[float, FINITE]
     """Its value at step 0."""
-    end: float
+    end: Annotated[float, FINITE]
     """Its value from step ``steps`` on."""
-    steps: int
+    steps: Annotated[int, Ge(1)]
     """How many steps of the agent the way takes."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise SettingError(f"given {self}, expected finite numbers and 1 or more steps")
+        check_fields(self, "Linear.")
 
     def __call__(self, step: int) -> float:
         """The value after ``step`` steps."""
         way = min(max(step / self.steps, 0.0), 1.0)
         return self.end if way == 1.0 else self.start + way * (self.end - self.start)
+
+    def taken(self) -> Iterator[tuple[str, float]]:
+        """The values between which it moves, and when it has them."""
+        yield from ((" at its start", self.start), (" at its end", self.end))
 
 
 @dataclass(frozen=True)
@@ -46,21 +52,24 @@ class Exponential:
     (1.0, 0.5, 0.125)
     """
 
-    start: float
+    start: Annotated[float, FINITE]
     """Its value at step 0."""
-    end: float
+    end: Annotated[float, FINITE]
     """What it approaches."""
-    half_life: float
+    half_life: Annotated[float, Gt(0)]
     """Steps of the agent for half of the way."""
 
     def __post_init__(self) -> None:
-        if not self.half_life > 0 or not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise SettingError(f"given {self}, expected finite numbers and a half-life above 0")
+        check_fields(self, "Exponential.")
 
     def __call__(self, step: int) -> float:
         """The value after ``step`` steps."""
         left: float = 0.5 ** (max(step, 0) / self.half_life)
         return self.end + left * (self.start - self.end)
+
+    def taken(self) -> Iterator[tuple[str, float]]:
+        """The values between which it moves, and when it has them."""
+        yield from ((" at its start", self.start), (" at its end", self.end))
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Stages:
     (1, 25000)
     """
 
-    lengths: tuple[tuple[str, int | None], ...] = (("full", None),)
+    lengths: Annotated[tuple[tuple[str, Annotated[int, Ge(1)] | None], ...], MinLen(1)] = (("full", None),)
     """The name of each stage and its steps; None for the last one."""
     clear_replay_on_stage: tuple[str, ...] = ()
     """At the beginning of these, all rows so far are forgotten; updates go on when there are min_rows new ones."""
@@ -87,15 +96,21 @@ class Stages:
         lengths = tuple((str(name), steps[0] if steps else None) for name, *steps in pairs)
         object.__setattr__(self, "lengths", lengths)
         object.__setattr__(self, "clear_replay_on_stage", tuple(self.clear_replay_on_stage))
-        if not lengths or len(set(self.names)) < len(lengths):
-            raise SettingError(f"stages: given {list(self.names)}, expected one or more, each with a name of its own")
-        if lengths[-1][1] is not None or any(not steps or steps < 1 for _, steps in lengths[:-1]):
+        check_fields(self, "stages.")
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        if len(set(self.names)) < len(self.names):
+            raise SettingError(f"stages must have different names, got {list(self.names)}")
+        if [steps is None for _, steps in self.lengths] != [name == self.names[-1] for name in self.names]:
             raise SettingError(
-                f"stages: given {dict(lengths)}, expected 1 or more steps for each, and None for the last one"
+                f"stages must have a number of steps each, and None for the last one, got {dict(self.lengths)}"
             )
         for name in self.clear_replay_on_stage:
             if self.begin(name) == 0:
-                raise SettingError(f"clear_replay_on_stage: given {name!r}, before which there is nothing to clear")
+                raise SettingError(
+                    f"clear_replay_on_stage must not be the first stage, got {name!r}: there is nothing to clear"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +120,7 @@ class Stages:
     def begin(self, name: str) -> int:
         """The step at which a stage begins."""
         if name not in self.names:
-            raise SettingError(f"stage: given {name!r}, expected one of {', '.join(self.names)}")
+            raise SettingError(f"stage must be one of {', '.join(self.names)}, got {name!r}")
         return sum(steps or 0 for _, steps in self.lengths[: self.names.index(name)])
 
     def index(self, step: int) -> int:
@@ -134,10 +149,15 @@ class Staged:
     def __post_init__(self) -> None:
         pairs = self.values.items() if isinstance(self.values, Mapping) else self.values
         object.__setattr__(self, "values", tuple((str(name), value) for name, value in pairs))
+        check_fields(self, "Staged.")
 
     def of(self, name: str) -> float | Linear | Exponential:
         """The value in a stage."""
         return dict(self.values)[name]
+
+    def taken(self) -> Iterator[tuple[str, float | Linear | Exponential]]:
+        """Its values, and when it has them."""
+        yield from ((f" in {stage}", value) for stage, value in self.values)
 
 
 Schedule = float | Linear | Exponential | Staged
@@ -160,15 +180,14 @@ def value_at(schedule: Schedule | Callable[[int], float], step: int, stages: Sta
     return float(schedule(step)) if callable(schedule) else float(schedule)
 
 
-def check_schedule(name: str, schedule: Schedule, low: float, high: float, stages: Stages = ALWAYS) -> None:
-    """Raise unless all values of the schedule are within ``[low, high]``, and its stages are the given ones."""
-    if isinstance(schedule, Staged):
-        given = [stage for stage, _ in schedule.values]
-        if sorted(given) != sorted(stages.names):
-            raise SettingError(f"{name}: given values for {given}, expected one for each stage of {list(stages.names)}")
-        for stage, value in schedule.values:
-            check_schedule(f"{name} in {stage}", value, low, high)
-        return
-    ends = (schedule.start, schedule.end) if isinstance(schedule, (Linear, Exponential)) else (schedule,)
-    if not all(math.isfinite(value) and low <= value <= high for value in ends):
-        raise SettingError(f"{name}: given {schedule}, expected values from {low:g} to {high:g}")
+def check_stages(config: Any) -> None:
+    """Raise unless every setting with values by stage has one for each stage of ``config.stages``.
+
+    That the values keep their bounds is checked where they are declared (``motet.settings.check_fields``).
+    """
+    stages = list(config.stages.names)
+    for item in fields(config):
+        value = getattr(config, item.name)
+        given = [name for name, _ in value.values] if isinstance(value, Staged) else stages
+        if sorted(given) != sorted(stages):
+            raise SettingError(f"{item.name} must have one value for each stage of {stages}, got values for {given}")

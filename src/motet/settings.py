@@ -1,75 +1,399 @@
-"""Settings hold what their fields say, or are refused with the field's name."""
+"""Settings are declared once: a field's annotation has its type and its bounds.
+
+::
+
+    steps: Annotated[int, Ge(1)] = 100_000
+    seconds: Annotated[float, Gt(0)] | None = None
+
+From it come the check and its errors (:func:`check_fields`), what the help text says of bounds (:func:`bounds_of`), the
+tables of the guide (:func:`describe_settings`) and the schema of experiment files (:func:`json_schema`). Bounds are
+those of the library annotated-types. Rules between several fields are written by hand, after the check.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import dataclasses
 import functools
+import inspect
+import itertools
+import math
 import numbers
+import sys
+import textwrap
 import types
 import typing
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MinLen, Predicate
 
 from motet.errors import SettingError
 
-__all__ = ["check_types"]
+__all__ = [
+    "FINITE",
+    "Setting",
+    "Varying",
+    "bounds_of",
+    "check_fields",
+    "check_value",
+    "describe_settings",
+    "json_schema",
+    "kinds_of",
+]
 
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", types.NoneType: "None"}
-_NUMBERS: dict[Any, Any] = {int: numbers.Integral, float: numbers.Real}
+FINITE = Predicate(math.isfinite)
+"""A bound: not infinite, and not NaN. (NaN keeps no other bound either.)"""
 
 
-def check_types(settings: Any) -> None:
-    """Raise unless every field of a dataclass is of the type that it is declared with.
+@runtime_checkable
+class Varying(Protocol):
+    """A setting that takes several values in a run, as schedules do: its bounds hold for each of them."""
 
-    Of containers only that they are no text is checked.
+    def taken(self) -> Iterable[tuple[str, Any]]:
+        """Each value, with words that say when; they follow the setting's name."""
+        ...
+
+
+# ---- the check
+
+
+def check_fields(settings: Any, prefix: str = "") -> None:
+    """Raise unless every field of a dataclass has the type and keeps the bounds that it is declared with.
+
+    Args:
+        settings: an instance of the dataclass.
+        prefix: what stands before the fields' names in errors.
 
     >>> @dataclasses.dataclass
     ... class Some:
-    ...     steps: int = 5
+    ...     steps: Annotated[int, Ge(1)] = 5
     ...     engine: Literal["a", "b"] = "a"
-    >>> check_types(Some(steps="many"))
+    >>> check_fields(Some(steps="many"))
     Traceback (most recent call last):
         ...
-    motet.errors.SettingError: steps: given 'many', expected a whole number
-    >>> check_types(Some(engine="c"))
+    motet.errors.SettingError: steps must be an int >= 1, got 'many'
+    >>> check_fields(Some(engine="c"))
     Traceback (most recent call last):
         ...
-    motet.errors.SettingError: engine: given 'c', expected 'a' or 'b'
+    motet.errors.SettingError: engine must be 'a' or 'b', got 'c'
     """
-    kinds: dict[str, Any] = _kinds(type(settings))  # type: ignore[arg-type]
-    for name, kind in kinds.items():
-        value = getattr(settings, name)
-        if not _fits(value, kind):
-            raise SettingError(f"{name}: given {value!r}, expected {' or '.join(_words(kind))}")
+    cls: Any = type(settings)
+    for name, kind in kinds_of(cls).items():
+        check_value(prefix + name, getattr(settings, name), kind)
+
+
+def check_value(name: str, value: Any, kind: Any) -> None:
+    """Raise unless a value has the type and keeps the bounds of an annotation.
+
+    >>> check_value("rounds", 0, Annotated[int, Ge(1)])
+    Traceback (most recent call last):
+        ...
+    motet.errors.SettingError: rounds must be an int >= 1, got 0
+    """
+    if isinstance(value, Varying) and _fits(value, kind, bounded=False):
+        for when, taken in value.taken():
+            check_value(name + when, taken, kind)
+    elif not _fits(value, kind):
+        words = _words(kind, schedules=not _is_number(value))
+        raise SettingError(f"{name} must be {_either(words)}, got {value!r}")
+
+
+def _fits(value: Any, kind: Any, bounded: bool = True) -> bool:
+    kind, bounds = _split(kind)
+    if not _has_type(value, kind, bounded):
+        return False
+    return not bounded or value is None or all(_keeps(value, bound) for bound in bounds)
+
+
+def _has_type(value: Any, kind: Any, bounded: bool) -> bool:
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one, bounded) for one in members)
+    if origin is Literal:
+        return value in members
+    if kind in (int, float):
+        return _is_number(value) and (kind is float or isinstance(value, numbers.Integral))
+    if origin is tuple:
+        return _is_row(value) and _elements_fit(value, members, bounded)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            _fits(one, of, bounded) for item in value.items() for one, of in zip(item, members, strict=True)
+        )
+    if isinstance(kind, type) and not getattr(kind, "_is_protocol", False):
+        return isinstance(value, kind)
+    return not isinstance(value, str)  # a function, or another container
+
+
+def _elements_fit(value: Collection[Any], members: Sequence[Any], bounded: bool) -> bool:
+    if members[-1:] == (...,):
+        return all(_fits(one, members[0], bounded) for one in value)
+    return len(value) == len(members) and all(_fits(one, of, bounded) for one, of in zip(value, members, strict=True))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+
+
+def _keeps(value: Any, bound: Any) -> bool:
+    match bound:
+        case Ge(ge=limit):
+            return bool(value >= limit)
+        case Gt(gt=limit):
+            return bool(value > limit)
+        case Le(le=limit):
+            return bool(value <= limit)
+        case Lt(lt=limit):
+            return bool(value < limit)
+        case MinLen(min_length=limit):
+            return len(value) >= limit
+        case Predicate(func=holds):
+            return bool(holds(value))
+    raise TypeError(f"{bound!r} is a bound that motet.settings does not know")
+
+
+def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without its bounds, and the bounds one by one."""
+    if typing.get_origin(kind) is not Annotated:
+        return kind, ()
+    bare, *notes = typing.get_args(kind)
+    bounds = [one for note in notes for one in (note if isinstance(note, GroupedMetadata) else [note])]
+    return bare, tuple(one for one in bounds if isinstance(one, (Ge, Gt, Le, Lt, MinLen, Predicate)))
 
 
 @functools.cache
-def _kinds(cls: Any) -> dict[str, Any]:
-    try:
-        hints = typing.get_type_hints(cls)
-    except NameError:  # a user's own settings, with annotations for type checkers alone
-        return {}
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+def kinds_of(cls: Any) -> dict[str, Any]:
+    """The annotation of each field of a dataclass; Any where its names are imported for type checkers only."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        names = vars(sys.modules.get(base.__module__, builtins))
+        for name, note in inspect.get_annotations(base).items():
+            holder = types.SimpleNamespace(__annotations__={name: note})
+            try:
+                found |= typing.get_type_hints(holder, names, dict(vars(base)), include_extras=True)
+            except NameError:
+                found[name] = Any
+    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    if kind is Any:
-        return True
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in typing.get_args(kind))
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind)
-    if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+# ---- words
+
+
+def bounds_of(kind: Any) -> str:
+    """The bounds of an annotation in words; empty where there are none.
+
+    >>> bounds_of(Annotated[int, Ge(1)] | None), bounds_of(Annotated[float, Ge(0), FINITE]), bounds_of(str)
+    ('>= 1', 'finite and >= 0', '')
+    >>> bounds_of(Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)])
+    '1 or more, each >= 1'
+    """
+    kind, bounds = _split(kind)
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType) and not bounds:
+        return ", ".join(dict.fromkeys(filter(None, map(bounds_of, members))))
+    if origin is tuple:
+        count = [f"{one.min_length} or more" for one in bounds if isinstance(one, MinLen)]
+        each = [f"each {words}" for words in [bounds_of(members[0])] if words]
+        return ", ".join(count + each)
+    return " and ".join(["finite"] * (FINITE in bounds) + [words for words in [_limits(bounds)] if words])
+
+
+def _limits(bounds: Iterable[Any]) -> str:
+    found = list(bounds)
+    low, high = [one.ge for one in found if isinstance(one, Ge)], [one.le for one in found if isinstance(one, Le)]
+    if low and high:
+        return f"from {low[0]} to {high[0]}"
+    signs = {Ge: (">=", "ge"), Gt: (">", "gt"), Le: ("<=", "le"), Lt: ("<", "lt")}
+    pairs = [(*signs[type(one)], one) for one in found if type(one) in signs]
+    return " and ".join(f"{sign} {getattr(one, name)}" for sign, name, one in pairs)
+
+
+_ONE = {int: "an int", float: "a number", str: "a string", type(None): "None"}
+_MANY = {int: "ints", float: "numbers", str: "strings"}
+
+
+def _words(kind: Any, bounds: tuple[Any, ...] = (), schedules: bool = True) -> list[str]:
+    """What a value may be, as alternatives."""
+    kind, own = _split(kind)
+    bounds = own + bounds
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        found = [words for one in members for words in _words(one, bounds, schedules)]
+        return list(dict.fromkeys(found))
+    if origin is Literal:
+        return [repr(one) for one in members]
+    if kind is bool:
+        return ["True", "False"]
+    if kind in (int, float):
+        word = _ONE[kind].split()[1]
+        article = "a finite" if FINITE in bounds else _ONE[kind].split()[0]
+        return [" ".join(filter(None, [article, word, _limits(bounds)]))]
+    if origin is tuple:
+        least = ["one or more"] * any(isinstance(one, MinLen) for one in bounds)
+        return [" ".join(["a tuple of", *least, _plural(members)])]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return [f"a mapping from {_plural(members[:1])} to {_plural(members[1:])}"]
+    if isinstance(kind, type) and issubclass(kind, Varying):
+        return ["a schedule"] if schedules else []
+    if kind in _ONE:
+        return [_ONE[kind]]
+    return [_named(kind.__name__) if isinstance(kind, type) else str(kind).removeprefix("typing.")]
+
+
+def _plural(members: Sequence[Any]) -> str:
+    kind, bounds = _split(members[0])
+    if members[1:] not in ((), (...,)):
+        return f"({', '.join(_either(_words(one)) for one in members)})"
+    if kind in _MANY:
+        return " ".join(filter(None, ["finite" if FINITE in bounds else "", _MANY[kind], _limits(bounds)]))
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)
+        return f"tuples {'of ' if inner[1:] == (...,) else ''}{_plural(inner)}"
     if isinstance(kind, type):
-        return isinstance(value, kind)
-    return not isinstance(value, str)  # a container, or a function
+        return f"{kind.__name__}s"
+    return _either(_words(members[0]))
 
 
-def _words(kind: Any) -> list[str]:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return [word for one in typing.get_args(kind) for word in _words(one)]
-    if typing.get_origin(kind) is Literal:
-        return [repr(one) for one in typing.get_args(kind)]
-    if kind in _WORDS:
-        return [_WORDS[kind]]
-    return [f"a {kind.__name__}" if isinstance(kind, type) else str(kind).removeprefix("typing.")]
+def _named(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+# ---- reference
+
+
+class Setting(NamedTuple):
+    """One field of a dataclass, for people."""
+
+    name: str
+    type: str
+    """As it is annotated, without the bounds."""
+    default: str
+    """As it is written in Python; empty where a value must be given."""
+    bounds: str
+    text: str
+    """What stands below the field."""
+
+
+def describe_settings(cls: Any) -> list[Setting]:
+    """The fields of a dataclass, with what the annotations and the texts below them say.
+
+    >>> from motet.pace import Pace
+    >>> describe_settings(Pace)[0]
+    Setting(name='updates_per_step', type='float', default='1.0', bounds='finite and > 0', text='Updates of a learner \
+for each step of its agent; without meaning when the slack is infinite.')
+    """
+    kinds, texts, items = kinds_of(cls), _texts(cls), dataclasses.fields(cls)
+    return [
+        Setting(item.name, _typed(kind), _default(item), bounds_of(kind), texts.get(item.name, ""))
+        for item, kind in zip(items, kinds.values(), strict=True)
+    ]
+
+
+def _typed(kind: Any) -> str:
+    kind, _ = _split(kind)
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        parts = ["Schedule" if isinstance(one, type) and issubclass(one, Varying) else _typed(one) for one in members]
+        return " | ".join(dict.fromkeys(parts))
+    if origin is Literal:
+        return " | ".join(repr(one) for one in members)
+    if origin is not None and members:
+        inside = ", ".join("..." if one is ... else _typed(one) for one in members)
+        return f"{getattr(origin, '__name__', origin)}[{inside}]"
+    return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    if item.default is not dataclasses.MISSING:
+        return repr(item.default)
+    if item.default_factory is not dataclasses.MISSING:
+        made = item.default_factory()
+        return f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else repr(made)
+    return ""
+
+
+@functools.cache
+def _texts(cls: type) -> dict[str, str]:
+    """The text below each field, those of base classes included."""
+    found: dict[str, str] = {}
+    for base in reversed([one for one in cls.__mro__ if dataclasses.is_dataclass(one)]):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):  # made by a program: it has no text
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for line, below in itertools.pairwise(body):
+            match line, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
+    return found
+
+
+# ---- JSON Schema
+
+
+def json_schema(kind: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
+    """The JSON Schema of a type, bounds included. None has no form in TOML and is left out.
+
+    Args:
+        kind: a type or an annotation; of a dataclass come all fields that can be written down.
+        forms: schemas of types that are written in another way.
+
+    >>> json_schema(Annotated[int, Ge(1)] | None, {})
+    {'type': 'integer', 'minimum': 1}
+    """
+    kind, bounds = _split(kind)
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if kind in forms:
+        return dict(forms[kind])
+    if origin in (typing.Union, types.UnionType):
+        inner = [one for one in members if one is not type(None)]
+        found = [json_schema(Annotated[(one, *bounds)] if bounds else one, forms) for one in inner]
+        return found[0] if len(found) == 1 else {"anyOf": found}
+    if origin is Literal:
+        return {"enum": list(members)}
+    if kind in (bool, str):
+        return {"type": "boolean" if kind is bool else "string"}
+    if kind in (int, float):
+        return {"type": "integer" if kind is int else "number", **_json_limits(bounds)}
+    if origin is tuple:
+        if members[1:] == (...,):
+            return {"type": "array", "items": json_schema(members[0], forms), **_json_limits(bounds)}
+        return {"type": "array", "prefixItems": [json_schema(one, forms) for one in members], "items": False}
+    if dataclasses.is_dataclass(kind):
+        return _json_object(kind, forms)
+    return {}
+
+
+def _json_object(cls: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
+    kinds, texts, properties, required = kinds_of(cls), _texts(cls), {}, []
+    for item in dataclasses.fields(cls):
+        text = {"description": texts[item.name]} if item.name in texts else {}
+        properties[item.name] = {**text, **json_schema(kinds[item.name], forms), **_json_default(item)}
+        if _default(item) == "":
+            required.append(item.name)
+    plain: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return plain | ({"required": required} if required else {})
+
+
+def _json_default(item: dataclasses.Field[Any]) -> dict[str, Any]:
+    value = item.default
+    if isinstance(value, tuple) and all(isinstance(one, (int, float, str)) for one in value):
+        return {"default": list(value)}
+    return {"default": value} if isinstance(value, (bool, int, float, str)) else {}
+
+
+def _json_limits(bounds: Iterable[Any]) -> dict[str, Any]:
+    words = {Ge: "minimum", Gt: "exclusiveMinimum", Le: "maximum", Lt: "exclusiveMaximum", MinLen: "minItems"}
+    return {words[type(one)]: dataclasses.astuple(one)[0] for one in bounds if type(one) in words}

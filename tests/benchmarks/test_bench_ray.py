@@ -105,7 +105,7 @@ def test_the_program_for_rllib_needs_nothing_of_motet() -> None:
 
 
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"rllib_python: given .*nowhere"):
+    with pytest.raises(SettingError, match=r"rllib_python must be a Python interpreter, got .*nowhere"):
         bench._Peer(tmp_path / "nowhere")
 
 
@@ -119,7 +119,9 @@ def test_a_failure_of_rllib_is_shown(tmp_path: Path) -> None:
 def test_other_benches_take_no_python_for_rllib() -> None:
     command = [sys.executable, "-m", "motet.cli", "bench", "replay", "--rllib-python", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stderr.startswith("error: rllib_python: given for 'replay'")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "error: rllib_python is only valid with 'ray', which compares with RLlib (got 'replay')"
+    )
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_train_leaves_a_run_and_says_how_to_go_on(trained):
 
 def test_resume_goes_on_in_the_same_directory(run, capsys):
     assert main(["resume", str(run)]) == 2
-    assert "has done all its 400 steps" in capsys.readouterr().err
+    assert "steps must be more than the 400 that" in capsys.readouterr().err
     assert main(["resume", str(run), "--steps", "100"]) == 0
     out = capsys.readouterr().out
     assert "done after 500 steps, the last 100 in 0:0" in out
@@ -190,27 +190,27 @@ def test_a_users_world_and_its_settings(tmp_path, monkeypatch, capsys):
 
 
 NONSENSE = {
-    "nowhere": "world: given 'nowhere', expected one of treasure_hunt",
-    "no_such_module:make": "cannot be imported",
+    "nowhere": "world must be one of treasure_hunt",
+    "no_such_module:make": "must be something that can be imported, got",
     "nowhere.toml": "cannot be read: No such file",
-    "": "world: none given",
-    "treasure_hunt --algorithm sarsa": "algorithm: given 'sarsa', expected one of dqn, iqn",
-    "treasure_hunt --slack 3": "slack: given without updates_per_step",
-    "treasure_hunt --steps 0": "steps: given 0, expected 1 or more",
-    "treasure_hunt --dqn.min-rows 3": "min_rows: given 3",
-    "treasure_hunt --agents 0": "agents is 0",
-    "treasure_hunt --learner-processes 3": "learner_processes: given 3, expected at most one for each of 2 agents",
-    "matrix --agents 3": "agents: the world matrix has no such setting",
-    "matrix --algorithm td3": "player_0 with TD3Config: action space: given Discrete(2), expected a Box",
-    "matrix --steps 90 --evaluate-every 91 --until-return 3": "until_return: measured every 91 steps (evaluate_every)",
+    "": "'module:attribute' or a .toml file, got none",
+    "treasure_hunt --algorithm sarsa": "ppo, or 'module:attribute', got 'sarsa'",
+    "treasure_hunt --slack 3": "slack is only valid with updates_per_step",
+    "treasure_hunt --steps 0": "steps must be an int >= 1, got 0",
+    "treasure_hunt --dqn.min-rows 3": "min_rows must be at least the batch_size 64, got 3",
+    "treasure_hunt --agents 0": "agents must be an int >= 1, got 0",
+    "treasure_hunt --learner-processes 3": "learner_processes must be at most 2, one for each agent, got 3",
+    "matrix --agents 3": "agents is not a setting of the world matrix",
+    "matrix --algorithm td3": "player_0 with TD3Config: action space must be a Box of floats",
+    "matrix --steps 90 --evaluate-every 91 --until-return 3": "evaluate_every must be at most the 90 steps",
     "treasure_hunt --run file/below": "run: 'file/below' cannot be written: Not a directory",
     "treasure_hunt --wandb": "wandb: Weights & Biases is not installed",
     "bad.toml": "is not TOML",
-    "strange.toml": "strange.toml: given colour, expected none but",
-    "stranger.toml": "agents: given nobody, expected some of player_0, player_1",
-    "typo.toml": "typo.toml: given stepps (steps?), expected none but world",
-    "nameless.toml": "nameless.toml: world: given nmae (name?), expected the world's name too: name = …",
-    "kind.toml": "kind.toml.steps: given 'many', expected something like 100000",
+    "strange.toml": "strange.toml: keys must be world, algorithm",
+    "stranger.toml": "agents must be some of player_0, player_1, got nobody",
+    "typo.toml": "got stepps (steps?)",
+    "nameless.toml": "nameless.toml: world must have a name (name = …), got nmae (name?)",
+    "kind.toml": "kind.toml: steps must be an int >= 1, got 'many'",
     "raising:make": "the world could not be made: KeyError",
 }
 
@@ -323,7 +323,7 @@ def test_help_shows_the_flags_of_world_and_algorithm(capsys, monkeypatch):
 def test_a_directory_that_is_no_run_or_of_another_version(command, tmp_path, run, capsys):
     before = sorted(tmp_path.rglob("*"))
     assert main([command, str(tmp_path)]) == 2
-    assert "expected a run directory" in capsys.readouterr().err
+    assert "run must be a run directory, got" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "format": 99}))

@@ -123,9 +123,7 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     assert "mine_alone" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("e.txt", "expected the ending .gif or"), ("e.mp4", "which is not installed")]
-)
+@pytest.mark.parametrize(("name", "why"), [("e.txt", "video must end in .gif or"), ("e.mp4", "which is not installed")])
 def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch, capsys):
     monkeypatch.setattr("motet.cli.eval.evaluate", None)  # would be called
     monkeypatch.setattr("motet.world.film.importlib.util.find_spec", lambda name: None)
@@ -135,19 +133,19 @@ def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch
 
 def test_mistakes_are_told_in_words(capsys):
     for given, why in (
-        (["eval"], "world: none given"),
-        (["eval", "matrix"], "policy: none given"),
+        (["eval"], "or 'module:attribute', got none"),
+        (["eval", "matrix"], "policy must be given once or more"),
         (
             ["eval", "nowhere", "-p", "random"],
-            "'nowhere', and no run directory has that name; expected a run directory",
+            "'module:attribute', got 'nowhere', and no run directory has that name",
         ),
         (["eval", "runs/nowhere"], "'runs/nowhere', and no run directory has that name"),
         (["eval", "."], "'.', which is a directory without a run"),
-        (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "given 1, expected 0, the only episode"),
+        (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "film must be 0, the only episode"),
         (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
-        (["eval", "matrix", "-p", "random", "--film", "200"], "expected episodes from 0 to 99"),
-        (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits: given without isolate"),
-        (["tournament", "matrix", "-p", "random"], "policies: given random alone, expected 2 or more"),
+        (["eval", "matrix", "-p", "random", "--film", "200"], "film must be episodes from 0 to 99, got 200"),
+        (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits are only valid with isolate=True"),
+        (["tournament", "matrix", "-p", "random"], "policies must be two or more, got random alone"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):
         assert cli.main(given) == 2, given

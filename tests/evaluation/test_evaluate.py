@@ -142,7 +142,7 @@ def test_fewer_processes_mean_fewer_jobs_then_shared_ones_then_an_error(workers)
     )
     assert "share a process" in said[1]
     assert plain.deterministic() == few.deterministic() == shared.deterministic()
-    with pytest.raises(SettingError, match="max_processes: given 1, but 2 policies"):
+    with pytest.raises(SettingError, match=r"max_processes must be at least the 2 policies of one episode, .*, got 1"):
         motet.evaluate(world, policies, episodes=4, isolate=True, max_processes=1, workers=workers)
 
 
@@ -415,40 +415,40 @@ def test_texts_are_policies():
     assert as_given("my.module:Team,kind=team,name=us").title == "us"
     for text, why in {
         "nobody": "a run directory \\(there is none",
-        "random,proportion=many": "expected a number",
-        "random,proportion=0": "above 0",
-        "random,colour=red": "expected class=",
-        "class=a.B,run=runs/x": "expected one class, run or plan",
+        "random,proportion=many": "proportion must be a number, got 'many'",
+        "random,proportion=0": "proportion must be a finite number > 0, got 0",
+        "random,colour=red": "policy must have options of the form class=",
+        "class=a.B,run=runs/x": "policy must be one class, run or plan",
         "random,isolate=perhaps": "yes or no",
-        "my:A,kind=crowd": "expected one of agent, joint, team",
+        "my:A,kind=crowd": "kind must be 'agent', 'joint' or 'team', got 'crowd'",
         "my:A,step=3": "does not take",
-        "": "expected one class",
+        "": "policy must be one class",
         "random,": "commas between",
         'my:A,kw.a="b': "quotes and brackets closed",
     }.items():
         with pytest.raises(SettingError, match=why):
             as_given(text)
     for wrong in (3, None, object()):
-        with pytest.raises(SettingError, match="expected a run directory"):
+        with pytest.raises(SettingError, match="policy must be a run directory"):
             entries([wrong], ["a"])
 
 
 def test_settings_that_cannot_be_are_refused():
     for wrong, why in {
-        "episodes": "1 or more",
-        "jobs": "1 or more",
-        "max_failures": "1 or more",
-        "max_processes": "1 or more",
+        "episodes": "episodes must be an int >= 1, got 0",
+        "jobs": "jobs must be an int >= 1, got 0",
+        "max_failures": "max_failures must be an int >= 1, got 0",
+        "max_processes": "max_processes must be an int >= 1, got 0",
     }.items():
         with pytest.raises(SettingError, match=why):
             EvaluationSettings(**{wrong: 0})
-    with pytest.raises(SettingError, match="expected none but episodes"):
+    with pytest.raises(SettingError, match=r"settings must be some of episodes, .*, got episode"):
         motet.evaluate("matrix", "random", episode=3)
-    with pytest.raises(SettingError, match="limits: given without isolate"):
+    with pytest.raises(SettingError, match="limits are only valid with isolate=True"):
         motet.evaluate("matrix", "random", limits=PolicyLimits())
     with pytest.raises(SettingError, match="a sandbox needs a process"):
         motet.evaluate("matrix", "random,isolate=no", sandbox="best-effort")
-    with pytest.raises(SettingError, match="given for"):
+    with pytest.raises(SettingError, match=r"policies must be given for each of .*, got \[\'nobody\'\]"):
         motet.evaluate("matrix", {"nobody": "random"})
     with pytest.raises(SettingError, match="none for player_1"):
         motet.evaluate("matrix", ["random,seat=player_0"])

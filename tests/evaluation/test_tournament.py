@@ -156,17 +156,21 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
 
 def test_what_cannot_be_played_is_refused(tmp_path):
     for policies, more, why in (
-        (["random"], {}, "policies: given random alone, expected 2 or more"),
-        (["random", "noop"], {"group": 3}, "group: given 3, expected 2: there are 2 policies, and 2 seats"),
-        (["random", "noop"], {"rounds": 0}, "rounds: given 0"),
-        (["random", "noop,seat=player_0"], {}, "seats are rotated"),
-        (["random", "noop"], {"pairings": [("random", "me")]}, "given me, expected some of random, noop"),
-        (["random", "noop"], {"pairings": [("random", "noop"), ("noop", "random")]}, "given twice"),
-        (["random", "random"], {}, "a different name for each"),
+        (["random"], {}, "policies must be two or more, got random alone"),
+        (["random", "noop"], {"group": 3}, "group must be 2, got 3: there are 2 policies, and 2 seats"),
+        (["random", "noop"], {"rounds": 0}, "rounds must be an int >= 1, got 0"),
+        (["random", "noop,seat=player_0"], {}, "seat is not valid in a tournament"),
+        (["random", "noop"], {"pairings": [("random", "me")]}, "pairings must be of random, noop, got me"),
+        (
+            ["random", "noop"],
+            {"pairings": [("random", "noop"), ("noop", "random")]},
+            "pairings must be different, got one twice",
+        ),
+        (["random", "random"], {}, "policies must have different names"),
     ):
         with pytest.raises(SettingError, match=why):
             motet.tournament("matrix", policies, **more)
-    with pytest.raises(SettingError, match="world: it has 1 seat, expected 2 or more"):
+    with pytest.raises(SettingError, match="world must have two seats or more, got 1 seat"):
         motet.tournament("gym:CartPole-v1", ["random", "noop"])
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be written"):

@@ -265,7 +265,7 @@ def test_a_kernel_without_it_is_an_error_or_said_aloud(monkeypatch):
         IsolatedPolicy(PolicySpec("motet.policy:RandomPolicy"), SEEN, ACTIONS, sandbox="best-effort") as policy,
     ):
         policy.reset(1)
-    with pytest.raises(SettingError, match="expected 'no', 'best-effort' or 'strict'"):
+    with pytest.raises(SettingError, match="sandbox must be 'no', 'best-effort' or 'strict', got 'yes'"):
         IsolatedPolicy(PolicySpec("motet.policy:RandomPolicy"), SEEN, ACTIONS, sandbox="yes")
 
 

@@ -139,12 +139,21 @@ def test_solution_stores_and_prints_its_convention(tmp_path):
     ("settings", "says"),
     [
         ({"achieved": "two"}, "achieved must be 'zero', 'one', 'stay' or None, got 'two'"),
-        ({"achieved": "one", "credit_achieved": True}, "credit_achieved must not be given together with achieved"),
-        ({"achieved": "zero", "credit_achieved": False}, "credit_achieved must not be given together with achieved"),
+        (
+            {"achieved": "one", "credit_achieved": True},
+            "humans.credit_achieved must not be given together with humans.achieved",
+        ),
+        (
+            {"achieved": "zero", "credit_achieved": False},
+            "humans.credit_achieved must not be given together with humans.achieved",
+        ),
         ({"credit_achieved": "one"}, "credit_achieved must be True, False or None, got 'one'"),
-        ({"still": -1}, "still must be the number of an action, got -1"),
-        ({"still": "left"}, "still must be the number of an action, got 'left'"),
-        ({"still": 1, "achieved": "one"}, "still must be 0 unless achieved is 'stay', got 1"),
+        ({"still": -1}, r"humans\.still must be an int >= 0, got -1"),
+        ({"still": "left"}, r"humans\.still must be an int >= 0, got 'left'"),
+        (
+            {"still": 1, "achieved": "one"},
+            r"humans\.still must be 0 unless humans\.achieved is 'stay', got 1: no other convention uses it",
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings, says):
@@ -158,7 +167,10 @@ def test_still_must_be_an_action_and_must_have_an_effect():
     with pytest.raises(SettingError, match=r"still must be an action of agent_1, from 0 to 2, got 3"):
         solve(graph, model.possible_goal_generator, Humans(still=3))
     plain = Layered(1)
-    with pytest.raises(SettingError, match=r"still must be 0 unless achieved is 'stay', got 1"):
+    with pytest.raises(
+        SettingError,
+        match=r"humans\.still must be 0 unless humans\.achieved is 'stay', got 1: no other convention uses it",
+    ):
         solve(enumerate_states(plain), plain.goals, Humans(still=1))
 
 

@@ -46,9 +46,9 @@ def test_a_map_may_be_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"world = 'rooms'\n" * 50, "the map has"),
-        (b"x" * 5000, "map is 'xxx"),
-        (b"\xff\n" * 5, "which cannot be read"),
+        (b"world = 'rooms'\n" * 50, "the map must have the signs"),
+        (b"x" * 5000, "or text of several lines, got 'xxx"),
+        (b"\xff\n" * 5, "map must be a name or a file that can be read"),
     ],
 )
 def test_a_file_that_is_no_map_is_not_printed(content, says, tmp_path, capsys):
@@ -99,12 +99,12 @@ def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "expected one of rooms, small_hunt, or 'module:factory'"),
-        (["no_such_module:Model"], "cannot be imported"),
-        (["rooms", "--map", "nowhere"], "map is 'nowhere'"),
+        (["nowhere"], "model must be one of rooms, small_hunt, or 'module:factory', got 'nowhere'"),
+        (["no_such_module:Model"], "model must be something that can be imported, got 'no_such_module:Model'"),
+        (["rooms", "--map", "nowhere"], "or text of several lines, got 'nowhere'"),
         (["rooms", "--map", "blocked", "--max-states", "100"], "more than 100 states (max_states)"),
         (["rooms", "--map", "closet", "--horizon", "0"], "the model comes back to where it was"),
-        (["rooms", "--map", "closet", "--humans.beta", "-1"], "beta of the humans is -1"),
+        (["rooms", "--map", "closet", "--humans.beta", "-1"], "humans.beta must be a number >= 0, got -1"),
     ],
 )
 def test_errors_are_one_line_with_what_to_do(arguments, says, capsys):

@@ -118,13 +118,16 @@ def test_any_number_of_workers_gives_the_same_bits(workers, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"agent": "nobody"}, "agent: given 'nobody'"),
-        ({"gamma": 2}, "gamma is 2"),
-        ({"gamma": 0.5, "rho": 0.1}, "expected one of them"),
+        ({"agent": "nobody"}, "agent must be one of human_0, robot_0 or its index, got 'nobody'"),
+        ({"gamma": 2}, "gamma must be a number from 0 to 1 and rho a number >= 0, got 2 and None"),
+        ({"gamma": 0.5, "rho": 0.1}, r"gamma must be 1 where rho is given, got 0\.5 and 0\.1: both are discounts"),
         ({"others": {0: np.ones((1, 4))}}, "it is the one that responds"),
-        ({"others": {1: np.ones((1, 4))}}, r"has shape \(1, 4\)"),
+        (
+            {"others": {1: np.ones((1, 4))}},
+            r"others: the table of robot_0 must have the shape \(236, 4\), got \(1, 4\)",
+        ),
         ({"others": {1: np.full((236, 4), 0.3)}}, "no probabilities"),
-        ({"workers": 0}, "workers: given 0"),
+        ({"workers": 0}, "workers must be an int >= 1, or None for one a core, got 0"),
     ],
 )
 def test_bad_questions_are_refused(given, says):
@@ -185,7 +188,10 @@ def test_regret_of_probabilities_is_that_of_their_table():
     assert by_policy.visits.sum() == pytest.approx(5)
     losses = [loss for loss, _ in by_policy.worst(3)]
     assert losses == sorted(losses, reverse=True)
-    with pytest.raises(SettingError, match="give the world it acts in"):
+    with pytest.raises(
+        SettingError,
+        match="model must be the world in which the policy acts, got none: the policy is shown observations",
+    ):
         regret(Quarter(), best)
 
 
@@ -199,5 +205,8 @@ def test_pictures_are_drawn(tmp_path):
         assert picture.ndim == 3
         assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 100
     assert (tmp_path / "regret.png").stat().st_size > 1000
-    with pytest.raises(SettingError, match="cannot be drawn on"):
+    with pytest.raises(
+        SettingError,
+        match=r"model must have picture\(state\) -> rgb and where\(state, agent\) -> .* to be drawn on, got a object",
+    ):
         regret(np.full((len(graph), 4), 0.25), best).picture(object())

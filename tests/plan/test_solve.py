@@ -52,7 +52,7 @@ def test_smaller_dtypes_are_close_and_smaller(passage):
             assert small.arrays[name].dtype == dtype
             np.testing.assert_allclose(small.arrays[name].astype(float), double.arrays[name], atol=close)
         assert small.nbytes < double.nbytes
-    with pytest.raises(SettingError, match="dtype is 'int8'"):
+    with pytest.raises(SettingError, match="dtype must be float64, float32 or float16, got 'int8'"):
         solve(graph, goals, dtype="int8")
 
 
@@ -121,12 +121,12 @@ def test_a_generator_may_give_other_goals_in_other_states():
 @pytest.mark.parametrize(
     ("goals", "says"),
     [
-        ([], "has no goals"),
-        ({5: []}, r"for the agents \[5\]; expected for the humans"),
+        ([], "goals of agent_0 must be one or more, got none"),
+        ({5: []}, r"goals must be given for the humans \(0, 1\), got the agents \[5\]"),
         ([3], "an object with is_achieved"),
-        ([(Parity("even", 0), -1.0)], "its weight is -1.0"),
+        ([(Parity("even", 0), -1.0)], r"goal 'even' must have a finite weight >= 0, got -1\.0"),
         ([Parity("even", 0), Parity("even", 0)], "a goal twice"),
-        ([(Parity("even", 0), 0.0)], "all goals of agent_0 have weight 0"),
+        ([(Parity("even", 0), 0.0)], "goals of agent_0 must have a weight > 0, at least one of them, got 0 for all"),
     ],
 )
 def test_bad_goals_are_refused(goals, says):
@@ -170,16 +170,19 @@ def test_bad_beliefs_are_refused_with_the_state(believed, says):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Humans(beta=-1), "beta of the humans is -1"),
-        (lambda: Humans(beta=math.nan), "beta of the humans is nan"),
-        (lambda: Humans(gamma=1.1), "gamma of the humans"),
-        (lambda: Humans(gamma=0.9, rho=0.1), "expected one of them"),
-        (lambda: Humans(rho=-0.1), "rho of the humans"),
-        (lambda: Humans(robot="kind"), "robot is 'kind'"),
-        (lambda: Robot(beta=-1), "beta of the robot"),
-        (lambda: Robot(xi=0), "xi is 0"),
-        (lambda: Robot(rho=math.inf), "rho of the robot"),
-        (lambda: Robot(terminal_robot_value=0.0), "expected a negative number"),
+        (lambda: Humans(beta=-1), r"humans\.beta must be a number >= 0, got -1"),
+        (lambda: Humans(beta=math.nan), r"humans\.beta must be a number >= 0, got nan"),
+        (lambda: Humans(gamma=1.1), r"humans\.gamma must be a number from 0 to 1, got 1\.1"),
+        (
+            lambda: Humans(gamma=0.9, rho=0.1),
+            r"humans\.gamma must be 1 where humans\.rho is given, got 0\.9 and 0\.1: both are discounts",
+        ),
+        (lambda: Humans(rho=-0.1), r"humans\.rho must be a finite number >= 0 or None, got -0\.1"),
+        (lambda: Humans(robot="kind"), r"humans\.robot must be 'worst', 'best' or 'mean', got 'kind'"),
+        (lambda: Robot(beta=-1), r"robot\.beta must be a number >= 0, got -1"),
+        (lambda: Robot(xi=0), r"robot\.xi must be a finite number > 0, got 0"),
+        (lambda: Robot(rho=math.inf), r"robot\.rho must be a finite number >= 0, got inf"),
+        (lambda: Robot(terminal_robot_value=0.0), r"robot\.terminal_robot_value must be a finite number < 0, got 0\.0"),
     ],
 )
 def test_bad_settings_are_refused(make, says):
@@ -190,7 +193,7 @@ def test_bad_settings_are_refused(make, says):
 def test_agents_that_are_neither_human_nor_robot_are_refused():
     model = Layered(1)
     model.robot_agent_indices = []
-    with pytest.raises(SettingError, match="to name each of them"):
+    with pytest.raises(SettingError, match="must name each of the agents agent_0, agent_1, agent_2 once"):
         solve(enumerate_states(model), model.goals)
 
 
@@ -249,12 +252,18 @@ def test_wrong_questions_are_refused(passage):
     found = solve(graph, goals)
     start, end = graph.states[0], graph.states[-1]
     for ask, says in (
-        (lambda: found.policy(start, "human_9", "1,1"), "expected one of human_0"),
-        (lambda: found.policy(start, 0, "nowhere"), "expected one of 1,1"),
-        (lambda: found.policy(start, "robot_0", "1,1"), "only humans have goals"),
-        (lambda: found.value(start, 0), "given None, expected one of"),
-        (lambda: found.power(start, "robot_0"), "is no human"),
-        (lambda: found.acting(0, "nowhere"), "expected one of"),
+        (
+            lambda: found.policy(start, "human_9", "1,1"),
+            "agent must be one of human_0, human_1, robot_0 or its index, got 'human_9'",
+        ),
+        (
+            lambda: found.policy(start, 0, "nowhere"),
+            "goal must be one of 1,1, 1,2, 1,4, 1,5, 2,1, 2,2, 2,3, 2,4, 2,5, 3,1, 3,2, 3,4 …, got 'nowhere'",
+        ),
+        (lambda: found.policy(start, "robot_0", "1,1"), r"goal is only valid for humans \(got \'1,1\' for a robot\)"),
+        (lambda: found.value(start, 0), "goal must be one of 1,1, .*, got None"),
+        (lambda: found.power(start, "robot_0"), r"agent must be one of the humans \(0, 1\), got robot_0"),
+        (lambda: found.acting(0, "nowhere"), "goal must be one of .*, got 'nowhere'"),
     ):
         with pytest.raises(SettingError, match=says):
             ask()

@@ -207,7 +207,7 @@ def test_many_lanes_share_one_segment_with_other_parts():
 def test_lanes_of_partitions():
     replay = make(12, lanes={"near": 2, "far": 1})
     assert (replay.lanes("near"), replay.lanes("far")) == (range(2), range(2, 3))
-    with pytest.raises(SettingError, match=r"partition: given 'x', expected one of \['near', 'far'\]"):
+    with pytest.raises(SettingError, match=r"partition must be one of \['near', 'far'\], got 'x'"):
         replay.lanes("x")
     assert replay.spec.lane_capacity == 4 and replay.spec.n_lanes == 3
 
@@ -447,9 +447,9 @@ def test_an_end_never_locks_writer_and_reader(n_frames):
         writer.append(obs(i), i, 0.0, **end)
         if reader.take(1, length):
             reader.release()
-    with pytest.raises(SettingError, match=f"length: given {length + 1}, expected 1 to {length}"):
+    with pytest.raises(SettingError, match=f"length must be an int from 1 to {length}, got {length + 1}"):
         reader.take(1, length + 1)
-    with pytest.raises(SettingError, match="fragments: given 2, expected 1 to 1"):
+    with pytest.raises(SettingError, match="fragments must be an int from 1 to 1, got 2"):
         reader.take(2, length)
 
 
@@ -724,21 +724,36 @@ ANY = {"observation": PAIR, "action": INT, "capacity": 10}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"capacity": 0}, "capacity: given 0, expected 2 or more for each of 1 lanes"),
-        ({"capacity": 7, "lanes": 4}, "capacity: given 7, expected 2 or more for each of 4 lanes"),
-        ({"lanes": 0}, "lanes: given {'': 0}, expected 1 or more"),
-        ({"lanes": {}}, "lanes: given {}, expected 1 or more"),
-        ({"observation": "pixels"}, "observation: given 'pixels', expected a Field, a space"),
-        ({"observation": {}}, "observation: given {}, expected a Field, a space"),
-        ({"observation": {"a": {"b": 3}}}, "observation/a/b: given 3, expected a Field"),
-        ({"observation": spaces.Text(5)}, "observation: given Text"),
-        ({"reward": Field((2,))}, "reward: given Field(shape=(2,)"),
-        ({"reward": Field((), "int32")}, "expected a float32 or float64 without dimensions"),
-        ({"reward": Field(next=True)}, "reward: given next=True, expected it only in extra"),
-        ({"action": {"a": Field(next=True)}}, "action: given next=True"),
-        ({"extra": {"reward": Field()}}, "extra: given the name 'reward', expected an identifier that is not taken"),
-        ({"extra": {"final_x": Field()}}, "extra: given the name 'final_x'"),
-        ({"extra": {"a b": Field()}}, "extra: given the name 'a b'"),
+        ({"capacity": 0}, "capacity must be an int >= 2, got 0"),
+        ({"capacity": 7, "lanes": 4}, "capacity must be at least 2 for each of 4 lanes, got 7"),
+        ({"lanes": 0}, "lanes must be an int >= 1 or a mapping from strings to ints >= 1, got 0"),
+        ({"lanes": {}}, "lanes must have one partition or more, got none"),
+        (
+            {"observation": "pixels"},
+            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 'pixels'",
+        ),
+        (
+            {"observation": {}},
+            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got {}",
+        ),
+        (
+            {"observation": {"a": {"b": 3}}},
+            "observation/a/b must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 3",
+        ),
+        ({"observation": spaces.Text(5)}, "or a dict or tuple of them, got Text"),
+        ({"reward": Field((2,))}, "reward must be a float32 or float64 without dimensions, got Field(shape=(2,)"),
+        ({"reward": Field((), "int32")}, "reward must be a float32 or float64 without dimensions, got"),
+        (
+            {"reward": Field(next=True)},
+            "next=True is only valid in extra (got it in reward): observations have one anyway",
+        ),
+        (
+            {"action": {"a": Field(next=True)}},
+            "next=True is only valid in extra (got it in action): observations have one anyway",
+        ),
+        ({"extra": {"reward": Field()}}, "extra must have names that are identifiers and not taken, got 'reward'"),
+        ({"extra": {"final_x": Field()}}, "extra must have names that are identifiers and not taken, got 'final_x'"),
+        ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not taken, got 'a b'"),
     ],
 )
 def test_bad_specs(change, message):
@@ -749,11 +764,11 @@ def test_bad_specs(change, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((0,),), "shape: given (0,), expected sizes from 1 on"),
-        (((), "complex64"), "dtype: given 'complex64', expected bool, an integer or a float"),
-        (((), "U3"), "expected bool, an integer or a float"),
-        (((), "O"), "expected bool, an integer or a float"),
-        (((), "longdouble"), "expected bool, an integer or a float"),
+        (((0,),), "shape must be a tuple of ints >= 1, got (0,)"),
+        (((), "complex64"), "dtype must be bool, an integer or a float of up to 64 bits, got 'complex64'"),
+        (((), "U3"), "dtype must be bool, an integer or a float of up to 64 bits, got"),
+        (((), "O"), "dtype must be bool, an integer or a float of up to 64 bits, got"),
+        (((), "longdouble"), "dtype must be bool, an integer or a float of up to 64 bits, got"),
     ],
 )
 def test_bad_fields(arguments, message):
@@ -775,15 +790,15 @@ def test_a_replay_on_a_disk(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_frames": 0}, "n_frames, n_step: given 0, 1, expected 1 or more"),
-        ({"n_step": 0}, "n_frames, n_step: given 1, 0"),
-        ({"n_step": 10}, "capacity: given 10 rows a lane, expected n_frames + n_step = 11 or more"),
-        ({"gamma": 1.1}, "gamma: given 1.1, expected 0 to 1"),
-        ({"gamma": float("nan")}, "gamma: given nan"),
-        ({"alpha": -1.0, "prioritised": True}, "alpha, epsilon: given -1.0"),
-        ({"epsilon": float("nan")}, "alpha, epsilon: given 0.6, nan"),
-        ({"shares": {"x": 1.0}}, "shares: given ['x'], expected one for each partition of ['']"),
-        ({"shares": {"": -1.0}}, "shares: given {'': -1.0}, expected finite numbers from 0 on"),
+        ({"n_frames": 0}, "n_frames and n_step must be ints >= 1, got 0 and 1"),
+        ({"n_step": 0}, "n_frames and n_step must be ints >= 1, got 1 and 0"),
+        ({"n_step": 10}, "capacity must be at least n_frames + n_step = 11 rows a lane, got 10"),
+        ({"gamma": 1.1}, "gamma must be a number from 0 to 1, got 1.1"),
+        ({"gamma": float("nan")}, "gamma must be a number from 0 to 1, got nan"),
+        ({"alpha": -1.0, "prioritised": True}, "alpha and epsilon must be finite numbers >= 0, got -1.0 and 1e-06"),
+        ({"epsilon": float("nan")}, "alpha and epsilon must be finite numbers >= 0, got 0.6 and nan"),
+        ({"shares": {"x": 1.0}}, "shares must be one for each partition of [''], got ['x']"),
+        ({"shares": {"": -1.0}}, "shares must be finite numbers >= 0, not all 0, got {'': -1.0}"),
         ({"shares": {"": 0.0}}, "not all 0"),
     ],
 )
@@ -964,20 +979,20 @@ def test_wrong_uses_of_a_reader():
         of_once.sample(1, into=of_once.batch(1))
     with pytest.raises(SettingError, match="this replay is sampled: use sample, or make it with once=True"):
         reader.take(1, 1)
-    with pytest.raises(SettingError, match="length: given 0, expected 1 to 14"):
+    with pytest.raises(SettingError, match="length must be an int from 1 to 14, got 0: a lane has 16 rows"):
         once.reader().take(1, 0)
-    with pytest.raises(SettingError, match="batch: given 0, expected 1 or more"):
+    with pytest.raises(SettingError, match="batch must be an int >= 1, got 0"):
         reader.sample(0)
-    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=other.batch(2))
-    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=reader.batch(3))
     with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
         reader.update(reader.sample(2), np.ones(2, np.float32))
     with pytest.raises(SettingError, match="length: given 0"):
         once.reader().fragments(0)
     for lane in (-1, 1):
-        with pytest.raises(SettingError, match=f"lane: given {lane}, expected 0 to 0"):
+        with pytest.raises(SettingError, match=f"lane must be an int from 0 to 0, got {lane}"):
             replay.writer(lane)
 
 
@@ -994,7 +1009,7 @@ def test_wrong_priorities():
         reader.update(batch, np.ones(4, np.float32))
     with pytest.raises(SpecError, match="priority: given list"):
         reader.update(batch, [1.0, 2.0, 3.0])
-    with pytest.raises(SettingError, match="batch: expected one that this reader made"):
+    with pytest.raises(SettingError, match="batch must be one that this reader made, got another one"):
         reader.update(other.sample(3), np.ones(3, np.float32))
     for beta in (-0.1, 1.1, float("nan")):
         with pytest.raises(SettingError, match=r"beta: given .*, expected 0 to 1"):
@@ -1002,7 +1017,7 @@ def test_wrong_priorities():
 
 
 def test_frame_stacks_begin_before_they_are_pushed():
-    with pytest.raises(SettingError, match="n_frames: given 0"):
+    with pytest.raises(SettingError, match="n_frames must be an int >= 1, got 0"):
         FrameStack(0)
     with pytest.raises(NotReadyError, match="no episode has begun"):
         FrameStack(2).push(obs(1))

@@ -246,11 +246,11 @@ def test_runs_that_cannot_be_read_are_refused_by_name_and_the_rest_is_shown(seed
 
 
 def test_what_cannot_be_asked_for(seeds, tmp_path, capsys):
-    with pytest.raises(SettingError, match="given none"):
+    with pytest.raises(SettingError, match="runs must be one run directory or more, got none"):
         report([], tmp_path / "out.html")
     link = tmp_path / "link"
     link.symlink_to(seeds[0])
-    with pytest.raises(SettingError, match="given twice"):
+    with pytest.raises(SettingError, match="runs must be different, got"):
         report([seeds[0], link], tmp_path / "out.html")
     with pytest.raises(SettingError, match="ending in"):
         report(seeds, seeds[0] / "config.json")
@@ -258,7 +258,7 @@ def test_what_cannot_be_asked_for(seeds, tmp_path, capsys):
     with pytest.raises(SettingError, match="cannot be written"):
         report(seeds, tmp_path / "file" / "out.html")
     assert main(["report", str(seeds[0]), str(seeds[0])]) == 2
-    assert "given twice" in capsys.readouterr().err
+    assert "runs must be different, got" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "seed0", "seed1", "seed2"]
 
 

@@ -85,7 +85,7 @@ def test_bad_directories_are_named(tmp_path):
     with pytest.raises(SettingError, match="no checkpoint"):
         run.load()
     run.save(make())
-    with pytest.raises(SettingError, match=r"checkpoint: given step 7, expected one of \[5\]"):
+    with pytest.raises(SettingError, match=r"checkpoint must be one of the steps \[5\], got 7"):
         run.load(7)
     (run.checkpoints / f"{5:012d}" / "a.safetensors").write_bytes(b"rubbish")
     with pytest.raises(CorruptionError, match="cannot be read"):
@@ -102,8 +102,8 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     for empty in (["--run", ""], ["--run="]):
         assert main(["train", "treasure_hunt", "--steps", "10", "--engine", "serial", *empty]) == 2
-        assert "run: given an empty path, expected where to write the run" in capsys.readouterr().err
-    with pytest.raises(SettingError, match="run: given an empty path"):
+        assert "run must be a path to write the run to, got an empty one" in capsys.readouterr().err
+    with pytest.raises(SettingError, match="run must be a path to write the run to, got an empty one"):
         train(HUNT, StandIn(), Settings(steps=10, engine="serial"), run="")
     assert list(tmp_path.iterdir()) == []
 
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_
         with pytest.raises(CorruptionError, match=re.escape(f"{damaged} cannot be read")):
             load_policies(run)
     assert main(["resume", str(run), "--checkpoint", "95"]) == 2
-    assert "checkpoint: given step 95, expected one of [90, 100]" in capsys.readouterr().err
+    assert "checkpoint must be one of the steps [90, 100], got 95" in capsys.readouterr().err
     assert main(["resume", str(run), "--checkpoint", "90", "--steps", "5"]) == 0
     assert "continues from step 90; later checkpoints removed: 100" in capsys.readouterr().out
     assert directory.steps() == [90, 95] and directory.load().step == 95

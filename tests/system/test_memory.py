@@ -178,18 +178,18 @@ def test_sizes_do_not_wrap_around():
 
 
 def test_a_missing_directory_is_a_setting_error(tmp_path):
-    with pytest.raises(SettingError, match=r"directory: given '.*nowhere', expected an existing folder"):
+    with pytest.raises(SettingError, match=r"directory must be an existing folder, got '.*nowhere'"):
         Segment(SPEC, directory=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("shape", [(-1,), (1.5,), ("3",)])
 def test_bad_shapes(shape):
-    with pytest.raises(SettingError, match="shape: given"):
+    with pytest.raises(SettingError, match="shape must be ints >= 0, got"):
         ArraySpec(shape)
 
 
 def test_objects_cannot_be_shared():
-    with pytest.raises(SettingError, match=r"dtype: given .*, expected one without Python objects"):
+    with pytest.raises(SettingError, match="dtype must be one without Python objects, got 'O'"):
         ArraySpec((3,), "O")
 
 

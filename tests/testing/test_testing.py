@@ -324,12 +324,12 @@ def test_every_broken_clause_is_named(factory, clause):
 
 
 def test_bad_settings_are_told():
-    with pytest.raises(SettingError, match="episodes is 0"):
+    with pytest.raises(SettingError, match="episodes and limit must be ints >= 1, got 0 and 100000"):
         check_world(Corridor, episodes=0)
     world = Corridor()
-    with pytest.raises(SettingError, match="the same world twice"):
+    with pytest.raises(SettingError, match="the factory must make a new world at each call, got the same one twice"):
         check_world(lambda: world)
-    with pytest.raises(SettingError, match="given 3"):
+    with pytest.raises(SettingError, match="got 3 of type int"):
         check_world(lambda: 3)
 
 

@@ -290,13 +290,21 @@ class _Counting(_Writing):
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
-        (Pupil(), {"slack": math.inf}, "slack: given inf, expected a finite number: player_0, player_1 read every row"),
-        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step: given 0.5, expected none: one update belongs"),
+        (Pupil(), {"slack": math.inf}, "slack must be a finite number, got inf: player_0, player_1 read every row"),
+        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step must be None, got 0.5: one update belongs"),
         (Pupil(), {"slack": 0.5}, "slack"),
-        ({"player_0": StandIn(), "player_1": Pupil()}, {}, "updates_per_step: none given, so learners would run fr"),
-        ({"player_0": StandIn(), "player_1": Pupil()}, {"slack": 2}, "updates_per_step: none given"),
-        ({"player_0": StandIn(), "player_1": Pupil()}, {"updates_per_step": 1, "slack": math.inf}, "slack: given inf"),
-        (StandIn(), {"slack": 2}, "slack: given without updates_per_step"),
+        (
+            {"player_0": StandIn(), "player_1": Pupil()},
+            {},
+            "updates_per_step must be a number, got None: learners would run fr",
+        ),
+        ({"player_0": StandIn(), "player_1": Pupil()}, {"slack": 2}, "updates_per_step must be a number, got None"),
+        (
+            {"player_0": StandIn(), "player_1": Pupil()},
+            {"updates_per_step": 1, "slack": math.inf},
+            "slack must be a finite number, got inf: player_1 read every row once",
+        ),
+        (StandIn(), {"slack": 2}, r"slack is only valid with updates_per_step \(got None\)"),
     ],
 )
 def test_paces_that_would_stall_others_or_mean_nothing_are_refused(algorithm, settings, message):

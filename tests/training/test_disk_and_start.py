@@ -229,7 +229,7 @@ def test_what_a_death_left_half_written_is_removed_when_the_run_goes_on(tmp_path
 
 def test_a_result_knows_where_it_began_and_steps_on_top_are_some(tmp_path):
     assert train(HUNT, StandIn(), SERIAL, run=tmp_path / "run").began == 0
-    with pytest.raises(SettingError, match="steps: given -4, expected 1 or more on top of those done"):
+    with pytest.raises(SettingError, match="steps must be an int >= 1, on top of those done, got -4"):
         resume(tmp_path / "run", steps=-4, algorithm=StandIn())
     again = resume(tmp_path / "run", steps=20, algorithm=StandIn())
     assert (again.began, again.steps) == (100, 120)

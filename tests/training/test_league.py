@@ -74,12 +74,12 @@ def test_without_anchors_or_snapshots_the_others_take_their_part():
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"pool": 0}, "pool: given 0"),
-        ({"block": 0}, "block: given 0"),
-        ({"anchor_share": 1.5}, "anchor_share: given 1.5, expected 0 to 1"),
-        ({"margin": -1.0}, "margin: given -1.0"),
-        ({"choice": "luck"}, "choice: given 'luck', expected 'variance' or 'hard' or 'even'"),
-        ({"out": "best"}, "out: given 'best', expected 'oldest' or 'weakest'"),
+        ({"pool": 0}, "pool must be an int >= 1, got 0"),
+        ({"block": 0}, "block must be an int >= 1, got 0"),
+        ({"anchor_share": 1.5}, r"anchor_share must be a number from 0 to 1, got 1\.5"),
+        ({"margin": -1.0}, r"margin must be a finite number >= 0 or None, got -1\.0"),
+        ({"choice": "luck"}, "choice must be 'variance', 'hard' or 'even', got 'luck'"),
+        ({"out": "best"}, "out must be 'oldest' or 'weakest', got 'best'"),
     ],
 )
 def test_bad_settings_say_what_was_given_and_expected(bad, says):
@@ -205,7 +205,9 @@ def test_a_successor_s_table_is_the_predecessor_s():
     third.review(210, numbered(0))
     for name, array in shared.dump().items():
         np.testing.assert_array_equal(array, copy.dump()[name], err_msg=name)
-    with pytest.raises(SettingError, match="does not fit"):
+    with pytest.raises(
+        SettingError, match="league must be that of the checkpoint, got other anchors, pool, actors or networks"
+    ):
         board(League(pool=7)).restore(kept)
 
 
@@ -392,7 +394,8 @@ def test_anchors_are_found_by_name_and_by_path():
     assert (play.anchors, play.by_total, play.margin) == (("strong", "some:where"), True, 3.0)
     assert play.makers[1].value == ("some:where",)
     with pytest.raises(
-        SettingError, match="anchors: given 'storng', expected one of weak, strong, or 'module:attribute'"
+        SettingError,
+        match="anchors must be one of weak, strong, or 'module:attribute' of what makes a policy, got 'storng'",
     ):
         SelfPlay.of(Hockey(), League(anchors=("storng",)), lambda path: None)
     assert SelfPlay.of(MatrixGame(), League(), lambda path: None).partitions(once=False) == {"": 1.0}
@@ -510,12 +513,20 @@ def test_snapshots_are_ordinary_saved_policies(tmp_path):
 @pytest.mark.parametrize(
     ("world", "settings", "says"),
     [
-        (functools.partial(Cleanup, agents=3), {}, "expected two players"),
-        (functools.partial(MatrixGame, np.zeros((2, 2, 3))), {}, "expected equal ones"),
+        (
+            functools.partial(Cleanup, agents=3),
+            {},
+            r"self_play is only valid with two players \(got the agents \['agent_0', 'agent_1', 'agent_2'\]\)",
+        ),
+        (
+            functools.partial(MatrixGame, np.zeros((2, 2, 3))),
+            {},
+            r"self_play is only valid with equal action spaces \(got Discrete\(2\) and Discrete\(3\)\)",
+        ),
         (
             Coins,
             {"algorithm": {"player_0": StandIn(), "player_1": StandIn()}},
-            r"expected one for each of \['player'\]",
+            r"algorithm must be given for each of \['player'\], got \['player_0', 'player_1'\]",
         ),
     ],
 )
@@ -525,7 +536,9 @@ def test_worlds_that_do_not_fit_are_refused(world, settings, says):
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(SettingError, match="league: given without self_play"):
+    with pytest.raises(SettingError, match=r"league is only valid with self_play=True \(got self_play=False\)"):
         Settings(league=QUICK)
-    with pytest.raises(SettingError, match="scored by win rates"):
+    with pytest.raises(
+        SettingError, match="until_return is not valid in self-play: its evaluations measure win rates, not returns"
+    ):
         Settings(self_play=True, evaluate_every=100, until_return=1.0)

@@ -313,10 +313,10 @@ def test_stages_say_where_a_step_lies():
     [
         ({}, (), "one or more"),
         ({"a": 5}, (), "None for the last"),
-        ({"a": None, "b": None}, (), "1 or more steps"),
-        ({"a": 0, "b": None}, (), "1 or more steps"),
-        ((("a", 5), ("a", None)), (), "a name of its own"),
-        ({"a": 5, "b": None}, ("c",), "'c', expected one of a, b"),
+        ({"a": None, "b": None}, (), "stages must have a number of steps each"),
+        ({"a": 0, "b": None}, (), "an int >= 1 or None"),
+        ((("a", 5), ("a", None)), (), r"stages must have different names, got \['a', 'a'\]"),
+        ({"a": 5, "b": None}, ("c",), "stage must be one of a, b, got 'c'"),
         ({"a": 5, "b": None}, ("a",), "nothing to clear"),
     ],
 )
@@ -326,11 +326,16 @@ def test_bad_stages_are_named(lengths, cleared, word):
 
 
 def test_a_staged_value_needs_all_stages_and_only_them():
-    with pytest.raises(SettingError, match=r"epsilon: given values for \['warm_up'\], expected one for each stage"):
+    with pytest.raises(
+        SettingError,
+        match=r"epsilon must have one value for each stage of .*, got values for \['warm_up'\]",
+    ):
         DQNConfig(stages=STAGES, epsilon=Staged({"warm_up": 0.5}))
     with pytest.raises(SettingError, match="epsilon in ramp"):
         DQNConfig(stages=STAGES, epsilon=Staged({"warm_up": 0.5, "ramp": 2.0, "full": 0.1}))
-    with pytest.raises(SettingError, match="epsilon: given values for"):
+    with pytest.raises(
+        SettingError, match=r"epsilon must have one value for each stage of \['full'\], got values for \['warm_up'\]"
+    ):
         DQNConfig(epsilon=Staged({"warm_up": 0.5}))
 
 

@@ -142,7 +142,7 @@ def test_what_can_never_be_read_ends_with_a_name():
 
 @pytest.mark.parametrize("measure", ["versions", "steps"])
 def test_a_limit_below_zero_is_refused(measure):
-    with pytest.raises(SettingError, match=f"max_lag_{measure}: given -1, expected 0 or more"):
+    with pytest.raises(SettingError, match=f"max_lag_{measure} must be an int >= 0 or None, got -1"):
         Settings(**{f"max_lag_{measure}": -1})
 
 
@@ -151,5 +151,5 @@ class Rival(StandIn):
 
 
 def test_the_name_of_what_is_in_every_publication_is_taken():
-    with pytest.raises(SettingError, match="header: given the name 'published_step'"):
+    with pytest.raises(SettingError, match="header must not have the name 'published_step': every publication has it"):
         train(MatrixGame, Rival(), Settings(steps=10))

@@ -356,7 +356,7 @@ def test_errors_name_the_users_class_agent_and_action():
         (lambda: from_objects(foreign.Plain(), learners=foreign.Wolf), "learners must be different agents of Plain"),
         (
             lambda: from_objects(foreign.Scripted(), learners=[2]),
-            "Sheep in the agents of Scripted has no pov, ",
+            "agents of Scripted must have .*, got a Sheep without pov, ",
         ),
         (lambda: from_objects(foreign.Plain(), turns=2.5), "turns must be an int >= 1, or math.inf .*got 2.5"),
         (lambda: from_objects(Limited()), "config.experiment.max_turns of Limited must be an int >= 1.*got 'many'"),

@@ -692,13 +692,13 @@ def test_old_gym_is_told():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (TreasureHunt, r"the class TreasureHunt; expected .*: make one by TreasureHunt\(...\)"),
+        (TreasureHunt, r"world must be a PettingZoo .*, got the class TreasureHunt: make one by TreasureHunt\(...\)"),
         (lambda: 1, "call it first"),
-        (42, "given 42 of type int; expected a PettingZoo"),
-        (None, "given None of type NoneType"),
-        (generated_agents_env_v0.raw_env(), "no possible_agents"),
-        (Echo(Text(5), "a"), r"space of the observation is Text.*; expected Box"),
-        (Echo(Discrete(2), 0, action_space=Text(4)), r"space of the action is Text"),
+        (42, "world must be a PettingZoo .*, got 42 of type int"),
+        (None, "world must be a PettingZoo .*, got None of type NoneType"),
+        (generated_agents_env_v0.raw_env(), "possible_agents must name everyone .*, got a raw_env without"),
+        (Echo(Text(5), "a"), r"the space of the observation must be Box, .*, got Text"),
+        (Echo(Discrete(2), 0, action_space=Text(4)), r"the space of the action must be Box, .*, got Text"),
     ],
 )
 def test_what_is_no_world_is_told(given, message):
@@ -728,7 +728,7 @@ def test_a_world_is_given_back_and_an_incomplete_one_is_told():
     class Half:
         group = act = ended = reset = lambda self: None
 
-    with pytest.raises(SettingError, match="a World without agents, observation_spaces"):
+    with pytest.raises(SettingError, match=r"world must have agents, observation_spaces, .*, got a Half without"):
         as_world(Half())
 
 
@@ -950,11 +950,17 @@ def test_where_entities_are_found(kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: from_objects(object()), "object has no reset"),
-        (lambda: from_objects(Field(), actions=[4]), "given 1, expected one for all or one for each of 2"),
-        (lambda: from_objects(Field(), actions=0), "actions is 0; expected a number from 1 on"),
-        (lambda: from_objects(Field(), actions="four"), "actions is 'four'"),
-        (lambda: from_objects(Field(), observation=11), "observation is 11; expected a space"),
+        (
+            lambda: from_objects(object()),
+            r"an environment must have reset\(\), agents and world, got a object without reset",
+        ),
+        (lambda: from_objects(Field(), actions=[4]), "actions must be one for all, or one for each of 2 agents, got 1"),
+        (lambda: from_objects(Field(), actions=0), "actions must be an int >= 1, or a space, got 0"),
+        (lambda: from_objects(Field(), actions="four"), "actions must be an int >= 1, or a space, got 'four'"),
+        (
+            lambda: from_objects(Field(), observation=11),
+            "observation must be a space, or None to take the shape of the first pov, got 11",
+        ),
         (lambda: from_objects(Field(), turns=0), "turns must be an int >= 1, or math.inf for no limit, got 0"),
     ],
 )

@@ -383,20 +383,23 @@ def test_a_snapshot_is_plain(is_plain):
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"agents": 0}, "agents is 0"),
+        ({"agents": 0}, "agents must be an int from 1 to 255, got 0"),
         ({"agents": 21, "height": 6, "width": 8}, "agents is 21, but a grid of 6 x 8 has 20 tiles"),
-        ({"height": 2}, "height is 2; expected a whole number of at least 3"),
-        ({"width": 5}, "width is 5; expected a whole number of at least 6"),
-        ({"radius": 0}, "radius is 0"),
-        ({"turns": 0}, "turns is 0"),
-        ({"waste": -0.1}, "waste is -0.1; expected a number from 0 to 1"),
-        ({"growth": 2}, "growth is 2"),
-        ({"threshold": 0.0}, "threshold is 0.0; expected more than 0"),
-        ({"reach": 0}, "reach is 0"),
-        ({"zap_cost": -1}, "zap_cost is -1; expected a number of at least 0"),
-        ({"zapped_cost": None}, "zapped_cost is None"),
-        ({"out_turns": -1}, "out_turns is -1"),
-        ({"render_mode": "ansi"}, "render_mode is 'ansi'"),
+        ({"height": 2}, "height must be an int >= 3, got 2"),
+        ({"width": 5}, "width must be an int >= 6, got 5"),
+        ({"radius": 0}, "radius must be an int >= 1, got 0"),
+        ({"turns": 0}, "turns must be an int >= 1, got 0"),
+        ({"waste": -0.1}, r"waste must be a number from 0 to 1, got -0\.1"),
+        ({"growth": 2}, "growth must be a number from 0 to 1, got 2"),
+        (
+            {"threshold": 0.0},
+            r"threshold must be a number > 0, got 0\.0: no apple would ever grow \(growth=0 says that\)",
+        ),
+        ({"reach": 0}, "reach must be an int >= 1, got 0"),
+        ({"zap_cost": -1}, "zap_cost must be a finite number >= 0, got -1"),
+        ({"zapped_cost": None}, "zapped_cost must be a finite number >= 0, got None"),
+        ({"out_turns": -1}, "out_turns must be an int >= 0, got -1"),
+        ({"render_mode": "ansi"}, "render_mode must be None or 'rgb_array', got 'ansi'"),
     ],
 )
 def test_bad_settings_say_what_was_given_and_expected(bad, says):
@@ -407,12 +410,12 @@ def test_bad_settings_say_what_was_given_and_expected(bad, says):
 @pytest.mark.parametrize(
     ("actions", "says"),
     [
-        ({"agent_0": NOOP}, "expected one for each"),
-        ({"agent_0": NOOP, "agent_7": NOOP}, "no action for agent_1"),
-        ({"agent_0": NOOP, "agent_1": 9}, "the action of agent_1 is 9; expected a whole number from 0 to 8"),
-        ({"agent_0": NOOP, "agent_1": -1}, "the action of agent_1 is -1"),
-        ({"agent_0": NOOP, "agent_1": None}, "expected whole numbers from 0 to 8"),
-        ({"agent_0": NOOP, "agent_1": 1.5}, "expected whole numbers from 0 to 8"),
+        ({"agent_0": NOOP}, r"actions must be given for each of \['agent_0', 'agent_1'\], got \['agent_0'\]"),
+        ({"agent_0": NOOP, "agent_7": NOOP}, "actions must be given for each agent, got none for agent_1"),
+        ({"agent_0": NOOP, "agent_1": 9}, "the action of agent_1 must be an int from 0 to 8, got 9"),
+        ({"agent_0": NOOP, "agent_1": -1}, "the action of agent_1 must be an int from 0 to 8, got -1"),
+        ({"agent_0": NOOP, "agent_1": None}, "the actions must be ints from 0 to 8, got"),
+        ({"agent_0": NOOP, "agent_1": 1.5}, "the actions must be ints from 0 to 8, got"),
     ],
 )
 def test_bad_actions_are_refused_and_change_nothing(actions, says):
@@ -441,10 +444,10 @@ def test_there_is_nothing_before_the_first_reset_and_after_the_end():
     ("layout", "says"),
     [
         ({"agents": [(10, 3, 0)]}, r"\(10, 3\) is no land tile"),
-        ({"agents": [(10, 10, 4)]}, "facing is 4"),
+        ({"agents": [(10, 10, 4)]}, "facing must be an int from 0 to 3, got 4"),
         ({"agents": [(10, 10, 0)], "apples": [(10, 10)]}, "no orchard tile"),
         ({"agents": [(10, 10, 0)], "waste": [(10, 10)]}, "no river tile"),
-        ({"agents": [(10, 25, 0)], "apples": [(10, 25)]}, "given twice"),
+        ({"agents": [(10, 25, 0)], "apples": [(10, 25)]}, "a tile holds one agent or one apple, got one tile twice"),
         ({"agents": []}, "0 agents are placed; this world has 1"),
     ],
 )

@@ -128,13 +128,22 @@ def test_there_is_no_state_before_the_first_reset():
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"game": "poker"}, "game is 'poker'; expected one of chicken, coordination"),
-        ({"game": [[1, 2], [3, 4]]}, r"the payoffs have shape \(2, 2\); expected \(2, n, m\)"),
+        ({"game": "poker"}, "game must be one of chicken, coordination, .*, got 'poker'"),
+        (
+            {"game": [[1, 2], [3, 4]]},
+            r"the payoffs must have the shape \(2, n, m\), one n x m table a player, got \(2, 2\)",
+        ),
         ({"game": [[[1, 2]], [[3]]]}, "one table of equal shape a player"),
-        ({"game": [[[1.0]], [[float("inf")]]]}, "expected finite numbers"),
-        ({"game": np.zeros((2, 0, 3))}, r"the payoffs have shape \(2, 0, 3\)"),
-        ({"turns": 0}, "turns is 0"),
-        ({"render_mode": "human"}, "render_mode is 'human'"),
+        (
+            {"game": [[[1.0]], [[float("inf")]]]},
+            r"the payoffs must be finite numbers, got \[\[\[1\.0\]\], \[\[inf\]\]\]",
+        ),
+        (
+            {"game": np.zeros((2, 0, 3))},
+            r"the payoffs must have the shape \(2, n, m\), one n x m table a player, got \(2, 0, 3\)",
+        ),
+        ({"turns": 0}, "turns must be an int >= 1, got 0"),
+        ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'"),
     ],
 )
 def test_bad_settings_say_what_was_given_and_expected(bad, says):
@@ -145,10 +154,10 @@ def test_bad_settings_say_what_was_given_and_expected(bad, says):
 @pytest.mark.parametrize(
     ("actions", "says"),
     [
-        ({"player_0": 0}, "expected one for each"),
-        ({"player_0": 2, "player_1": 0}, "the action of player_0 is 2; expected a whole number from 0 to 1"),
-        ({"player_0": 0, "player_1": -1}, "the action of player_1 is -1; expected a whole number from 0 to 2"),
-        ({"player_0": 0.5, "player_1": 0}, "the action of player_0 is 0.5"),
+        ({"player_0": 0}, r"actions must be given for each of \['player_0', 'player_1'\], got \['player_0'\]"),
+        ({"player_0": 2, "player_1": 0}, "the action of player_0 must be an int from 0 to 1, got 2"),
+        ({"player_0": 0, "player_1": -1}, "the action of player_1 must be an int from 0 to 2, got -1"),
+        ({"player_0": 0.5, "player_1": 0}, r"the action of player_0 must be an int from 0 to 1, got 0\.5"),
     ],
 )
 def test_bad_actions_are_refused_and_change_nothing(actions, says):

@@ -222,12 +222,15 @@ def test_goals_are_tiles():
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"map": "nowhere"}, "map is 'nowhere'; expected one of closet, freeing"),
-        ({"map": "###\n#x#\n###"}, "the map has 'x' in it"),
-        ({"map": "#.#\n#H#\n###"}, "open at its border"),
-        ({"map": "####\n#..#\n####"}, "nobody is on the map"),
-        ({"horizon": -1}, "horizon is -1"),
-        ({"render_mode": "human"}, "render_mode is 'human'"),
+        (
+            {"map": "nowhere"},
+            "map must be one of closet, freeing, passage, blocked, courtyard, or text of several lines, got 'nowhere'",
+        ),
+        ({"map": "###\n#x#\n###"}, "the map must have the signs .* only, got 'x'"),
+        ({"map": "#.#\n#H#\n###"}, "the map must have '#' all around, got an open border"),
+        ({"map": "####\n#..#\n####"}, r"the map must have one H \(human\) or R \(robot\) at least, got none"),
+        ({"horizon": -1}, "horizon must be an int >= 0, got -1"),
+        ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'"),
     ],
 )
 def test_bad_settings_say_what_was_given_and_expected(bad, says):
@@ -240,7 +243,7 @@ def test_bad_actions_are_refused_and_change_nothing(actions):
     rooms = Rooms("freeing")
     rooms.reset(seed=0)
     before = rooms.get_state()
-    with pytest.raises(SettingError, match="expected"):
+    with pytest.raises(SettingError, match="must be"):
         rooms.step(actions)
     assert rooms.get_state() == before
 

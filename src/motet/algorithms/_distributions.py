@@ -75,9 +75,7 @@ def actions_of(space: Space) -> Actions:
         return Choices(space, (int(space.n),))
     if getattr(space, "low", None) is not None and kind == "f":
         return Gaussian(space)
-    raise SettingError(
-        f"action space: given {space!r}, expected Discrete, MultiDiscrete with one axis, or a Box of floats"
-    )
+    raise SettingError(f"action space must be Discrete, MultiDiscrete with one axis, or a Box of floats, got {space!r}")
 
 
 class Choices:
@@ -176,7 +174,7 @@ class Gaussian:
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
         if not (low < high).all():
-            raise SettingError(f"action space: given {space!r}, expected low below high everywhere")
+            raise SettingError(f"action space must have low below high everywhere, got {space!r}")
         with np.errstate(invalid="ignore"):
             self._half = np.where(bounded, (high - low) / 2, 1.0)
             self._middle = np.where(bounded, (high + low) / 2, 0.0)

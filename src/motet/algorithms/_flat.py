@@ -195,7 +195,7 @@ class FlatLearner(FlatRows):
 def check_seeds(agents: int, seeds: Sequence[int]) -> None:
     """Raise unless there is one seed for each agent."""
     if agents < 1 or len(seeds) != agents:
-        raise SettingError(f"seeds: given {len(seeds)} for {agents} agents, expected one for each of 1 or more agents")
+        raise SettingError(f"seeds must be one for each agent, and one or more, got {len(seeds)} for {agents} agents")
 
 
 def save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:

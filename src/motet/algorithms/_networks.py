@@ -177,7 +177,7 @@ class Encoder:
         for path, leaf in _leaves(space, ()):
             classes = int(leaf.n) if leaf.shape == () and hasattr(leaf, "n") else 0
             if np.dtype(leaf.dtype).kind not in "biuf":
-                raise SettingError(f"observation: given {leaf!r}, expected a space of numbers")
+                raise SettingError(f"observation must be a space of numbers, got {leaf!r}")
             size = n_frames * (classes or math.prod(leaf.shape))
             high = leaf.high if np.dtype(leaf.dtype) == np.uint8 and hasattr(leaf, "high") else 0
             scale = 1 / 255 if np.max(high) == 255 else 1.0

@@ -89,7 +89,7 @@ class Freezing:
         if self.freeze_normaliser_on_stage is None:
             return
         if not self.normalise:
-            raise SettingError("freeze_normaliser_on_stage: given without normalise, there is nothing to freeze")
+            raise SettingError("freeze_normaliser_on_stage is only valid with normalise=True (got normalise=False)")
         self.stages.begin(self.freeze_normaliser_on_stage)
 
     def _freezes(self, step: int) -> bool:

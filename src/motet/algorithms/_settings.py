@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from motet.errors import SettingError
-from motet.settings import check_types
+from motet.schedule import check_stages
+from motet.settings import check_fields
 
-__all__ = ["check_finite", "check_hidden", "check_limits", "check_replay"]
-
-
-def check_hidden(config: Any) -> None:
-    """The types of all fields; ``hidden`` as a tuple of widths."""
-    check_types(config)
-    object.__setattr__(config, "hidden", tuple(int(n) for n in config.hidden))
-    if not config.hidden or min(config.hidden) < 1:
-        raise SettingError(f"hidden: given {config.hidden}, expected one or more widths from 1 on")
+__all__ = ["check_config", "check_min_rows"]
 
 
-def check_finite(config: Any, *names: str, zero: bool = False) -> None:
-    """Finite numbers above 0, or from 0 on."""
-    for name in names:
-        value = getattr(config, name)
-        if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-            raise SettingError(f"{name}: given {value}, expected a finite number {'from 0 on' if zero else 'above 0'}")
+def check_config(config: Any) -> None:
+    """What is declared of each field, and the stages of those that have values by stage; rows of numbers as tuples."""
+    check_fields(config)
+    for name in ("hidden", "head"):
+        if hasattr(config, name):
+            object.__setattr__(config, name, tuple(int(width) for width in getattr(config, name)))
+    check_stages(config)
 
 
-def check_limits(config: Any, *names: str) -> None:
-    """Numbers above 0, or None for no limit."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise SettingError(f"{name}: given {value}, expected more than 0, or None")
-
-
-def check_replay(config: Any) -> None:
-    """Rows before the first update, and how far targets move."""
-    if not 0 < config.target_rate <= 1:
-        raise SettingError(f"target_rate: given {config.target_rate}, expected above 0, up to 1")
+def check_min_rows(config: Any) -> None:
+    """An update needs a whole batch."""
     if config.min_rows < config.batch_size:
-        raise SettingError(f"min_rows: given {config.min_rows}, expected at least the batch_size {config.batch_size}")
+        raise SettingError(f"min_rows must be at least the batch_size {config.batch_size}, got {config.min_rows}")

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from annotated_types import Ge, Gt, Interval, MinLen
 from torch import Tensor
 
 from motet import _native
 from motet.algorithm import Batch, Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._flat import FlatLearner, padded
 from motet.algorithms._networks import Block, Encoder
-from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
+from motet.algorithms._settings import check_config, check_min_rows
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
-from motet.schedule import Linear, Schedule, Stages, check_schedule, value_at
+from motet.schedule import Linear, Schedule, Stages, value_at
+from motet.settings import FINITE
 
 __all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "ValueLearner", "n_actions"]
 
@@ -28,52 +30,46 @@ __all__ = ["EpsilonGreedy", "Tensors", "ValueConfig", "ValueLearner", "n_actions
 class ValueConfig:
     """Settings of algorithms that learn action values from a replay."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
-    n_step: int = 1
+    n_step: Annotated[int, Ge(1)] = 1
     """Rewards summed before the value of what follows."""
-    n_frames: int = 1
+    n_frames: Annotated[int, Ge(1)] = 1
     """Observations stacked."""
     double: bool = True
     """The online network chooses the next action, the target network values it; otherwise the latter does both."""
-    batch_size: int = 64
+    batch_size: Annotated[int, Ge(1)] = 64
     """Transitions in an update."""
-    learning_rate: Schedule = 5e-4
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
     """Adam's step size."""
-    adam_eps: float = 1e-8
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
     """Adam's guard against small second moments."""
-    max_grad_norm: float | None = 10.0
+    max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """An agent's gradient is scaled down to this norm; None: never."""
-    target_every: int = 500
+    target_every: Annotated[int, Ge(1)] = 500
     """Updates between two moves of the target network."""
-    target_rate: float = 1.0
+    target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """How far a move goes: 1 copies the weights, less is a Polyak average."""
-    epsilon: Schedule = field(default=Linear(1.0, 0.05, steps=10_000))
+    epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
     """Share of random actions."""
     prioritised: bool = False
     """Draw transitions by their last error instead of uniformly."""
-    alpha: float = 0.6
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
-    beta: Schedule = 0.4
+    beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
     """Exponent of the importance weights."""
-    capacity: int = 100_000
+    capacity: Annotated[int, Ge(1)] = 100_000
     """Rows of the replay."""
-    min_rows: int = 1_000
+    min_rows: Annotated[int, Ge(1)] = 1_000
     """Rows in the replay before the first update."""
     stages: Stages = field(default_factory=Stages)
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        check_hidden(self)
-        check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
-        check_schedule("epsilon", self.epsilon, 0, 1, self.stages)
-        check_finite(self, "adam_eps")
-        check_limits(self, "max_grad_norm")
-        if self.target_every < 1:
-            raise SettingError(f"target_every: given {self.target_every}, expected 1 or more")
-        check_replay(self)
+        check_config(self)
+        check_min_rows(self)
         self._reader({})
 
     @property
@@ -104,9 +100,7 @@ def n_actions(space: Space) -> int:
     """How many actions a Discrete space has."""
     n = getattr(space, "n", None)
     if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
-        raise SettingError(
-            f"action space: given {space!r}, expected Discrete (int64): other ones need another algorithm"
-        )
+        raise SettingError(f"action space must be Discrete (int64), got {space!r}: other ones need another algorithm")
     return int(n)
 
 

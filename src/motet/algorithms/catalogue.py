@@ -27,6 +27,6 @@ def algorithm_config(given: Any) -> AlgorithmConfig:
         given = given()
     missing = [name for name in ("header", "replay", "sizes", "build", "behaviour") if not hasattr(given, name)]
     if missing:
-        raise SettingError(f"algorithm: given {given!r}, expected a config with {', '.join(missing)}")
+        raise SettingError(f"algorithm must be a config with {', '.join(missing)}, got {given!r}")
     config: AlgorithmConfig = given
     return config

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from motet.algorithm import Batch, Sizes, Space, Update
 from motet.algorithms._flat import STREAM_BYTES, check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, ValueLearner, n_actions
-from motet.errors import SettingError
 
 __all__ = ["IQN", "IQNBehaviour", "IQNConfig"]
 
@@ -38,29 +38,18 @@ class IQNConfig(ValueConfig):
     ['grad_norm', 'loss', 'mean_q']
     """
 
-    head: tuple[int, ...] = ()
+    head: tuple[Annotated[int, Ge(1)], ...] = ()
     """Widths of the layers behind the product of state and tau. Without any, acting costs as little as in DQN."""
-    taus: int = 8
+    taus: Annotated[int, Ge(1)] = 8
     """Quantiles of the present state in an update."""
-    target_taus: int = 8
+    target_taus: Annotated[int, Ge(1)] = 8
     """Quantiles of the next state in an update."""
-    mean_taus: int = 32
+    mean_taus: Annotated[int, Ge(1)] = 32
     """Fixed quantiles whose mean ranks the actions."""
-    cosines: int = 64
+    cosines: Annotated[int, Ge(1)] = 64
     """Cosines that embed tau."""
-    kappa: float = 1.0
+    kappa: Annotated[float, Gt(0)] = 1.0
     """Where the quantile Huber loss bends."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "head", tuple(int(n) for n in self.head))
-        if any(n < 1 for n in self.head):
-            raise SettingError(f"head: given {self.head}, expected widths from 1 on")
-        for name in ("taus", "target_taus", "mean_taus", "cosines"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        if not self.kappa > 0:
-            raise SettingError(f"kappa: given {self.kappa}, expected more than 0")
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """How much one agent's part holds."""

@@ -24,11 +24,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from annotated_types import Ge, Gt, Interval, MinLen
 from torch import Tensor
 
 from motet.algorithm import Batch, Field, HeaderSpec, ReaderSettings, Sizes, Space, Update
@@ -37,10 +38,11 @@ from motet.algorithms._distributions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
-from motet.algorithms._settings import check_finite, check_hidden, check_limits
+from motet.algorithms._settings import check_config
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest, map_nest
-from motet.schedule import Schedule, Stages, check_schedule, value_at
+from motet.schedule import Schedule, Stages, value_at
+from motet.settings import FINITE
 
 __all__ = ["PPO", "PPOBehaviour", "PPOConfig", "advantages"]
 
@@ -63,72 +65,59 @@ class PPOConfig(Freezing):
     ((4,), (4,))
     """
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of policy and critic; behind the convolutions, where observations are pictures."""
     activation: Literal["tanh", "relu"] = "tanh"
     """What is between the layers."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """How far advantages look beyond the next value: 0 not at all, 1 to the end of the episode or fragment."""
-    n_frames: int = 1
+    n_frames: Annotated[int, Ge(1)] = 1
     """Observations stacked."""
-    reward_scale: float = 1.0
+    reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
     """What rewards are multiplied with before they are learnt from."""
     normalise: bool = False
     """Normalise observations by their running mean and spread."""
     freeze_normaliser_on_stage: str | None = None
     """From the beginning of this stage on the running mean and spread stay as they are."""
-    batch_size: int = 8
+    batch_size: Annotated[int, Ge(1)] = 8
     """Fragments in an update."""
-    length: int = 128
+    length: Annotated[int, Ge(1)] = 128
     """Rows in a fragment."""
-    epochs: int = 6
+    epochs: Annotated[int, Ge(1)] = 6
     """Passes over the rows of an update."""
-    minibatches: int = 8
+    minibatches: Annotated[int, Ge(1)] = 8
     """Parts of a pass, each with a step of its own."""
-    learning_rate: Schedule = 3e-4
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
     """Adam's step size."""
-    adam_eps: float = 1e-5
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-5
     """Adam's guard against small second moments."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: Annotated[float, Gt(0)] | None = 0.5
     """An agent's gradient is scaled down to this norm; None: never."""
-    clip: Schedule = 0.2
+    clip: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """How far the probability of an action may move in an update before it is left alone, as a share."""
-    clip_value: float | None = None
+    clip_value: Annotated[float, Gt(0)] | None = None
     """How far a value may move in an update; None: as far as it likes."""
-    entropy: Schedule = 0.0
+    entropy: Annotated[Schedule, Ge(0), FINITE] = 0.0
     """Weight of the policy's entropy, which keeps it from settling early."""
-    value_weight: float = 0.5
+    value_weight: Annotated[float, Ge(0), FINITE] = 0.5
     """Weight of the critic's loss; it matters where the gradient is scaled down."""
     normalise_advantages: bool = True
     """Shift and scale the advantages of an update to mean 0 and deviation 1."""
-    first_log_std: float = 0.0
+    first_log_std: Annotated[float, FINITE] = 0.0
     """Continuous actions: the logarithm of their first standard deviation; the box reaches from -1 to 1."""
     stages: Stages = field(default_factory=Stages)
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        check_hidden(self)
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        check_finite(self, "adam_eps", "reward_scale")
-        check_limits(self, "max_grad_norm", "clip_value")
-        if not 0 <= self.gae_lambda <= 1:
-            raise SettingError(f"gae_lambda: given {self.gae_lambda}, expected 0 to 1")
-        check_finite(self, "value_weight", zero=True)
-        if not math.isfinite(self.first_log_std):
-            raise SettingError(f"first_log_std: given {self.first_log_std}, expected a finite number")
-        check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
-        check_schedule("clip", self.clip, 0, 1, self.stages)
-        check_schedule("entropy", self.entropy, 0, math.inf, self.stages)
+        check_config(self)
         self._check_freezing()
         rows = self.batch_size * self.length
         if rows % self.minibatches:
             raise SettingError(
-                f"minibatches: given {self.minibatches}, expected a number that divides the {rows} rows of an update "
-                f"(batch_size {self.batch_size} times length {self.length})"
+                f"minibatches must divide the {rows} rows of an update (batch_size {self.batch_size} times length "
+                f"{self.length}), got {self.minibatches}"
             )
         self._reader({})
 
@@ -143,7 +132,7 @@ class PPOConfig(Freezing):
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
             if not isinstance(actions, Choices) or len(actions.counts) > 1:
-                raise SettingError(f"action masks: given by the world for {action_space!r}, expected Discrete actions")
+                raise SettingError(f"action masks are only valid with Discrete actions (got {action_space!r})")
             extra["mask"] = Field((actions.outputs,), "bool", next=True)
         return self._reader(extra)
 
@@ -192,7 +181,7 @@ class _PPOLayout:
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
         if picture is not None and config.normalise:
-            raise SettingError("normalise: given for pictures, expected False: their bytes become 0 to 1 as it is")
+            raise SettingError("normalise must be False for pictures, got True: their bytes become 0 to 1 anyway")
         features, first = (inputs, start) if picture is None else (picture.features, picture.end)
         policy = Block((features, *config.hidden, actions.outputs), first, activation=config.activation)
         own = slice(policy.end, policy.end + actions.parameters)

@@ -19,11 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from annotated_types import Ge, Gt, Interval, MinLen
 from torch import Tensor
 
 from motet.algorithm import Batch, HeaderSpec, ReaderSettings, Sizes, Space, Update
@@ -31,11 +32,12 @@ from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._normaliser import Freezing, Normaliser, Statistics
-from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
+from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms._value import Tensors
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
-from motet.schedule import Schedule, Stages, check_schedule, value_at
+from motet.schedule import Schedule, Stages, value_at
+from motet.settings import FINITE
 
 __all__ = ["TD3", "TD3Behaviour", "TD3Config"]
 
@@ -58,66 +60,57 @@ class TD3Config(Freezing):
     ((4, 3), dtype('float32'))
     """
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (256, 256)
     """Widths of the hidden layers of policy and critics; behind the convolutions, where observations are pictures."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
-    n_step: int = 1
+    n_step: Annotated[int, Ge(1)] = 1
     """Rewards summed before the value of what follows."""
-    n_frames: int = 1
+    n_frames: Annotated[int, Ge(1)] = 1
     """Observations stacked."""
-    reward_scale: float = 1.0
+    reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
     """What rewards are multiplied with before they are learnt from."""
     normalise: bool = False
     """Normalise observations by their running mean and spread."""
     freeze_normaliser_on_stage: str | None = None
     """From the beginning of this stage on the running mean and spread stay as they are."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Ge(1)] = 256
     """Transitions in an update."""
-    learning_rate: Schedule = 3e-4
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
     """Adam's step size."""
-    adam_eps: float = 1e-8
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
     """Adam's guard against small second moments."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Annotated[float, Gt(0)] | None = None
     """The gradients of policy and critics are scaled down to this norm; None: never."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Ge(1)] = 2
     """Updates of the critics for one of the policy and the targets."""
-    target_rate: float = 0.005
+    target_rate: Annotated[float, Interval(gt=0, le=1)] = 0.005
     """How far the targets move each time: 1 copies the weights, less is a Polyak average."""
-    target_noise: float = 0.2
+    target_noise: Annotated[float, Ge(0), FINITE] = 0.2
     """Standard deviation of the noise on target actions; actions reach from -1 to 1."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: Annotated[float, Ge(0), FINITE] = 0.5
     """Where that noise is cut off."""
-    noise: Schedule = 0.1
+    noise: Annotated[Schedule, Ge(0), FINITE] = 0.1
     """Standard deviation of the noise on actions while exploring; actions reach from -1 to 1."""
-    noise_memory: float = 0.0
+    noise_memory: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """How much of the last step's noise stays in this one's, from 0 (each on its own) to below 1. Where a single push
     moves little, noise that lasts gets further."""
     prioritised: bool = False
     """Draw transitions by their last error instead of uniformly."""
-    alpha: float = 0.6
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
-    beta: Schedule = 0.4
+    beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
     """Exponent of the importance weights."""
-    capacity: int = 100_000
+    capacity: Annotated[int, Ge(1)] = 100_000
     """Rows of the replay."""
-    min_rows: int = 1_000
+    min_rows: Annotated[int, Ge(1)] = 1_000
     """Rows in the replay before the first update; until then actions are uniformly random."""
     stages: Stages = field(default_factory=Stages)
     """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
 
     def __post_init__(self) -> None:
-        check_hidden(self)
-        check_schedule("learning_rate", self.learning_rate, 0, 1, self.stages)
-        check_schedule("noise", self.noise, 0, math.inf, self.stages)
-        check_finite(self, "adam_eps", "reward_scale")
-        check_finite(self, "target_noise", "target_noise_clip", zero=True)
-        check_limits(self, "max_grad_norm")
-        if not 0 <= self.noise_memory < 1:
-            raise SettingError(f"noise_memory: given {self.noise_memory}, expected from 0 to below 1")
-        if self.policy_delay < 1:
-            raise SettingError(f"policy_delay: given {self.policy_delay}, expected 1 or more")
-        check_replay(self)
+        check_config(self)
+        check_min_rows(self)
         self._check_freezing()
         self._reader()
 
@@ -132,7 +125,7 @@ class TD3Config(Freezing):
         """What the replay must offer."""
         _ActionScale(action_space)
         if masked:
-            raise SettingError("action masks: given by the world, expected none: TD3 has no discrete actions to mask")
+            raise SettingError("action masks are not valid with TD3, which has no discrete actions")
         return self._reader()
 
     def _reader(self) -> ReaderSettings:
@@ -166,9 +159,9 @@ class _ActionScale:
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         dtype = np.dtype(getattr(space, "dtype", None))
         if low is None or high is None or dtype.kind != "f" or not (np.isfinite(low) & np.isfinite(high)).all():
-            raise SettingError(f"action space: given {space!r}, expected a Box of floats with finite bounds")
+            raise SettingError(f"action space must be a Box of floats with finite bounds, got {space!r}")
         if not (low < high).all():
-            raise SettingError(f"action space: given {space!r}, expected low below high everywhere")
+            raise SettingError(f"action space must have low below high everywhere, got {space!r}")
         self.low, self.high, self.dtype, self.shape = low, high, dtype, tuple(space.shape)
         self.size = math.prod(self.shape)
         wide = np.asarray(low, np.float64), np.asarray(high, np.float64)
@@ -210,7 +203,7 @@ class _TD3Layout:
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
         if picture is not None and config.normalise:
-            raise SettingError("normalise: given for pictures, expected False: their bytes become 0 to 1 as it is")
+            raise SettingError("normalise must be False for pictures, got True: their bytes become 0 to 1 anyway")
         features, first = (inputs, start) if picture is None else (picture.features, padded(picture.end))
         policy = Block((features, *config.hidden, actions), first)
         critic = Block((features + actions, *config.hidden, 1))

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, rest = given[0], given[1:]
     if name not in COMMANDS:
-        return _error(f"command: given {name!r}, expected one of {', '.join(COMMANDS)}: see motet --help")
+        return _error(f"command must be one of {', '.join(COMMANDS)}, got {name!r}: see motet --help")
     try:
         return _run(name, rest)
     except MotetError as error:

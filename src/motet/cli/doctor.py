@@ -129,7 +129,7 @@ def _directory(directory: str) -> Look:
     from motet.system import memory as _memory
 
     if not Path(directory).is_dir():
-        raise SettingError(f"directory: given {directory!r}, expected an existing folder")
+        raise SettingError(f"directory must be an existing folder, got {directory!r}")
     room = _memory.available_bytes(directory)
     return "ok", f"a segment may take {_memory.format_bytes(room or 0)} on the file system of {directory}", ""
 

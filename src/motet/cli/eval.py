@@ -69,11 +69,11 @@ def evaluate_(arguments: Sequence[str]) -> int:
     run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
     policies = list(chosen.policy) or ([run] if run else [])
     if not policies:
-        raise SettingError("policy: none given, expected one or more: -p random -p runs/mine")
+        raise SettingError("policy must be given once or more (-p random -p runs/mine), got none")
     film = chosen.film or ((0,) if chosen.html or chosen.video else ())
     if strangers := [number for number in film if not 0 <= number < chosen.episodes]:
         known = f"episodes from 0 to {chosen.episodes - 1}" if chosen.episodes > 1 else "0, the only episode"
-        raise SettingError(f"film: given {strangers[0]}, expected {known}")
+        raise SettingError(f"film must be {known}, got {strangers[0]}")
     if chosen.video is not None:
         check_video(chosen.video)  # now, not after all the work
     settings = chosen.settings(episodes=chosen.episodes, film=film)

@@ -23,6 +23,8 @@
     [agents.agent_2]               # of this one alone
     algorithm = "iqn"
     batch_size = 128
+
+For editors there is a JSON Schema of such files (:func:`experiment_schema`): ``docs/experiment.schema.json``.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
+from motet.settings import check_value, json_schema, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
-__all__ = ["Experiment", "read", "short_name"]
+__all__ = ["Experiment", "experiment_schema", "read", "short_name"]
 
 
 @dataclass
@@ -108,12 +111,12 @@ def read(path: Path) -> Experiment:
     world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
     if "name" not in world:
         given_there = _guessed(sorted(world), {"name"}) or "nothing"
-        raise SettingError(f"{where}: world: given {given_there}, expected the world's name too: name = …")
+        raise SettingError(f"{where}: world must have a name (name = …), got {given_there}")
     if not isinstance(name := world.pop("name"), str):
-        raise SettingError(f"{where}: world.name: given {name!r}, expected the name of a world, or 'module:attribute'")
+        raise SettingError(f"{where}: world.name must be the name of a world, or 'module:attribute', got {name!r}")
     algorithm = given.pop("algorithm", "dqn")
     if not isinstance(algorithm, str):
-        raise SettingError(f"{where}: algorithm: given {algorithm!r}, expected a name, or 'module:Config'")
+        raise SettingError(f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}")
     agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
     for agent, own in agents.items():
         _table(own, f"{where}: agents.{agent}", "a table")
@@ -123,28 +126,27 @@ def read(path: Path) -> Experiment:
     own = {item.name for item in fields(Settings)}
     if strangers := sorted(set(given) - own):
         raise SettingError(
-            f"{where}: given {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}, expected none but "
-            "world, algorithm, agents, "
-            f"{', '.join(sorted(known))} and the fields of Settings: {', '.join(sorted(own))}"
+            f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
+            f"({', '.join(sorted(own))}), got {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}"
         )
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
 
 def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
-    known = {item.name for item in fields(config)}
+    cls: Any = type(config)
+    known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if strangers := sorted(set(values) - known):
-        raise SettingError(f"{where}: given {_guessed(strangers, known)}, expected none but {', '.join(sorted(known))}")
+        raise SettingError(
+            f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(strangers, known)}"
+        )
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         else:
             found[name] = tuple(value) if isinstance(value, list) else value
-            if not _fits(found[name], getattr(config, name)):
-                raise SettingError(
-                    f"{where}.{name}: given {value!r}, expected something like {getattr(config, name)!r}"
-                )
+            check_value(f"{where}: {name}", found[name], kinds.get(name, Any))
     try:
         return replace(config, **found)
     except (TypeError, SettingError) as error:
@@ -172,8 +174,8 @@ def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     if hasattr(before, "__dataclass_fields__") and not isinstance(before, (Linear, Exponential, Staged)):
         return changed(before, table, where)
     raise SettingError(
-        f"{where}: given {dict(table)!r}, expected a value, or a schedule: {{start, end, steps}} (linear), "
-        "{start, end, half_life} (exponential), or one of these for each stage"
+        f"{where} must be a value, or a schedule: {{start, end, steps}} (linear), {{start, end, half_life}} "
+        f"(exponential), or one of these for each stage, got {dict(table)!r}"
     )
 
 
@@ -181,18 +183,37 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _fits(value: Any, before: Any) -> bool:
-    """Whether a value is of the kind of the one that it replaces, as far as that tells."""
-    if before is None or value is None:
-        return True
-    if isinstance(before, bool) or isinstance(value, bool):
-        return isinstance(before, bool) and isinstance(value, bool)
-    if isinstance(before, (float, Linear, Exponential, Staged)):
-        return isinstance(value, (int, float))
-    return isinstance(value, type(before))
-
-
 def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise SettingError(f"{where}: given {given!r}, expected {expected}")
+        raise SettingError(f"{where} must be {expected}, got {given!r}")
     return given
+
+
+def experiment_schema() -> dict[str, Any]:
+    """The JSON Schema of experiment files, from the same declarations as the checks.
+
+    >>> schema = experiment_schema()
+    >>> schema["properties"]["steps"]["minimum"], schema["properties"]["dqn"]["properties"]["gamma"]["maximum"]
+    (1, 1)
+    """
+    plain = [{"type": "number"}, json_schema(Linear, {}), json_schema(Exponential, {})]
+    by_stage = {
+        "type": "object",
+        "propertyNames": {"not": {"enum": ["start", "end"]}},
+        "additionalProperties": {"anyOf": plain},
+    }
+    tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
+    text = {"type": "string"}
+    own = {
+        "world": {"type": "object", "properties": {"name": text}, "required": ["name"]},
+        "algorithm": text | {"default": "dqn"},
+        "agents": {"type": "object", "additionalProperties": {"type": "object", "properties": {"algorithm": text}}},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "An experiment of motet",
+        "type": "object",
+        "properties": own | json_schema(Settings, {})["properties"] | tables,
+        "required": ["world"],
+        "additionalProperties": {"type": "object"},  # the table of an algorithm of one's own
+    }

@@ -24,6 +24,7 @@ from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -54,7 +55,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
-            f"world: none given, expected one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file"
+            f"world must be one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file, got none"
         )
     name = given.pop(place) if place is not None else ""
     experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
@@ -65,7 +66,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     maker = world_factory(experiment.world) if experiment.world else None
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
-        raise SettingError(f"agents: the world {experiment.world} has no such setting")
+        raise SettingError(f"agents is not a setting of the world {experiment.world}")
     options = _options(experiment, world)
     with _registry:
         chosen: Any = tyro.cli(
@@ -140,7 +141,7 @@ def _values(config: Any) -> dict[str, Any]:
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
     if chosen.run == "":
-        raise SettingError("run: given an empty path, expected where to write the run")
+        raise SettingError("run must be a path to write the run to, got an empty one")
     settings = dict(experiment.world_settings)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
@@ -155,7 +156,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
 
         probe = as_world(factory())
         if strangers := sorted(set(experiment.agents) - set(probe.agents)):
-            raise SettingError(f"agents: given {', '.join(strangers)}, expected some of {', '.join(probe.agents)}")
+            raise SettingError(f"agents must be some of {', '.join(probe.agents)}, got {', '.join(strangers)}")
         configs = {name: experiment.of_agent(name, default) for name in probe.agents}
         probe.close()
     mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
@@ -182,8 +183,8 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"world: given {', '.join(strangers)}, expected none but the settings of {experiment.world}: "
-            f"{', '.join(known) or 'it has none'}"
+            f"world must have settings that {experiment.world} takes ({', '.join(known) or 'it has none'}), got "
+            f"{', '.join(strangers)}"
         )
     hints = _hints(maker)
     rows: list[tuple[Any, ...]] = []
@@ -217,9 +218,31 @@ def _flag_type(hint: Any, default: Any) -> Any:
     return type(default) if type(default) in _PLAIN else None
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
+# ---- what the help text says of bounds
 
 _registry = tyro.constructors.ConstructorRegistry()
+
+
+@_registry.struct_rule
+def _bounded(info: Any) -> Any:
+    """Settings with bounds: they stand beside the default."""
+    rows = describe_settings(info.type) if dataclasses.is_dataclass(info.type) else []
+    if not any(row.bounds for row in rows) or not isinstance(info.default, info.type):
+        return None
+    kinds, field_of = kinds_of(info.type), tyro.constructors.StructFieldSpec
+    fields = [
+        field_of(row.name, _hinted(kinds[row.name], row.bounds), getattr(info.default, row.name), helptext=row.text)
+        for row in rows
+    ]
+    return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+
+
+def _hinted(kind: Any, bounds: str) -> Any:
+    hint = tyro.conf.arg(help_behavior_hint=lambda default: f"(default: {default}; {bounds})")
+    return Annotated[kind, hint] if bounds else kind
+
+
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
 
 
 @_registry.primitive_rule
@@ -255,8 +278,10 @@ def _read_plain(text: str) -> float | Linear | Exponential:
     except SettingError:
         raise
     except ValueError as error:
-        raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000 ({error})") from error
-    raise ValueError(f"given {text!r}, expected a number, or e.g. linear:1.0:0.05:20000")
+        raise ValueError(
+            f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r} ({error})"
+        ) from error
+    raise ValueError(f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r}")
 
 
 def _write_schedule(value: Schedule) -> str:

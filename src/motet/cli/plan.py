@@ -71,7 +71,7 @@ def plan(
         address: Of a running Ray cluster; by default Ray starts on this machine.
     """
     if address is not None and engine != "ray":
-        raise SettingError(f"address: given with --engine {engine}, expected --engine ray, which it is for")
+        raise SettingError(f"address is only valid with --engine ray (got --engine {engine})")
     choosing = humans.checked()
     made = _made(model, map, horizon)
     with contextlib.ExitStack() as stack:
@@ -146,7 +146,7 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
         sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
     path = WORLDS.get(model, model)
     if ":" not in path:
-        raise SettingError(f"model: given {model!r}, expected one of {', '.join(WORLDS)}, or 'module:factory'")
+        raise SettingError(f"model must be one of {', '.join(WORLDS)}, or 'module:factory', got {model!r}")
     factory: Callable[..., Any] = import_named(path, "model", list(WORLDS))
     settings: dict[str, Any] = {}
     if map is not None:
@@ -171,7 +171,7 @@ def _text_of(map: str) -> str:
     try:
         return Path(map).read_text() if Path(map).is_file() else map
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"map: given the file {map!r}, which cannot be read: {error}") from error
+        raise SettingError(f"map must be a name or a file that can be read, got {map!r}: {error}") from error
 
 
 def _shares(made: Any, shares: Any) -> str:

@@ -120,7 +120,7 @@ def parse(arguments: Sequence[str], kind: type[Play], prog: str, about: str) -> 
     place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
     if place is None and not helps:
         raise SettingError(
-            f"world: none given, expected a run directory, one of {', '.join(WORLDS)}, gym:ID or 'module:attribute'"
+            f"world must be a run directory, one of {', '.join(WORLDS)}, gym:ID or 'module:attribute', got none"
         )
     name = given.pop(place) if place is not None else ""
     maker = _maker(name, "--trust" in given) if name else None
@@ -153,8 +153,8 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
     if name not in WORLDS and ":" not in name:
         nothing = "which is a directory without a run" if Path(name).is_dir() else "and no run directory has that name"
         raise SettingError(
-            f"world: given {name!r}, {nothing}; expected a run directory, one of {', '.join(WORLDS)}, gym:ID for a "
-            "Gymnasium environment, or 'module:attribute'"
+            f"world must be a run directory, one of {', '.join(WORLDS)}, gym:ID for a Gymnasium environment, or "
+            f"'module:attribute', got {name!r}, {nothing}"
         )
     return world_factory(name)
 

@@ -109,7 +109,7 @@ def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
         every_s: Seconds between two looks.
     """
     if not every_s > 0:
-        raise SettingError(f"every_s: given {every_s}, expected more than 0")
+        raise SettingError(f"every_s must be a number > 0, got {every_s}")
     directory = RunDirectory.open(run)
     history, before = History(), None
     for past in read_history(directory):

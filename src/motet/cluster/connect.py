@@ -54,7 +54,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise SettingError(
-            "engine: given 'ray', which is not installed; install it with: pip install 'motet[ray]'"
+            "engine='ray' needs Ray, which is not installed; install it with: pip install 'motet[ray]'"
         ) from error
     if ray.is_initialized():  # by the user, who will also end it
         yield ray

@@ -286,8 +286,8 @@ class ClusterWorkers(JobPool):
             cores = self._ray.cluster_resources().get("CPU", 0.0)
             if jobs * cluster.actor_cpus > cores:
                 raise SettingError(
-                    f"jobs: given {jobs}, which take {jobs * cluster.actor_cpus:g} cores; the cluster has {cores:g}: "
-                    "take fewer of them, or smaller shares (actor_cpus)"
+                    f"jobs must fit the {cores:g} cores of the cluster, got {jobs}, which take "
+                    f"{jobs * cluster.actor_cpus:g}: take fewer of them, or smaller shares (actor_cpus)"
                 )
             super().__init__(jobs, hang_s)
         except BaseException:

@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt
 
 from motet.errors import MotetError, SettingError
 from motet.evaluation.episode import (
@@ -42,7 +43,7 @@ from motet.placement import Cluster
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import describe_world, versions
-from motet.settings import check_types
+from motet.settings import check_fields
 from motet.system.child import interrupts
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -65,11 +66,11 @@ _SEATS = 20  # what a seed is for
 class EvaluationSettings:
     """How policies are evaluated."""
 
-    episodes: int = 100
+    episodes: Annotated[int, Ge(1)] = 100
     """Episodes to play."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Of everything random."""
-    jobs: int = 1
+    jobs: Annotated[int, Ge(1)] = 1
     """Processes that play episodes at the same time."""
     engine: Literal["processes", "ray"] = "processes"
     """Where these processes are: on this machine, or on a Ray cluster."""
@@ -83,11 +84,11 @@ class EvaluationSettings:
     """Of these processes: time, memory, open files, output. None: the usual ones."""
     stand_in: StandIn = "noop"
     """Who acts for a policy that failed, to the end of the episode; forfeit: it ends there, and counts for nobody."""
-    max_failures: int = 10
+    max_failures: Annotated[int, Ge(1)] = 10
     """A policy that has failed so often is out: from the next episode on the stand-in acts for it."""
-    max_failed_episodes: int = 10
+    max_failed_episodes: Annotated[int, Ge(1)] = 10
     """Stop after this many failed episodes (the world raised, or the job ended or hung), in the order of episodes."""
-    max_processes: int = 64
+    max_processes: Annotated[int, Ge(1)] = 64
     """Policy processes at most; with fewer than it takes there are fewer jobs, and then seats that share one."""
     pooled: bool = True
     """Keep policies from episode to episode, and reset them in between, instead of making new ones."""
@@ -95,25 +96,13 @@ class EvaluationSettings:
     """Numbers of episodes to draw."""
     trust: bool = False
     """Let a run name algorithms outside of motet, whose code is then imported and run."""
-    hang_s: float = 300.0
+    hang_s: Annotated[float, Gt(0)] = 300.0
     """A job without a turn for this long hangs: its episode has failed. Longer where isolated policies have longer."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("episodes", "jobs", "max_failures", "max_processes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        if self.max_failed_episodes < 1:
-            raise SettingError(f"max_failed_episodes must be an int >= 1, got {self.max_failed_episodes}")
-        if self.seed < 0:
-            raise SettingError(f"seed: given {self.seed}, expected 0 or more")
+        check_fields(self)
         if self.engine != "ray" and self.cluster != Cluster():
-            raise SettingError(f"cluster: given with engine={self.engine!r}, expected engine='ray', which it is for")
-        if not self.hang_s > 0:
-            raise SettingError(f"hang_s: given {self.hang_s}, expected more than 0")
-        for name, known in (("stand_in", ("noop", "random", "forfeit")), ("sandbox", ("no", "best-effort", "strict"))):
-            if getattr(self, name) not in known:
-                raise SettingError(f"{name}: given {getattr(self, name)!r}, expected one of {', '.join(known)}")
+            raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
 
 
 @dataclass(frozen=True)
@@ -475,7 +464,7 @@ def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> Ev
     """Some fields set to something else."""
     known = [item.name for item in fields(EvaluationSettings)]
     if strangers := sorted(set(changes) - set(known)):
-        raise SettingError(f"given {', '.join(strangers)}, expected none but {', '.join(known)}")
+        raise SettingError(f"settings must be some of {', '.join(known)}, got {', '.join(strangers)}")
     return replace(settings, **changes)
 
 
@@ -546,7 +535,7 @@ class Game:
         others = [entry.title for entry in self.entries if entry.seat is None]
         if free and not others:
             raise SettingError(
-                f"policies: none for {', '.join(free)}, expected one for each seat, or one without seat="
+                f"policies must be one for each seat, or one without seat=, got none for {', '.join(free)}"
             )
         if not free and others:
             raise SettingError(f"policies: {others[0]} has no seat: all are taken by seat=")
@@ -587,11 +576,12 @@ class Game:
         if settings.sandbox != "no" and not all(isolated):
             name = self.entries[isolated.index(False)].title
             raise SettingError(
-                f"isolate: given no for {name}, but a sandbox needs a process of its own for each policy"
+                f"isolate must not be no where there is a sandbox, got no for {name}: a sandbox needs a process for "
+                "each policy"
             )
         if settings.limits is not None and not any(isolated):
             raise SettingError(
-                "limits: given without isolate: only a policy in a process of its own can be held to them"
+                "limits are only valid with isolate=True: only a policy in its own process can be held to them"
             )
         plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
@@ -603,8 +593,8 @@ class Game:
             shared = replace(plan, sharing=True)
             if (least := need(shared)) > most:
                 raise SettingError(
-                    f"max_processes: given {most}, but {least} policies play in one episode, each in a process of its "
-                    "own: allow more, or isolate fewer"
+                    f"max_processes must be at least the {least} policies of one episode, each in its own process, "
+                    f"got {most}: allow more, or isolate fewer"
                 )
             say(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
             plan, needed = shared, least

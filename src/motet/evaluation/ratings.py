@@ -64,7 +64,7 @@ def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
     """
     if prior < 0 or (prior == 0 and not _connected(won)):
         raise SettingError(
-            f"prior: given {prior}, expected more than 0: somebody won or lost every game, and has no finite strength"
+            f"prior must be a number > 0, got {prior}: somebody won or lost every game, and has no finite strength"
         )
     count, games = len(won), won + won.T
     theta = np.zeros(count)
@@ -100,7 +100,9 @@ def ratings(players: int, games: Sequence[Mapping[int, float]], *, prior: float 
     [1595, 1405]
     """
     if players < 2 or not games:
-        raise SettingError(f"given {players} players and {len(games)} games, expected 2 or more and 1 or more")
+        raise SettingError(
+            f"players must be an int >= 2 and games one or more, got {players} players and {len(games)} games"
+        )
     theta, covariance = strengths(wins(players, games), prior)
     found = []
     for player in range(players):

@@ -36,10 +36,12 @@ def regret(run: Any, response: Response, model: Any = None, *, workers: int | No
         from motet.policies.entries import load_policies
 
         if model is None:
-            raise SettingError("model: not given; expected the world of the run, which was planned with")
+            raise SettingError("model must be the world of the run, with which it was planned, got none")
         name = response.graph.agents[response.agent]
         policies = load_policies(run, world=lambda: model)
         if name not in policies:
-            raise SettingError(f"run: {os.fspath(run)!r} has the agents {sorted(policies)}; expected {name}")
+            raise SettingError(
+                f"run must have the agent {name}, got {os.fspath(run)!r} with the agents {sorted(policies)}"
+            )
         policy = policies[name]
     return _of_policy(policy, response, model, workers=workers)

@@ -237,7 +237,7 @@ def tournament(
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
     if rounds < 1:
-        raise SettingError(f"rounds: given {rounds}, expected 1 or more")
+        raise SettingError(f"rounds must be an int >= 1, got {rounds}")
     game = Game.of(world, list(policies), chosen)
     meetings = _meetings(game, group, pairings)
     game.check_seats()
@@ -339,31 +339,31 @@ def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) 
     """Who meets, by place in the entries."""
     names, seats = [entry.title for entry in game.entries], len(game.agents)
     if len(set(names)) < len(names):
-        raise SettingError(f"policies: given {', '.join(names)}, expected a different name for each: name=…")
+        raise SettingError(f"policies must have different names (name=…), got {', '.join(names)}")
     if len(names) < 2:
-        raise SettingError(f"policies: given {', '.join(names)} alone, expected 2 or more")
+        raise SettingError(f"policies must be two or more, got {', '.join(names)} alone")
     if seats < 2:
-        raise SettingError(f"world: it has {counted(seats, 'seat')}, expected 2 or more: policies play each other")
+        raise SettingError(f"world must have two seats or more, got {counted(seats, 'seat')}: policies play each other")
     if fixed := [entry.title for entry in game.entries if entry.seat is not None]:
-        raise SettingError(f"seat: given for {', '.join(fixed)}, but seats are rotated in a tournament")
+        raise SettingError(f"seat is not valid in a tournament, which rotates seats (got it for {', '.join(fixed)})")
     if pairings is None:
         if not 2 <= group <= min(seats, len(names)):
             most = min(seats, len(names))
             raise SettingError(
-                f"group: given {group}, expected {'2' if most == 2 else f'2 to {most}'}: there are {len(names)} "
-                f"policies, and {seats} seats"
+                f"group must be {'2' if most == 2 else f'2 to {most}'}, got {group}: there are {len(names)} policies, "
+                f"and {seats} seats"
             )
         return list(itertools.combinations(range(len(names)), group))
     found = []
     for pairing in pairings:
         if strangers := sorted(set(pairing) - set(names)):
-            raise SettingError(f"pairings: given {', '.join(strangers)}, expected some of {', '.join(names)}")
+            raise SettingError(f"pairings must be of {', '.join(names)}, got {', '.join(strangers)}")
         if not 2 <= len(pairing) <= seats or len(set(pairing)) < len(pairing):
             many = "2" if seats == 2 else f"2 to {seats}"
-            raise SettingError(f"pairings: given {list(pairing)}, expected {many} different policies")
+            raise SettingError(f"pairings must have {many} different policies each, got {list(pairing)}")
         found.append(tuple(sorted(names.index(name) for name in pairing)))
     if len(set(found)) < len(found):
-        raise SettingError("pairings: one is given twice, expected each once: rounds says how often they play")
+        raise SettingError("pairings must be different, got one twice: rounds says how often they play")
     return found
 
 

@@ -34,11 +34,12 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Gt
 
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.isolation import mailbox as _mailbox
@@ -48,7 +49,7 @@ from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.process import PolicyStart
 from motet.policy import PolicySpec, WorldDescription
-from motet.settings import check_types
+from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -73,35 +74,25 @@ class PolicyLimits:
     adds up over all episodes, and the one on processes does not hold for root.
     """
 
-    start_s: float = 30.0
+    start_s: Annotated[float, Gt(0), FINITE] = 30.0
     """Until the policy is made."""
-    reset_s: float = 10.0
+    reset_s: Annotated[float, Gt(0), FINITE] = 10.0
     """For a reset."""
-    decision_s: float = 10.0
+    decision_s: Annotated[float, Gt(0), FINITE] = 10.0
     """For a decision."""
-    memory_bytes: int | None = None
+    memory_bytes: Annotated[int, Ge(2**20)] | None = None
     """Private memory of the policy's process and of all that it starts; what the libraries share is not counted."""
-    cpu_s: float | None = None
+    cpu_s: Annotated[float, Gt(0), FINITE] | None = None
     """CPU time for a decision, all threads and processes together."""
-    open_files: int = 256
+    open_files: Annotated[int, Ge(16)] = 256
     """Open files."""
-    output_bytes: int = 65536
+    output_bytes: Annotated[int, Ge(1024)] = 65536
     """How much of what it prints is kept: the last of it."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("start_s", "reset_s", "decision_s", "cpu_s"):
-            value = getattr(self, name)
-            if not (name == "cpu_s" and value is None) and not (0 < value < math.inf):
-                raise SettingError(f"{name}: given {value}, expected seconds above 0")
-        for name, least in (("memory_bytes", 2**20), ("open_files", 16), ("output_bytes", 1024)):
-            value = getattr(self, name)
-            if not (name == "memory_bytes" and value is None) and value < least:
-                raise SettingError(f"{name}: given {value}, expected {least} or more")
+        check_fields(self)
         if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
-            raise SettingError(
-                f"memory_bytes and cpu_s are watched on Linux alone, and this is {sys.platform}: leave them"
-            )
+            raise SettingError(f"memory_bytes and cpu_s are only valid on Linux (got {sys.platform}): leave them out")
 
 
 def sandbox_gaps() -> tuple[str, ...]:
@@ -165,7 +156,7 @@ class IsolatedPolicy:
     def ask_reset(self, seed: int) -> None:
         """Tell it that a new episode begins. Does not wait."""
         if not 0 <= seed < 2**64:
-            raise SettingError(f"seed: given {seed}, expected 0 to 2**64 - 1")
+            raise SettingError(f"seed must be an int from 0 to 2**64 - 1, got {seed}")
         self._check_free()
         self._box.question[_mailbox.VALUE] = seed
         self._send(_mailbox.RESET, self._limits.reset_s)
@@ -387,11 +378,12 @@ class IsolatedPolicy:
 
 def _checked_sandbox(sandbox: str) -> str:
     if sandbox not in ("no", "best-effort", "strict"):
-        raise SettingError(f"sandbox: given {sandbox!r}, expected 'no', 'best-effort' or 'strict'")
+        raise SettingError(f"sandbox must be 'no', 'best-effort' or 'strict', got {sandbox!r}")
     lacking = "; ".join(_sandbox.gaps()) if sandbox != "no" else ""
     if lacking and sandbox == "strict":
         raise SettingError(
-            f"sandbox: given 'strict', but this machine lacks {lacking}. 'best-effort' does what is possible without"
+            f"sandbox='strict' is not possible here: this machine lacks {lacking}. 'best-effort' does what is "
+            "possible without"
         )
     if lacking:
         warnings.warn(f"the sandbox has holes: this machine lacks {lacking}", RuntimeWarning, stacklevel=3)
@@ -400,7 +392,7 @@ def _checked_sandbox(sandbox: str) -> str:
 
 def _mask_size(space: Any) -> int:
     if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
-        raise SettingError(f"masked: given True for {space!r}, expected a Discrete action space")
+        raise SettingError(f"masked=True is only valid with a Discrete action space (got {space!r})")
     return int(space.n)
 
 

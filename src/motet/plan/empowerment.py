@@ -32,9 +32,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Interval, Lt
 from numpy.typing import NDArray
 
 from motet import _native
@@ -47,10 +48,11 @@ from motet.plan.induction import backwards, others_first
 from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.solution import Solution
 from motet.plan.sweeps import Backup, Run
+from motet.settings import FINITE, check_fields
 
 __all__ = ["Humans", "Robot", "solve"]
 
-_IDLE_STILL = "still must be 0 unless achieved is 'stay', got {}: no other convention uses it"
+_IDLE_STILL = "humans.still must be 0 unless humans.achieved is 'stay', got {}: no other convention uses it"
 Believed = Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]]
 Achieved = Literal["zero", "one", "stay"]
 _OVER = {"worst": 0, "best": 1, "mean": 2}
@@ -61,11 +63,11 @@ _HOLDING = {"zero": 0, "one": 1, "stay": 2}
 class Humans:
     """How humans choose."""
 
-    beta: float = 10.0
+    beta: Annotated[float, Ge(0)] = 10.0
     """Inverse temperature; infinite: the best action, uniform among equals."""
-    gamma: float = 1.0
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount a step."""
-    rho: float | None = None
+    rho: Annotated[float, Ge(0), FINITE] | None = None
     """Discount rate instead: a transition of duration d counts exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
     """What they reckon with from the robot: the least, the most (optimistic), or the mean over its actions."""
@@ -76,33 +78,22 @@ class Humans:
     """What counts where a goal holds already. zero: the values are 0. one: they are 1, also in a terminal state. stay:
     the human stays (``still``), its own value is 0, and its attainment is the chance to be in the goal again after the
     step. None: stay if the model has a ``possible_goal_generator``, else zero."""
-    still: int = 0
+    still: Annotated[int, Ge(0)] = 0
     """The number of the action by which humans stay."""
     credit_achieved: bool | None = None
     """An older name: True is achieved="one", False is achieved="zero"."""
 
     def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise SettingError(f"beta of the humans is {self.beta}; expected a number from 0 on, or infinity")
-        if not 0 <= self.gamma <= 1:
-            raise SettingError(f"gamma of the humans is {self.gamma}; expected 0 to 1")
-        if self.rho is not None and not 0 <= self.rho < math.inf:
-            raise SettingError(f"rho of the humans is {self.rho}; expected a number from 0 on, or None")
+        check_fields(self, "humans.")
         if self.rho is not None and self.gamma != 1:
-            raise SettingError(f"gamma of the humans is {self.gamma} and rho is {self.rho}; expected one of them")
-        if self.robot not in _OVER:
-            raise SettingError(f"robot is {self.robot!r}; expected one of {', '.join(_OVER)}")
-        if self.achieved not in (None, *_HOLDING):
-            raise SettingError(f"achieved must be 'zero', 'one', 'stay' or None, got {self.achieved!r}")
-        if self.credit_achieved not in (None, False, True):
-            raise SettingError(f"credit_achieved must be True, False or None, got {self.credit_achieved!r}")
+            raise SettingError(
+                f"humans.gamma must be 1 where humans.rho is given, got {self.gamma} and {self.rho}: both are discounts"
+            )
         if self.achieved is not None and self.credit_achieved is not None:
             raise SettingError(
-                f"credit_achieved must not be given together with achieved, got {self.credit_achieved} and "
-                f"{self.achieved!r}: give achieved alone"
+                f"humans.credit_achieved must not be given together with humans.achieved, got {self.credit_achieved} "
+                f"and {self.achieved!r}: give achieved alone"
             )
-        if not (isinstance(self.still, int) and self.still >= 0):
-            raise SettingError(f"still must be the number of an action, got {self.still!r}")
         if self.still and (self.achieved in ("zero", "one") or self.credit_achieved is not None):
             raise SettingError(_IDLE_STILL.format(self.still))
 
@@ -119,28 +110,20 @@ class Humans:
 class Robot:
     """How the robot chooses, and what it makes of the humans' power."""
 
-    beta: float = 10.0
+    beta: Annotated[float, Ge(0)] = 10.0
     """How strictly it prefers the better action; infinite: uniform among the best."""
-    rho: float = 0.0
+    rho: Annotated[float, Ge(0), FINITE] = 0.0
     """Discount rate."""
-    zeta: float = 1.0
+    zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Above 1: certain goals count for more than risky ones."""
-    xi: float = 1.0
+    xi: Annotated[float, Gt(0), FINITE] = 1.0
     """Above 0: power of those who have little counts for more."""
-    eta: float = 1.0
+    eta: Annotated[float, Gt(0), FINITE] = 1.0
     """Above 1: power now counts for more than power later."""
-    terminal_robot_value: float = -1e-10
+    terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
 
     def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise SettingError(f"beta of the robot is {self.beta}; expected a number from 0 on, or infinity")
-        if not 0 <= self.rho < math.inf:
-            raise SettingError(f"rho of the robot is {self.rho}; expected a number from 0 on")
-        for name in ("zeta", "xi", "eta"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingError(f"{name} is {getattr(self, name)}; expected a number above 0")
-        if not -math.inf < self.terminal_robot_value < 0:
-            raise SettingError(f"terminal_robot_value is {self.terminal_robot_value}; expected a negative number")
+        check_fields(self, "robot.")
 
 
 def solve(
@@ -182,11 +165,11 @@ def solve(
     """
     if len(graph.humans) + len(graph.robots) != len(graph.agents):
         raise SettingError(
-            f"of the agents {', '.join(graph.agents)} the model names the humans {graph.humans} and the robots "
-            f"{graph.robots}; expected human_agent_indices and robot_agent_indices to name each of them"
+            f"human_agent_indices and robot_agent_indices must name each of the agents {', '.join(graph.agents)} "
+            f"once, got {graph.humans} and {graph.robots}"
         )
     if dtype not in ("float64", "float32", "float16"):
-        raise SettingError(f"dtype is {dtype!r}; expected float64, float32 or float16")
+        raise SettingError(f"dtype must be float64, float32 or float16, got {dtype!r}")
     _check_still(graph, humans)
     with worker_team(workers, engine, cluster, say) as team:
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
@@ -302,7 +285,7 @@ def _check_still(graph: Graph, humans: Humans) -> None:
         if humans.still >= graph.actions[human]:
             last = graph.actions[human] - 1
             raise SettingError(
-                f"still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
+                f"humans.still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
             )
 
 
@@ -310,7 +293,9 @@ def _check_weights(graph: Graph, columns: Columns) -> None:
     first = columns.first
     for place, human in enumerate(graph.humans):
         if len(columns.weights) == 1 and not columns.weights[0, first[place] : first[place + 1]].any():
-            raise SettingError(f"all goals of {graph.agents[human]} have weight 0; expected at least one above it")
+            raise SettingError(
+                f"goals of {graph.agents[human]} must have a weight > 0, at least one of them, got 0 for all"
+            )
 
 
 def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None) -> Callable[[int], None]:

@@ -61,13 +61,11 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
     else:
         given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, goals)
         if set(given) != set(graph.humans):
-            raise SettingError(
-                f"goals are given for the agents {sorted(given)}; expected for the humans {graph.humans}"
-            )
+            raise SettingError(f"goals must be given for the humans {graph.humans}, got the agents {sorted(given)}")
         pairs = [[_weighted(goal) for goal in given[human]] for human in graph.humans]
         for human, own in zip(graph.humans, pairs, strict=True):
             if not own:
-                raise SettingError(f"{graph.agents[human]} has no goals; expected at least one")
+                raise SettingError(f"goals of {graph.agents[human]} must be one or more, got none")
             if len({goal for goal, _ in own}) < len(own):
                 raise SettingError(f"{graph.agents[human]} has a goal twice: add up their weights")
         by_human = [[goal for goal, _ in own] for own in pairs]
@@ -84,11 +82,9 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
 def _weighted(given: Any) -> tuple[Any, float]:
     goal, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
     if not isinstance(goal, Goal):
-        raise SettingError(f"goal: given {goal!r}, expected an object with is_achieved(state) -> bool")
+        raise SettingError(f"goal must be an object with is_achieved(state) -> bool, got {goal!r}")
     if not (isinstance(weight, int | float) and 0 <= weight < math.inf):
-        raise SettingError(
-            f"goal {goal_name(goal)!r}: its weight is {weight!r}; expected a number from 0 on, and finite"
-        )
+        raise SettingError(f"goal {goal_name(goal)!r} must have a finite weight >= 0, got {weight!r}")
     return goal, float(weight)
 
 

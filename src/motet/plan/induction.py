@@ -194,9 +194,9 @@ def best_response(
     if graph.reward is None:
         raise SettingError("the graph has no rewards: make it with enumerate_states(model, rewards=True)")
     if not 0 <= gamma <= 1 or (rho is not None and not rho >= 0):
-        raise SettingError(f"gamma is {gamma}, rho is {rho}; expected gamma from 0 to 1, rho from 0 on")
+        raise SettingError(f"gamma must be a number from 0 to 1 and rho a number >= 0, got {gamma} and {rho}")
     if rho is not None and gamma != 1:
-        raise SettingError(f"gamma is {gamma} and rho is {rho}; expected one of them: both are discounts")
+        raise SettingError(f"gamma must be 1 where rho is given, got {gamma} and {rho}: both are discounts")
     if horizon is None and graph.levels is None:
         raise SettingError("the graph has cycles: give horizon=…, the number of steps")
     with worker_team(workers, engine, cluster) as team:
@@ -268,14 +268,16 @@ def _agent_index(graph: Graph, agent: int | str) -> int:
         return graph.agents.index(agent)
     if isinstance(agent, int) and 0 <= agent < len(graph.agents):
         return agent
-    raise SettingError(f"agent: given {agent!r}, expected one of {', '.join(graph.agents)} or its index")
+    raise SettingError(f"agent must be one of {', '.join(graph.agents)} or its index, got {agent!r}")
 
 
 def _checked_table(given: ArrayLike, graph: Graph, agent: int, name: str) -> NDArray[np.float64]:
     table = np.ascontiguousarray(given, np.float64)
     expected = (len(graph), graph.actions[agent])
     if table.shape != expected:
-        raise SettingError(f"{name}: the table of {graph.agents[agent]} has shape {table.shape}, expected {expected}")
+        raise SettingError(
+            f"{name}: the table of {graph.agents[agent]} must have the shape {expected}, got {table.shape}"
+        )
     rows = table[~graph.terminal]
     if (rows < 0).any() or (np.abs(rows.sum(axis=1) - 1) > 1e-9).any():
         raise SettingError(f"{name}: the table of {graph.agents[agent]} has rows that are no probabilities")

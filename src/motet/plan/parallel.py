@@ -91,11 +91,11 @@ def worker_team(
     """So many workers at most, here or on a cluster; None: one for each core there is."""
     chosen: dict[str, Any] = {"required": workers is not None, "say": say or _warn}
     if engine not in ("processes", "ray"):
-        raise SettingError(f"engine: given {engine!r}, expected 'processes' or 'ray'")
+        raise SettingError(f"engine must be 'processes' or 'ray', got {engine!r}")
     if engine != "ray" and cluster is not None:
-        raise SettingError(f"cluster: given with engine={engine!r}, expected engine='ray', which it is for")
+        raise SettingError(f"cluster is only valid with engine='ray' (got engine={engine!r})")
     if workers is not None and workers < 1:
-        raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
+        raise SettingError(f"workers must be an int >= 1, or None for one a core, got {workers}")
     if engine == "processes":
         yield WorkerTeam(workers or usable_cores(), _start_here, **chosen)
         return

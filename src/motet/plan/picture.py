@@ -35,8 +35,8 @@ def on_the_world(
     """One map for each panel: by the tile where the agent stands, the mean over the states visited there."""
     if not (hasattr(model, "picture") and hasattr(model, "where")):
         raise SettingError(
-            f"a {type(model).__name__} cannot be drawn on: expected a model with picture(state) -> rgb and "
-            "where(state, agent) -> (row, column)"
+            "model must have picture(state) -> rgb and where(state, agent) -> (row, column) to be drawn on, got a "
+            f"{type(model).__name__}"
         )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

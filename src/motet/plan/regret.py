@@ -73,7 +73,7 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
     """
     if response.horizon is not None:
         raise SettingError(
-            f"the response has horizon {response.horizon}; expected one over the levels of a graph (None)"
+            f"response must be one over the levels of a graph (horizon None), got horizon {response.horizon}"
         )
     table = tabulated(policy, response.graph, response.agent, model) if hasattr(policy, "act") else np.asarray(policy)
     value = response.values_of(table, workers)
@@ -84,7 +84,9 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
 def tabulated(policy: Any, graph: Graph, agent: int, model: Any) -> NDArray[np.float64]:
     """A policy as probabilities [states, actions], asked in every state in which the agent acts."""
     if model is None:
-        raise SettingError("model: not given, but the policy has to be shown observations: give the world it acts in")
+        raise SettingError(
+            "model must be the world in which the policy acts, got none: the policy is shown observations"
+        )
     name, terminal = graph.agents[agent], graph.terminal.tolist()
     if hasattr(policy, "reset"):
         policy.reset(0)

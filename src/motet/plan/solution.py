@@ -151,14 +151,12 @@ class Solution:
             return self.graph.agents.index(agent)
         if isinstance(agent, int) and 0 <= agent < len(self.graph.agents):
             return agent
-        raise SettingError(f"agent: given {agent!r}, expected one of {', '.join(self.graph.agents)} or its index")
+        raise SettingError(f"agent must be one of {', '.join(self.graph.agents)} or its index, got {agent!r}")
 
     def _human(self, human: int | str) -> int:
         index = self._agent(human)
         if index not in self.graph.humans:
-            raise SettingError(
-                f"{self.graph.agents[index]} is no human; expected one of the agents {self.graph.humans}"
-            )
+            raise SettingError(f"agent must be one of the humans {self.graph.humans}, got {self.graph.agents[index]}")
         return self.graph.humans.index(index)
 
     def _column(self, place: int, goal: Any) -> int:
@@ -167,11 +165,11 @@ class Solution:
         if goal in self.goals[place]:
             return self.goals[place].index(goal)
         known = ", ".join(self.goals[place][:12]) + (" …" if len(self.goals[place]) > 12 else "")
-        raise SettingError(f"goal: given {goal!r}, expected one of {known}")
+        raise SettingError(f"goal must be one of {known}, got {goal!r}")
 
     def _no_goal(self, goal: Any) -> None:
         if goal is not None:
-            raise SettingError(f"goal: given {goal!r} for a robot; only humans have goals")
+            raise SettingError(f"goal is only valid for humans (got {goal!r} for a robot)")
 
     def _robot(self, name: str) -> NDArray[Any]:
         if name not in self.arrays:

@@ -173,7 +173,7 @@ def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int
     """
     count = usable_cores() if workers is None else workers
     if count < 1:
-        raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
+        raise SettingError(f"workers must be an int >= 1, or None for one a core, got {workers}")
     with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
 
         def parts(first: int, last: int, run: Run) -> list[Any]:

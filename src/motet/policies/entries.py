@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Gt
 
 from motet.algorithm import Space
 from motet.errors import CorruptionError, SettingError
@@ -27,6 +28,7 @@ from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
 from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
+from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
 __all__ = [
@@ -66,7 +68,7 @@ class Entry:
     """Where it comes from."""
     seat: str | None = None
     """The agent it acts for; None: it may get any seat."""
-    proportion: float = 1.0
+    proportion: Annotated[float, Gt(0), FINITE] = 1.0
     """Its share of the seats, against those of the others."""
     kind: Kind = "agent"
     """The interface it has, as far as it is known before it is made: a path may name a team without saying so."""
@@ -80,10 +82,7 @@ class Entry:
     """Equal for entries that are one policy on different seats."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.proportion) and self.proportion > 0):
-            raise SettingError(f"proportion: given {self.proportion}, expected a number above 0")
-        if self.kind not in get_args(Kind):
-            raise SettingError(f"kind: given {self.kind!r}, expected one of {', '.join(get_args(Kind))}")
+        check_fields(self)
 
     def __repr__(self) -> str:
         more = "" if self.proportion == 1 else f", proportion={self.proportion}"
@@ -121,14 +120,14 @@ def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: An
     """
     if isinstance(given, Mapping):
         if set(given) != set(agents):
-            raise SettingError(f"policies: given for {sorted(given)}, expected one for each of {list(agents)}")
+            raise SettingError(f"policies must be given for each of {list(agents)}, got {sorted(given)}")
         return _named([replace(as_entry(given[agent], trust=trust, world=world), seat=agent) for agent in agents])
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if not several:
-        raise SettingError("policies: none given, expected one or more")
+        raise SettingError("policies must be one or more, got none")
     found = [as_entry(one, trust=trust, world=world) for one in several]
     if strangers := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
-        raise SettingError(f"seat: given {', '.join(strangers)}, expected one of {', '.join(agents)}")
+        raise SettingError(f"seat must be one of {', '.join(agents)}, got {', '.join(strangers)}")
     return _named(found)
 
 
@@ -173,8 +172,8 @@ def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
     if callable(given):
         return Entry(PolicySpec(given), source=getattr(given, "__qualname__", type(given).__name__), key=f"{id(given)}")
     raise SettingError(
-        f"policy: given {given!r}, expected a run directory, 'module:Class', one of {', '.join(BUILT_IN)}, an object "
-        "with reset and act, or something that makes one"
+        f"policy must be a run directory, 'module:Class', one of {', '.join(BUILT_IN)}, an object with reset and act, "
+        f"or something that makes one, got {given!r}"
     )
 
 
@@ -244,9 +243,9 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
         entry = _of_class(BUILT_IN.get(value) or _class_path(value), arguments, options)
         name = name or (value if value in BUILT_IN else "")
     if options:
-        raise SettingError(f"policy: given {', '.join(options)} in {text!r}, which a {form} does not take")
+        raise SettingError(f"policy has {', '.join(options)}, which a {form} does not take, in {text!r}")
     if arguments and form == "run":
-        raise SettingError(f"policy: given kw.{next(iter(arguments))} in {text!r}, which a run does not take")
+        raise SettingError(f"policy has kw.{next(iter(arguments))}, which a run does not take, in {text!r}")
     return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)
 
 
@@ -277,7 +276,7 @@ def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]
     first = ""
     parts = _PARTS.findall(text)
     if ",".join(parts) != text:
-        raise SettingError(f"policy: given {text!r}, expected parts with commas between, quotes and brackets closed")
+        raise SettingError(f"policy must be parts with commas between, with quotes and brackets closed, got {text!r}")
     for i, part in enumerate(parts):
         key, equals, value = part.partition("=")
         if key.startswith("kw.") and equals:
@@ -288,11 +287,12 @@ def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]
             first = part
         else:
             raise SettingError(
-                f"policy: given {part!r} in {text!r}, expected {', '.join(f'{name}=' for name in _OPTIONS)} or kw.NAME="
+                f"policy must have options of the form {', '.join(f'{name}=' for name in _OPTIONS)} or kw.NAME=, got "
+                f"{part!r} in {text!r}"
             )
     named = [(form, options.pop(form)) for form in ("class", "run", "plan") if form in options]
     if len(named) + bool(first) != 1:
-        raise SettingError(f"policy: given {text!r}, expected one class, run or plan, and then its options")
+        raise SettingError(f"policy must be one class, run or plan, and then its options, got {text!r}")
     return (named[0] if named else _recognised(first)), options, arguments
 
 
@@ -305,12 +305,12 @@ def _recognised(first: str) -> tuple[str, str]:
             return "run", first
         if _is_plan(folder):
             return "plan", first
-        raise SettingError(f"policy: given the directory {first!r}, which holds {_no_policy(folder)}")
+        raise SettingError(f"policy must be a directory with a policy, got {first!r}, which holds {_no_policy(folder)}")
     if ":" in first:
         return "class", first
     raise SettingError(
-        f"policy: given {first!r}, expected {', '.join(BUILT_IN)}, a run directory (there is none of that name), or "
-        "'module:Class'"
+        f"policy must be one of {', '.join(BUILT_IN)}, a run directory (there is none of that name), or "
+        f"'module:Class', got {first!r}"
     )
 
 
@@ -341,7 +341,7 @@ def _class_path(text: str) -> str:
         return text
     module, _, name = text.rpartition(".")
     if not module:
-        raise SettingError(f"class: given {text!r}, expected 'module:Class', or one of {', '.join(BUILT_IN)}")
+        raise SettingError(f"class must be 'module:Class', or one of {', '.join(BUILT_IN)}, got {text!r}")
     return f"{module}:{name}"
 
 
@@ -357,12 +357,12 @@ def _number(text: str, what: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SettingError(f"{what}: given {text!r}, expected a number") from None
+        raise SettingError(f"{what} must be a number, got {text!r}") from None
 
 
 def _yes(text: str, what: str) -> bool:
     if text not in ("yes", "no"):
-        raise SettingError(f"{what}: given {text!r}, expected yes or no")
+        raise SettingError(f"{what} must be yes or no, got {text!r}")
     return text == "yes"
 
 
@@ -377,7 +377,7 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     names = [name for name in configs if name in weights]
     if agent is not None:
         if agent not in names:
-            raise SettingError(f"agent: given {agent!r}, expected one of {', '.join(names)} of the run {str(path)!r}")
+            raise SettingError(f"agent must be one of {', '.join(names)} of the run {str(path)!r}, got {agent!r}")
         names = [agent]
     if not names:
         raise SettingError(f"run: {str(path)!r} has no policy that its config knows")
@@ -400,14 +400,14 @@ def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
         above = path.resolve().parent
         home = above.parent if above.name in ("checkpoints", "league") else above
         if step is not None:
-            raise SettingError(f"step: given {step} for {str(path)!r}, which is one checkpoint already")
+            raise SettingError(f"step is only valid for a run (got {step} for {str(path)!r}, which is one checkpoint)")
         return RunDirectory.open(home), path.resolve()
     run = RunDirectory.open(path)
     steps = run.steps()
     if not steps:
         raise SettingError(f"run: {str(path)!r} has no checkpoint")
     if step is not None and step not in steps:
-        raise SettingError(f"step: given {step}, expected one of the checkpoints {steps}")
+        raise SettingError(f"step must be one of the checkpoints {steps}, got {step}")
     return run, run.checkpoints / f"{steps[-1] if step is None else step:012d}"
 
 
@@ -453,8 +453,8 @@ def run_policy(
     sizes = algorithm.sizes(observation_space, action_space)
     if len(weights) not in (sizes.weights, sizes.state):
         raise SettingError(
-            f"agent {who}: the run holds {len(weights)} numbers, expected {sizes.weights} weights (or {sizes.state} "
-            f"with the optimiser's) for {observation_space} and {action_space}: it was trained in another world"
+            f"agent {who}: the run must hold {sizes.weights} weights (or {sizes.state} numbers with the optimiser's) "
+            f"for {observation_space} and {action_space}, got {len(weights)}: it was trained in another world"
         )
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = algorithm.behaviour(observation_space, action_space)
@@ -519,7 +519,7 @@ class _Framed:
 def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
     if not _is_plan(path):
         raise SettingError(
-            f"plan: given {str(path)!r}, which holds {_no_policy(path)}; expected a folder that motet plan --out wrote"
+            f"plan must be a folder that motet plan --out wrote, got {str(path)!r}, which holds {_no_policy(path)}"
         )
     if world is None or world.get("path") is None:
         raise SettingError(

@@ -41,7 +41,7 @@ def constant(action: Any, action_space: Space) -> ConstantPolicy:
     given = np.asarray(action, action_space.dtype)
     fitting = given[()] if given.shape == () else given
     if not action_space.contains(fitting):
-        raise SettingError(f"action: given {action!r}, expected one of {action_space}")
+        raise SettingError(f"action must be one of {action_space}, got {action!r}")
     return ConstantPolicy(fitting, first=int(getattr(action_space, "start", 0)))
 
 
@@ -53,7 +53,7 @@ class Forager:
     def __init__(self, observation_space: Space) -> None:
         shape = observation_space.shape
         if len(shape) != 3 or shape[0] != 5 or shape[1] != shape[2]:
-            raise SettingError(f"forager: the observation is {observation_space}, expected that of the treasure hunt")
+            raise SettingError(f"forager must have the observation of the treasure hunt, got {observation_space}")
         self._middle = shape[1] // 2
         self._rng = np.random.default_rng(0)
 
@@ -84,7 +84,7 @@ class TitForTat:
         self._own = int(action_space.n)
         if observation_space.shape != (2 * self._own + 1,):
             raise SettingError(
-                f"tit_for_tat: the observation is {observation_space}, expected a symmetric matrix game's"
+                f"tit_for_tat must have the observation of a symmetric matrix game, got {observation_space}"
             )
 
     def reset(self, seed: int) -> None:

@@ -222,7 +222,7 @@ def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[s
     if spec.translate:
         raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, which is none")
     if not isinstance(made, JointPolicy):
-        raise SettingError(f"policy: {spec.title} made {brief(made)}, expected something with reset and act_jointly")
+        raise SettingError(f"policy must have reset and act_jointly, got {brief(made)}, made by {spec.title}")
     return made
 
 

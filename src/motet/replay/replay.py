@@ -110,7 +110,7 @@ class Reader(_native.LaneReader):
         if batch is None:
             batch = self._samples[batch_size] = self.batch(batch_size)
         elif into is not None and not (id(batch) in self._targets and batch.reward.shape == (batch_size,)):
-            raise SettingError(f"into must be a batch that this reader made by batch({batch_size})")
+            raise SettingError(f"into must be a batch that this reader made by batch({batch_size}), got another one")
         self._sample(self._targets[id(batch)], beta)
         return batch
 
@@ -126,21 +126,25 @@ class Reader(_native.LaneReader):
         lane_rows = self._replay.spec.lane_capacity
         room = lane_rows - self._n_frames - 1
         if not 1 <= length <= room:
-            raise SettingError(f"length: given {length}, expected 1 to {room}: a lane has {lane_rows} rows")
+            raise SettingError(f"length must be an int from 1 to {room}, got {length}: a lane has {lane_rows} rows")
         most = room // length * self._replay.spec.n_lanes
         if not 1 <= fragments <= most:
-            raise SettingError(f"fragments: given {fragments}, expected 1 to {most}: the lanes hold no more at once")
+            raise SettingError(
+                f"fragments must be an int from 1 to {most}, got {fragments}: the lanes hold no more at once"
+            )
         batch = self._takes.get((fragments, length)) if into is None else into
         if batch is None:
             batch = self._takes[fragments, length] = self.batch(fragments, length)
         elif into is not None and not (id(batch) in self._targets and batch.reward.shape == (fragments, length)):
-            raise SettingError(f"into must be a batch that this reader made by batch({fragments}, {length})")
+            raise SettingError(
+                f"into must be a batch that this reader made by batch({fragments}, {length}), got another one"
+            )
         return batch if self._take(self._targets[id(batch)]) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
         """Give the rows of a batch new priorities, usually the absolute errors."""
         if id(batch) not in self._targets:
-            raise SettingError("batch: expected one that this reader made")
+            raise SettingError("batch must be one that this reader made, got another one")
         if not self._prioritised:
             raise SettingError("this reader draws uniformly: make it with prioritised=True")
         self._update(batch.lane, batch.row, priority)
@@ -179,7 +183,7 @@ class Reader(_native.LaneReader):
     def batch(self, batch_size: int, length: int = 0) -> Batch:
         """Arrays for batches of this size, shared with no other batch; with a ``length`` for fragments (``take``)."""
         if batch_size < 1:
-            raise SettingError(f"batch_size must be an int >= 1, got {batch_size}")
+            raise SettingError(f"batch must be an int >= 1, got {batch_size}")
         rows = (batch_size, length) if length else (batch_size,)
         more = (batch_size, length + 1) if length else (batch_size,)
         row, extra = self._row, self._replay.spec.extra
@@ -280,7 +284,7 @@ class Replay:
 
     def _lane(self, i: int) -> npt.NDArray[Any]:
         if not 0 <= i < self.spec.n_lanes:
-            raise SettingError(f"lane: given {i}, expected 0 to {self.spec.n_lanes - 1}")
+            raise SettingError(f"lane must be an int from 0 to {self.spec.n_lanes - 1}, got {i}")
         return self._segment[f"{self._prefix}/lane{i}"]
 
     def lanes(self, partition: str = "") -> range:
@@ -290,7 +294,7 @@ class Replay:
             if name == partition:
                 return range(first, first + n)
             first += n
-        raise SettingError(f"partition: given {partition!r}, expected one of {list(self.spec._partitions)}")
+        raise SettingError(f"partition must be one of {list(self.spec._partitions)}, got {partition!r}")
 
     def writer(self, lane: int = 0, *, timeout_s: float = 60.0, goes_on: bool = False) -> Writer:
         """Take over a lane. A predecessor, if there was one, must be dead; its unfinished episode is marked as broken.
@@ -341,21 +345,21 @@ class Replay:
         names = list(spec._partitions)
         shares = dict.fromkeys(names, 1.0) if shares is None else dict(shares)
         if set(shares) != set(names):
-            raise SettingError(f"shares: given {sorted(shares)}, expected one for each partition of {names}")
+            raise SettingError(f"shares must be one for each partition of {names}, got {sorted(shares)}")
         if any(not (math.isfinite(s) and s >= 0) for s in shares.values()) or not sum(shares.values()) > 0:
-            raise SettingError(f"shares: given {shares}, expected finite numbers from 0 on, not all 0")
+            raise SettingError(f"shares must be finite numbers >= 0, not all 0, got {shares}")
         if n_frames < 1 or n_step < 1:
-            raise SettingError(f"n_frames, n_step: given {n_frames}, {n_step}, expected 1 or more")
+            raise SettingError(f"n_frames and n_step must be ints >= 1, got {n_frames} and {n_step}")
         if not 0 <= gamma <= 1:
-            raise SettingError(f"gamma: given {gamma}, expected 0 to 1")
+            raise SettingError(f"gamma must be a number from 0 to 1, got {gamma}")
         if not (math.isfinite(alpha) and alpha >= 0 and math.isfinite(epsilon) and epsilon >= 0):
-            raise SettingError(f"alpha, epsilon: given {alpha}, {epsilon}, expected finite numbers from 0 on")
+            raise SettingError(f"alpha and epsilon must be finite numbers >= 0, got {alpha} and {epsilon}")
         if spec.once and (n_step > 1 or prioritised):
             raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
         if n_frames + n_step > spec.lane_capacity:
             raise SettingError(
-                f"capacity: given {spec.lane_capacity} rows a lane, "
-                f"expected n_frames + n_step = {n_frames + n_step} or more"
+                f"capacity must be at least n_frames + n_step = {n_frames + n_step} rows a lane, got "
+                f"{spec.lane_capacity}"
             )
         reader = Reader(
             lanes=[self._lane(i) for i in range(spec.n_lanes)],
@@ -430,7 +434,7 @@ class Replay:
         here = self._lane(lane)
         if memory.shape != here.shape or memory.dtype != here.dtype:
             raise SettingError(
-                f"lane {lane}: given {memory.shape}, expected {here.shape}: the replay's spec has changed"
+                f"lane {lane} must have the shape {here.shape}, got {memory.shape}: the replay's spec has changed"
             )
         here[...] = memory
 
@@ -459,7 +463,7 @@ class FrameStack:
 
     def __init__(self, n_frames: int) -> None:
         if n_frames < 1:
-            raise SettingError(f"n_frames: given {n_frames}, expected 1 or more")
+            raise SettingError(f"n_frames must be an int >= 1, got {n_frames}")
         self._n = n_frames
         self.stack: Nest = None
         """The newest stack."""

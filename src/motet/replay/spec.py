@@ -6,15 +6,17 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge
 
 from motet import _native
 from motet.arrays import ArraySpec, Field
 from motet.errors import SettingError
 from motet.nest import map_nest
+from motet.settings import check_fields
 
 __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 
@@ -37,9 +39,9 @@ class ReplaySpec:
     """What the agent sees."""
     action: Nest
     """What it does."""
-    capacity: int
+    capacity: Annotated[int, Ge(2)]
     """Rows in all lanes together."""
-    lanes: int | Mapping[str, int] = 1
+    lanes: Annotated[int, Ge(1)] | Mapping[str, Annotated[int, Ge(1)]] = 1
     """How many lanes; or for each partition, by name, how many."""
     extra: Mapping[str, Nest] = field(default_factory=dict)
     """Any further fields by name, e.g. a log-probability or an action mask."""
@@ -51,6 +53,7 @@ class ReplaySpec:
     """Debugging: every row carries a checksum that is verified on reading."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         plain = {
             "observation": _fields("observation", self.observation),
             "action": _fields("action", self.action),
@@ -61,16 +64,16 @@ class ReplaySpec:
             object.__setattr__(self, name, value)
         for name in self.extra:
             if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
-                raise SettingError(f"extra: given the name {name!r}, expected an identifier that is not taken")
+                raise SettingError(f"extra must have names that are identifiers and not taken, got {name!r}")
         for name, nest in (("action", self.action), ("reward", self.reward)):
             if any(leaf.next for _, leaf in _flatten(nest)):
-                raise SettingError(f"{name}: given next=True, expected it only in extra (observations have one)")
+                raise SettingError(f"next=True is only valid in extra (got it in {name}): observations have one anyway")
         if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
-            raise SettingError(f"reward: given {self.reward}, expected a float32 or float64 without dimensions")
-        if not self.lanes or any(n < 1 for n in self._partitions.values()):
-            raise SettingError(f"lanes: given {self.lanes}, expected 1 or more (for each partition)")
+            raise SettingError(f"reward must be a float32 or float64 without dimensions, got {self.reward}")
+        if not self.lanes:
+            raise SettingError("lanes must have one partition or more, got none")
         if self.capacity < 2 * self.n_lanes:
-            raise SettingError(f"capacity: given {self.capacity}, expected 2 or more for each of {self.n_lanes} lanes")
+            raise SettingError(f"capacity must be at least 2 for each of {self.n_lanes} lanes, got {self.capacity}")
 
     @property
     def n_lanes(self) -> int:
@@ -185,7 +188,7 @@ def _fields(name: str, given: Any) -> Nest:
     shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
     if shape is None or dtype is None:
         raise SettingError(
-            f"{name}: given {given!r}, expected a Field, a space whose elements are arrays, or a dict or tuple of them"
+            f"{name} must be a Field, a space whose elements are arrays, or a dict or tuple of them, got {given!r}"
         )
     return Field(tuple(shape), np.dtype(dtype).name)
 

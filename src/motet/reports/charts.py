@@ -384,7 +384,7 @@ def _check(line: Line) -> None:
     sizes = {len(part) for part in _parts(line) if part is not None}
     if len(sizes) > 1 or (line.low is None) != (line.high is None):
         raise SettingError(
-            f"line {line.name!r}: given arrays of lengths {sorted(sizes)}, expected equal ones, and bands with two ends"
+            f"line {line.name!r} must have arrays of one length, and bands with two ends, got lengths {sorted(sizes)}"
         )
 
 

@@ -83,7 +83,7 @@ class Html:
 
     def __init__(self, tag: str, *children: Child, **attributes: str | int | float | bool | None) -> None:
         if not _TAG.fullmatch(tag):
-            raise SettingError(f"tag: given {tag!r}, expected one of {_TAG.pattern.replace('|', ', ')}")
+            raise SettingError(f"tag must be one of {_TAG.pattern.replace('|', ', ')}, got {tag!r}")
         opening = [f"<{tag}"]
         for name, value in attributes.items():
             if value is None or value is False:
@@ -128,14 +128,14 @@ def _flat(children: Iterable[Child]) -> list[str | Html]:
 def _check(name: str, value: object) -> None:
     """Attributes that run or fetch something are none."""
     if not _ATTRIBUTE.fullmatch(name) or name.lower().startswith("on"):
-        raise SettingError(f"attribute: given {name!r}, expected a plain one")
+        raise SettingError(f"attribute must be a plain one, got {name!r}")
     text = str(value)
     if name == "src" and not _DATA.fullmatch(text):
-        raise SettingError(f"src: given {text[:40]!r}, expected an image as data")
+        raise SettingError(f"src must be an image as data, got {text[:40]!r}")
     if name == "href" and not text.startswith("#"):
-        raise SettingError(f"href: given {text[:40]!r}, expected an anchor of this page")
+        raise SettingError(f"href must be an anchor of this page, got {text[:40]!r}")
     if name == "style" and not _STYLE.fullmatch(text):
-        raise SettingError(f"style: given {text[:80]!r}, expected numbers only")
+        raise SettingError(f"style must hold numbers only, got {text[:80]!r}")
 
 
 # ---- the page
@@ -259,7 +259,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption:
     body = []
     for row in rows:
         if len(row) != len(columns):
-            raise SettingError(f"row: given {len(row)} cells, expected {len(columns)}: {row!r}")
+            raise SettingError(f"row must have {len(columns)} cells, got {len(row)}: {row!r}")
         body.append(Html("tr", [_cell(cell, column) for cell, column in zip(row, columns, strict=True)]))
     inner = Html(
         "table",
@@ -306,9 +306,9 @@ def picture(data: bytes, *, alt: str, caption: Child = None) -> Html:
 def player(frames: Sequence[bytes], *, frames_per_s: float, alt: str, caption: Child = None) -> Html:
     """Pictures one after the other, with a button to play and a slider to look closely."""
     if not frames:
-        raise SettingError("frames: given none, expected one or more")
+        raise SettingError("frames must be one or more, got none")
     if not frames_per_s > 0:
-        raise SettingError(f"frames_per_s: given {frames_per_s}, expected more than 0")
+        raise SettingError(f"frames_per_s must be a number > 0, got {frames_per_s}")
     images = [
         Html("img", src=_data(data), alt=f"{alt}, {i + 1} of {len(frames)}", class_="pixels", hidden=i > 0)
         for i, data in enumerate(frames)
@@ -333,4 +333,4 @@ def _data(data: bytes) -> str:
     for start, kind in ((b"\x89PNG\r\n\x1a\n", "png"), (b"GIF8", "gif"), (b"\xff\xd8\xff", "jpeg")):
         if data.startswith(start):
             return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    raise SettingError(f"picture: given {len(data)} bytes that begin with {data[:8]!r}, expected a PNG, GIF or JPEG")
+    raise SettingError(f"picture must be a PNG, GIF or JPEG, got {len(data)} bytes that begin with {data[:8]!r}")

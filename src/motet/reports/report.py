@@ -46,7 +46,7 @@ def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] =
     """
     target = Path(out)
     if target.suffix.lower() not in (".html", ".htm"):
-        raise SettingError(f"out: given {str(out)!r}, expected a file ending in .html")
+        raise SettingError(f"out must be a file ending in .html, got {str(out)!r}")
     found, refused = _read(runs)
     groups = group(found)
     text = report_page(groups, refused)
@@ -66,10 +66,10 @@ def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] =
 def _read(given: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], dict[Path, str]]:
     paths = [Path(path) for path in given]
     if not paths:
-        raise SettingError("runs: given none, expected one run directory or more")
+        raise SettingError("runs must be one run directory or more, got none")
     places = [path.resolve() for path in paths]
     if twice := next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None):
-        raise SettingError(f"runs: {str(twice)!r} was given twice; one run is not two seeds")
+        raise SettingError(f"runs must be different, got {str(twice)!r} twice: one run is not two seeds")
     runs, refused = [], {}
     for path in paths:
         try:

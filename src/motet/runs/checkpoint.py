@@ -78,7 +78,7 @@ class RunDirectory:
     def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
         """A place for a new run, where none is yet."""
         if not os.fspath(path):
-            raise SettingError("run: given an empty path, expected where to write the run")
+            raise SettingError("run must be a path to write the run to, got an empty one")
         run = cls(path)
         run._check_free()
         try:
@@ -118,7 +118,7 @@ class RunDirectory:
         """A run that was begun before."""
         run = cls(path)
         if not (run.path / "config.json").is_file():
-            raise SettingError(f"run: given {str(run.path)!r}, expected a run directory (it has no config.json)")
+            raise SettingError(f"run must be a run directory, got {str(run.path)!r}, which has no config.json")
         if (given := run.config().get("format")) != FORMAT:
             raise SettingError(
                 f"run: {str(run.path)!r} has format {given!r}, this motet ({__version__}) reads format {FORMAT}; "
@@ -251,7 +251,7 @@ class RunDirectory:
             raise SettingError(f"run: {str(self.path)!r} cannot go on; {self.way_on()}")
         chosen = steps[-1] if step is None else step
         if chosen not in steps:
-            raise SettingError(f"checkpoint: given step {chosen}, expected one of {steps}")
+            raise SettingError(f"checkpoint must be one of the steps {steps}, got {chosen}")
         try:
             return _read(self.checkpoints / f"{chosen:012d}")
         except CorruptionError as error:
@@ -425,7 +425,7 @@ def encode(value: Any) -> Any:
         return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise SettingError(f"given a {type(value).__name__}, expected plain values: it cannot be saved without pickle")
+    raise SettingError(f"value must be plain to be saved without pickle, got a {type(value).__name__}")
 
 
 def decode(value: Any) -> Any:

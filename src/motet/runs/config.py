@@ -51,15 +51,13 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value) or "class" in value:
-            raise SettingError(f"given the mapping {value!r}, expected strings other than 'class' as its keys")
+            raise SettingError(f"keys of a mapping must be strings other than 'class', got {value!r}")
         return {key: describe(item) for key, item in value.items()}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise SettingError(
-        f"given a {type(value).__name__}, expected plain values or dataclasses: anything else cannot be written down"
-    )
+    raise SettingError(f"value must be plain or a dataclass to be written down, got a {type(value).__name__}")
 
 
 def rebuild(plain: Any, *, trust: bool = False) -> Any:
@@ -73,12 +71,12 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
         return values
     kind = _load(plain["class"], "motet", trust)
     if not (isinstance(kind, type) and is_dataclass(kind)):
-        raise SettingError(f"class: given {plain['class']!r}, expected a dataclass")
+        raise SettingError(f"class must be a dataclass, got {plain['class']!r}")
     known = [item.name for item in fields(kind) if item.init]
     if strangers := sorted(set(values) - set(known)):
         raise SettingError(
-            f"{kind.__name__}: given {', '.join(strangers)}, expected none but {', '.join(known)}; "
-            "perhaps it was written by another version of motet"
+            f"{kind.__name__} must have fields among {', '.join(known)}, got {', '.join(strangers)}; perhaps it was "
+            "written by another version of motet"
         )
     return kind(**values)
 
@@ -178,7 +176,7 @@ def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
     """The module and the name in ``module:Name``; without ``trust`` the module must be of the given package."""
     module, _, name = str(path).partition(":")
     if not name or not (trust or name.isidentifier()):
-        raise SettingError(f"class: given {path!r}, expected 'module:Name'")
+        raise SettingError(f"class must be 'module:Name', got {path!r}")
     if not (trust or _within(module, package)):
         raise SettingError(
             f"{path!r} is not part of {package}, and importing it runs its code; if you trust where this comes from, "
@@ -192,7 +190,7 @@ def _load(path: Any, package: str, trust: bool) -> Any:
     module, name = _named(path, package, trust)
     found = find(module, name)
     if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):
-        raise SettingError(f"class: given {path!r}, expected a class of {package}")
+        raise SettingError(f"class must be a class of {package}, got {path!r}")
     return found
 
 

@@ -72,11 +72,13 @@ def path_of(thing: Any) -> str:
     """Where a class or function is imported from; an error unless that finds the very same one."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module == "__main__":
-        raise SettingError(f"given {thing!r} of a script, expected one that can be imported: move it to a module")
+        raise SettingError(
+            f"class or function must be one that can be imported, got {thing!r} of a script: move it to a module"
+        )
     if module is None or name is None or "<" in name:
-        raise SettingError(f"given {thing!r}, expected a class or function that can be imported")
+        raise SettingError(f"class or function must be one that can be imported, got {thing!r}")
     if find(module, name) is not thing:
-        raise SettingError(f"given {thing!r}, expected what importing {module}:{name} finds")
+        raise SettingError(f"class or function must be what importing {module}:{name} finds, got {thing!r}")
     return f"{module}:{name}"
 
 
@@ -124,18 +126,18 @@ def find(module: str, name: str) -> Any:
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"class: given '{module}:{name}', which cannot be imported: {error}") from error
+        raise SettingError(f"class must be one that can be imported, got '{module}:{name}': {error}") from error
 
 
 def import_named(path: str, what: str, known: Sequence[str]) -> Any:
     """What a user named ``module:attribute``; ``known`` are the short names that would do too."""
     module, _, name = path.partition(":")
     if not name:
-        raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
+        raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}")
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error
+        raise SettingError(f"{what} must be something that can be imported, got {path!r}: {error}") from error
 
 
 def _imported(module: str, name: str) -> Any:

@@ -149,7 +149,7 @@ def _unlinked_shm() -> int:
 
 def _check_room(size: int, directory: str | os.PathLike[str] | None) -> None:
     if directory is not None and not Path(directory).is_dir():
-        raise SettingError(f"directory: given {os.fspath(directory)!r}, expected an existing folder")
+        raise SettingError(f"directory must be an existing folder, got {os.fspath(directory)!r}")
     available = available_bytes(directory)
     if available is not None and size > available:
         raise _short(size, available, directory)

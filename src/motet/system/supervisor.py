@@ -13,10 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from motet.errors import ChildError, SettingError, StartError
-from motet.settings import check_types
+from annotated_types import Ge
+
+from motet.errors import ChildError, StartError
+from motet.settings import check_fields
 
 __all__ = ["RestartLimits", "Role", "Supervisor"]
 
@@ -25,24 +27,21 @@ __all__ = ["RestartLimits", "Role", "Supervisor"]
 class RestartLimits:
     """When to restart, and when to give up."""
 
-    hang_s: float = 60.0
+    hang_s: Annotated[float, Ge(0)] = 60.0
     """Without a beat for so long a process counts as hung."""
-    start_s: float = 120.0
+    start_s: Annotated[float, Ge(0)] = 120.0
     """The same for its first beat."""
-    restarts: int = 10
+    restarts: Annotated[int, Ge(0)] = 10
     """Restarts of one process within the window before the run ends; for one that hangs, in a row."""
-    window_s: float = 60.0
+    window_s: Annotated[float, Ge(0)] = 60.0
     """The window."""
-    back_off_s: float = 0.02
+    back_off_s: Annotated[float, Ge(0)] = 0.02
     """The pause before the first restart; doubled for every further one within the window, up to 1 s."""
-    stop_s: float = 30.0
+    stop_s: Annotated[float, Ge(0)] = 30.0
     """How long processes have to end when they are asked to."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name, value in vars(self).items():
-            if not value >= 0:
-                raise SettingError(f"{name}: given {value}, expected 0 or more")
+        check_fields(self)
 
 
 class Process(Protocol):

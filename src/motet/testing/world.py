@@ -38,11 +38,11 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
     ``vector``, the worlds of that are compared with the single one.
     """
     if episodes < 1 or limit < 1:
-        raise SettingError(f"episodes is {episodes} and limit is {limit}; expected 1 or more of each")
+        raise SettingError(f"episodes and limit must be ints >= 1, got {episodes} and {limit}")
     given = factory()
     world, other = as_world(given), as_world(factory())
     if world is other:
-        raise SettingError("the factory gave the same world twice; expected a new one at each call")
+        raise SettingError("the factory must make a new world at each call, got the same one twice")
     try:
         _check_shape(world)
         begun = [_check_episode(world, other, seed + episode, limit) for episode in range(episodes)]

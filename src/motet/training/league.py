@@ -14,18 +14,18 @@ the league is the serial one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Interval
 
 from motet.arrays import ArraySpec
 from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication
-from motet.settings import check_types
+from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
 
 __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", "Standings", "anchor"]
@@ -44,39 +44,31 @@ class League:
 
     anchors: tuple[str, ...] | None = None
     """Scripted players of the world by name, or 'module:attribute' of what makes a policy; None: all the world's."""
-    anchor_share: float = 1 / 3
+    anchor_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Of the games, how many are against anchors."""
-    anchor_batch_share: float = 1 / 3
+    anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Of every batch, how much comes from games against anchors."""
-    self_share: float = 0.2
+    self_share: Annotated[float, Interval(ge=0, le=1)] = 0.2
     """Of the other games, how many are against the player as it is now; all of them while the pool is empty."""
-    snapshot_every: int = 20_000
+    snapshot_every: Annotated[int, Ge(1)] = 20_000
     """Steps of the player between two snapshots."""
-    pool: int = 10
+    pool: Annotated[int, Ge(1)] = 10
     """Snapshots that are kept."""
     out: Literal["oldest", "weakest"] = "oldest"
     """Which one makes room for a new one; the weakest is the one that the player beats most often."""
     choice: Literal["variance", "hard", "even"] = "variance"
     """By the player's win rate w: in proportion to w (1 - w), to (1 - w)**2, or everybody alike."""
-    block: int = 4
+    block: Annotated[int, Ge(1)] = 4
     """Episodes of a world against one opponent before another one is drawn."""
-    review_every: int = 2_000
+    review_every: Annotated[int, Ge(1)] = 2_000
     """Steps of the player between two looks at the results, at which win rates and chances change."""
     won_by: Literal["end", "total"] | None = None
     """Who has won: who earns more at a game's end, or in all of it; by default the world's ``won_by``, or total."""
-    margin: float | None = None
+    margin: Annotated[float, Ge(0), FINITE] | None = None
     """How much more; by default the world's ``winning_margin``, or 0. Otherwise it is a draw."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("snapshot_every", "pool", "block", "review_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        for name in ("anchor_share", "anchor_batch_share", "self_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 0 to 1")
-        if self.margin is not None and not (math.isfinite(self.margin) and self.margin >= 0):
-            raise SettingError(f"margin: given {self.margin}, expected a finite number from 0 on")
+        check_fields(self)
 
     def chances(
         self, anchors: npt.NDArray[np.float64], snapshots: npt.NDArray[np.float64]
@@ -213,7 +205,7 @@ class LeagueBoard:
         expected = {name: item.shape for name, item in self.publication.header.items()}
         given = {name: kept[name].shape for name in expected if name in kept}
         if given != expected or kept["weights"].shape != (self.publication.weights,):
-            raise SettingError("the checkpoint's league does not fit: anchors, pool, actors or networks have changed")
+            raise SettingError("league must be that of the checkpoint, got other anchors, pool, actors or networks")
         self.results[...] = kept["results"]
         header: dict[str, Any] = {name: kept[name] for name in expected}
         self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), version=version, **header)

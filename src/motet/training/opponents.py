@@ -48,9 +48,7 @@ class SelfPlay:
         for name in names:
             if name not in scripted and ":" not in name:
                 known = f"one of {', '.join(scripted)}, or " if scripted else ""
-                raise SettingError(
-                    f"anchors: given {name!r}, expected {known}'module:attribute' of what makes a policy"
-                )
+                raise SettingError(f"anchors must be {known}'module:attribute' of what makes a policy, got {name!r}")
         makers = tuple(
             Portable(scripted[name] if name in scripted else find(name), f"anchor {name}", "anchor") for name in names
         )

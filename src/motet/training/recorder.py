@@ -276,7 +276,7 @@ def fill(
         shared.league.restore(checkpoint.league, version)
     missing = {roster.parts[a].name for k in chosen for a in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
-        raise SettingError(f"the checkpoint holds no agent {sorted(missing)}, expected all of the world's agents")
+        raise SettingError(f"the checkpoint must hold all of the world's agents, got none for {sorted(missing)}")
     for k in chosen:
         stack = roster.stacks[k]
         held = [checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
@@ -343,7 +343,7 @@ def checked(part: AgentSpec, arrays: dict[str, Any]) -> dict[str, Any]:
     for name, size in expected.items():
         if arrays[name].shape != (size,):
             raise SettingError(
-                f"agent {part.name}: the checkpoint holds {name} of shape {arrays[name].shape}, expected {(size,)}: "
+                f"agent {part.name}: the checkpoint must hold {name} of shape {(size,)}, got {arrays[name].shape}: "
                 "the algorithm's settings have changed"
             )
     return arrays

@@ -41,7 +41,7 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     names = (PLAYER,) if settings.self_play else probe.agents
     given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(names, algorithm)
     if set(given) != set(names):
-        raise SettingError(f"algorithm: given for {sorted(given)}, expected one for each of {list(names)}")
+        raise SettingError(f"algorithm must be given for each of {list(names)}, got {sorted(given)}")
     having_masks = masked_agents(probe)
     parts = []
     for i, name in enumerate(names):
@@ -80,18 +80,21 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
 def _self_play(made: Any, world: World, part: AgentSpec, settings: Settings) -> SelfPlay:
     """Self-play in this world, if it is one for it."""
     if len(world.agents) != 2:
-        raise SettingError(f"self_play: the world has the agents {list(world.agents)}, expected two players")
+        raise SettingError(f"self_play is only valid with two players (got the agents {list(world.agents)})")
     for what, spaces in (("observation", world.observation_spaces), ("action", world.action_spaces)):
         if spaces[0] != spaces[1]:
             raise SettingError(
-                f"self_play: the players' {what} spaces are {spaces[0]} and {spaces[1]}, expected equal ones: one "
-                "policy plays both sides"
+                f"self_play is only valid with equal {what} spaces (got {spaces[0]} and {spaces[1]}): one policy "
+                "plays both sides"
             )
     if part.settings.n_frames > 1:
-        raise SettingError(f"n_frames: given {part.settings.n_frames}, expected 1 in self-play")
+        raise SettingError(f"n_frames must be 1 in self-play, got {part.settings.n_frames}")
     play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
     if settings.evaluate_every is not None and not play.anchors:
-        raise SettingError("evaluate_every: in self-play evaluations are games against anchors, and there are none")
+        raise SettingError(
+            "evaluate_every is only valid with anchors in self-play, where evaluations are games against them (got "
+            "none)"
+        )
     return play
 
 
@@ -101,24 +104,24 @@ def pace_of(parts: Sequence[AgentSpec], settings: Settings) -> Pace:
     once = [part.name for part in parts if part.settings.once]
     if len(once) == len(parts) and ratio is not None:
         raise SettingError(
-            f"updates_per_step: given {ratio}, expected none: one update belongs to each batch of rows of "
+            f"updates_per_step must be None, got {ratio}: one update belongs to each batch of rows of "
             f"{', '.join(once)}, which are read once"
         )
     if settings.engine == "serial":
         return Pace(1.0 if ratio is None else ratio, 0, 0)
     if once and ratio is None and len(once) < len(parts):
         raise SettingError(
-            f"updates_per_step: none given, so learners would run freely, but {', '.join(once)} read every row once: a "
-            "full lane would stall the other agents; give the updates_per_step of the others"
+            f"updates_per_step must be a number, got None: learners would run freely, but {', '.join(once)} read "
+            "every row once, and a full lane would stall the other agents"
         )
     if not once and ratio is None:
         if slack is not None:
-            raise SettingError("slack: given without updates_per_step, which it is a slack around")
+            raise SettingError("slack is only valid with updates_per_step (got None)")
         return Pace()
     ahead = 1.0 if slack is None else slack
     if once and math.isinf(ahead):
         raise SettingError(
-            f"slack: given {slack}, expected a finite number: {', '.join(once)} read every row once, and a full lane "
+            f"slack must be a finite number, got {slack}: {', '.join(once)} read every row once, and a full lane "
             "would stall the other agents"
         )
     if len(once) == len(parts):
@@ -143,7 +146,7 @@ def _share_out(
     wanted = settings.learner_processes or room
     count = min(wanted, len(parts))
     if settings.learner_processes is not None and settings.learner_processes > len(parts):
-        raise SettingError(f"learner_processes: given {wanted}, expected at most one for each of {len(parts)} agents")
+        raise SettingError(f"learner_processes must be at most {len(parts)}, one for each agent, got {wanted}")
     stacks: list[tuple[int, ...]] = []
     processes: list[tuple[int, ...]] = []
     for agents in np.array_split(np.arange(len(parts)), count):

@@ -120,7 +120,7 @@ def resume(
         on_message: as in :func:`train`.
     """
     if steps is not None and steps < 1:
-        raise SettingError(f"steps must be an int >= 1 (they are added to the steps done), got {steps}")
+        raise SettingError(f"steps must be an int >= 1, on top of those done, got {steps}")
     directory, callbacks = RunDirectory.open(run), Callbacks(on_update, on_message)
     with hold(directory.path):
         directory.sweep()
@@ -130,7 +130,10 @@ def resume(
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
         if kept.step >= settings.steps:
-            raise SettingError(f"the run {str(directory.path)!r} has done all its {settings.steps} steps; ask for more")
+            raise SettingError(
+                f"steps must be more than the {settings.steps} that {str(directory.path)!r} has done: ask for more "
+                "steps"
+            )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
         for name, now in versions().items():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
 from motet.pace import Pace
 from motet.placement import Cluster
-from motet.settings import check_types
+from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
@@ -20,44 +22,44 @@ __all__ = ["Settings"]
 class Settings:
     """How a run is played. What an agent learns with is the algorithm's config."""
 
-    steps: int = 100_000
+    steps: Annotated[int, Ge(1)] = 100_000
     """Steps of each agent, in all worlds together; actors end with the round that reaches them."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Of everything random."""
     engine: Literal["processes", "serial", "ray"] = "processes"
     """Roles in processes of their own, one after the other in this one, or on a Ray cluster."""
-    actors: int = 1
+    actors: Annotated[int, Ge(1)] = 1
     """Actor processes."""
-    worlds_per_actor: int = 1
+    worlds_per_actor: Annotated[int, Ge(1)] = 1
     """Worlds that an actor steps together."""
-    learner_processes: int | None = None
+    learner_processes: Annotated[int, Ge(1)] | None = None
     """Learner processes that share the agents; by default as many as the cores can feed beside the actors."""
-    updates_per_step: float | None = None
+    updates_per_step: Annotated[float, Gt(0), FINITE] | None = None
     """Updates of a learner for each step of its agent; by default learners run freely (serial: 1). Not for agents that
     read every row once (PPO): they update once for each batch of rows."""
-    slack: float | None = None
+    slack: Annotated[float, Ge(0)] | None = None
     """Updates that either side may be ahead; 0 is lockstep. By default 32, or free without updates_per_step; 1 for
     agents that read every row once."""
-    publish_every: int = 10
+    publish_every: Annotated[int, Ge(1)] = 10
     """Updates between two versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: two slots or one."""
-    sync_interval: int = 1
+    sync_interval: Annotated[int, Ge(1)] = 1
     """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
-    max_lag_versions: int | None = None
+    max_lag_versions: Annotated[int, Ge(0)] | None = None
     """An actor that is more versions behind takes the newest one at once, whatever sync_interval says; counted."""
-    max_lag_steps: int | None = None
+    max_lag_steps: Annotated[int, Ge(0)] | None = None
     """The same for an actor whose version was published more steps of the agent before the newest one."""
-    seconds: float | None = None
+    seconds: Annotated[float, Gt(0)] | None = None
     """End after so long, even if steps are left."""
-    evaluate_every: int | None = None
+    evaluate_every: Annotated[int, Ge(1)] | None = None
     """Steps between evaluations: greedy episodes of the published policies; in self-play games against the anchors, on
     both sides. In a process of their own; in lockstep and with engine serial at the end of a round, which waits."""
-    evaluate_episodes: int = 20
+    evaluate_episodes: Annotated[int, Ge(1)] = 20
     """Episodes of an evaluation."""
     until_return: float | None = None
     """End when the team's mean return in an evaluation reaches this."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Steps between checkpoints, and nothing else; by default a tenth of all steps, but a minute after the start and
     then five minutes at most (with engine serial and keep_replay by steps alone, which is exact)."""
     keep_replay: bool = False
@@ -79,34 +81,23 @@ class Settings:
     """What a run takes of a Ray cluster."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("steps", "actors", "worlds_per_actor", "publish_every", "sync_interval"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        if self.seed < 0:
-            raise SettingError(f"seed: given {self.seed}, expected 0 or more")
-        if self.learner_processes is not None and self.learner_processes < 1:
-            raise SettingError(f"learner_processes: given {self.learner_processes}, expected 1 or more")
+        check_fields(self)
+        self._check_rules()
+
+    def _check_rules(self) -> None:
         if self.until_return is not None and self.evaluate_every is None:
-            raise SettingError("until_return: given without evaluate_every, which measures it")
+            raise SettingError("until_return is only valid with evaluate_every, which measures it")
         if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
             raise SettingError(
-                f"until_return: measured every {self.evaluate_every} steps (evaluate_every), expected at most the "
-                f"{self.steps} of the run"
+                f"evaluate_every must be at most the {self.steps} steps of the run where until_return is given, got "
+                f"{self.evaluate_every}"
             )
-        if self.evaluate_every is not None and (self.evaluate_every < 1 or self.evaluate_episodes < 1):
-            raise SettingError("evaluate_every, evaluate_episodes: expected 1 or more")
         if self.self_play and self.until_return is not None:
-            raise SettingError("until_return: evaluations of self-play are scored by win rates, not by returns")
+            raise SettingError("until_return is not valid in self-play: its evaluations measure win rates, not returns")
         if not self.self_play and self.league != League():
-            raise SettingError("league: given without self_play, which it is for")
+            raise SettingError("league is only valid with self_play=True (got self_play=False)")
         if self.engine != "ray" and self.cluster != Cluster():
-            raise SettingError(f"cluster: given with engine={self.engine!r}, expected engine='ray', which it is for")
-        for name in ("max_lag_versions", "max_lag_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                raise SettingError(f"{name}: given {getattr(self, name)}, expected 0 or more, or None")
-        if self.seconds is not None and not self.seconds > 0:
-            raise SettingError(f"seconds: given {self.seconds}, expected more than 0")
+            raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
         Pace(
             1.0 if self.updates_per_step is None else self.updates_per_step,
             math.inf if self.slack is None else self.slack,

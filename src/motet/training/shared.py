@@ -310,7 +310,5 @@ def _header(part: AgentSpec) -> dict[str, ArraySpec]:
     """What travels with the weights: what the algorithm declares, and when it was published, by its agents' steps."""
     header = {name: ArraySpec(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
     if "published_step" in header:
-        raise SettingError(
-            "header: given the name 'published_step', expected another one: that is in every publication"
-        )
+        raise SettingError("header must not have the name 'published_step': every publication has it")
     return {"published_step": ArraySpec(dtype="int64"), **header}

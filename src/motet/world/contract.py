@@ -197,24 +197,24 @@ def as_world(env: Any) -> World:
     They are told apart by what they offer, not by what they inherit.
     """
     accepted = (
-        "expected a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "
+        "must be a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "
         "(see motet.world.from_objects) or a motet.world.World"
     )
     from motet.world.pettingzoo import AtOnce, Duel, InTurn, Solo
 
     if isinstance(env, type):
-        raise SettingError(f"given the class {env.__name__}; {accepted}: make one by {env.__name__}(...)")
+        raise SettingError(f"world {accepted}, got the class {env.__name__}: make one by {env.__name__}(...)")
     if offers(env, "group", "act", "ended"):
         missing = [name for name in _CONTRACT if not hasattr(env, name)]
         if missing:
             raise SettingError(
-                f"given {type(env).__name__}, a World without {', '.join(missing)}; write them, or inherit from "
-                "motet.world.World, which has all but the abstract ones"
+                f"world must have {', '.join(missing)}, got a {type(env).__name__} without: write them, or inherit "
+                "from motet.world.World, which has all but the abstract ones"
             )
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"given {type(env).__name__}, a vector of environments; {accepted}: give a single one")
+        raise SettingError(f"world {accepted}, got {type(env).__name__}, a vector of environments: give a single one")
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
@@ -226,7 +226,7 @@ def as_world(env: Any) -> World:
     if offers(env, "reset") and hasattr(env, "agents") and hasattr(env, "world"):
         return from_objects(env)
     hint = ": call it first" if callable(env) else ""
-    raise SettingError(f"given {env!r} of type {type(env).__name__}; {accepted}{hint}")
+    raise SettingError(f"world {accepted}, got {env!r} of type {type(env).__name__}{hint}")
 
 
 _CONTRACT = (

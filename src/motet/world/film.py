@@ -109,13 +109,11 @@ def check_video(path: Path) -> None:
         return
     if ending not in _VIDEOS:
         raise SettingError(
-            f"video: given {str(path)!r}, expected the ending .gif or, with imageio[ffmpeg], one of "
-            f"{', '.join(_VIDEOS)}"
+            f"video must end in .gif or, with imageio[ffmpeg], in one of {', '.join(_VIDEOS)}, got {str(path)!r}"
         )
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise SettingError(
-            f"video: given {str(path)!r}, but {ending} needs imageio[ffmpeg], which is not installed; a .gif needs "
-            "nothing"
+            f"video must end in .gif, got {str(path)!r}: {ending} needs imageio[ffmpeg], which is not installed"
         )
 
 

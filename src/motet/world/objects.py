@@ -45,7 +45,7 @@ class ObjectEnvironment:
         kind = type(environment).__name__
         for name in ("reset", "agents", "world"):
             if not hasattr(environment, name):
-                raise SettingError(f"{kind} has no {name}; expected an environment with reset(), agents and world")
+                raise SettingError(f"an environment must have reset(), agents and world, got a {kind} without {name}")
         self.environment = environment
         self.turns = turn_limit(environment) if turns is None else _checked_turns("turns", turns)
         self._seedable = "seed" in signature(environment.reset).parameters
@@ -262,8 +262,8 @@ def _learners(kind: str, agents: Sequence[Any], given: Learners, lacks: Callable
     for index in chosen:
         if lacking := lacks(agents[index]):
             raise SettingError(
-                f"{type(agents[index]).__name__} in the agents of {kind} has no {', '.join(lacking)}; expected "
-                "pov(world), act(world, action) and is_done(world), or an agent that asks: see motet.world.from_objects"
+                f"agents of {kind} must have pov(world), act(world, action) and is_done(world), or ask for actions "
+                f"(see motet.world.from_objects), got a {type(agents[index]).__name__} without {', '.join(lacking)}"
             )
     return chosen
 
@@ -305,7 +305,7 @@ def _each(name: str, given: Any, count: int) -> list[Any]:
     if not isinstance(given, list | tuple):
         return [given] * count
     if len(given) != count:
-        raise SettingError(f"{name}: given {len(given)}, expected one for all or one for each of {count} agents")
+        raise SettingError(f"{name} must be one for all, or one for each of {count} agents, got {len(given)}")
     return list(given)
 
 
@@ -321,7 +321,7 @@ def _actions_of(player: Any, given: Any) -> Any:
     try:
         return spaces.Discrete(operator.index(given))
     except (TypeError, ValueError):
-        raise SettingError(f"actions is {given!r}; expected a number from 1 on, or a space") from None
+        raise SettingError(f"actions must be an int >= 1, or a space, got {given!r}") from None
 
 
 def _sight_of(world: Any, player: Any, given: Any) -> Any:
@@ -330,7 +330,7 @@ def _sight_of(world: Any, player: Any, given: Any) -> Any:
     if isinstance(given, spaces.Space):
         return given
     if given is not None:
-        raise SettingError(f"observation is {given!r}; expected a space, or None to take the shape of the first pov")
+        raise SettingError(f"observation must be a space, or None to take the shape of the first pov, got {given!r}")
     return spaces.Box(-np.inf, np.inf, np.shape(player.pov(world)), np.float32)
 
 

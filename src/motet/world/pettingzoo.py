@@ -30,14 +30,14 @@ class _Adapter(World):
         names = getattr(env, "possible_agents", None)
         if not names:
             raise SettingError(
-                f"{kind} has no possible_agents; expected everyone who may ever act in an episode, since each of them "
-                "needs a learner and a replay: set possible_agents when it is made"
+                f"possible_agents must name everyone who may ever act in an episode, got a {kind} without: each of "
+                "them needs a learner and a replay; set possible_agents when it is made"
             )
         self._env = env
         self._names = tuple(names)
         self.agents = tuple(valid(str(name)) for name in names)
         if len(set(self.agents)) != len(self.agents):
-            raise SettingError(f"possible_agents of {kind} are {self.agents}; expected a different name for each")
+            raise SettingError(f"possible_agents of {kind} must have different names, got {self.agents}")
         self._index = {name: agent for agent, name in enumerate(self._names)}
         given = tuple(env.observation_space(name) for name in self._names)
         self.action_spaces = tuple(env.action_space(name) for name in self._names)
@@ -193,7 +193,7 @@ def _without_mask(space: Any) -> Space[Any]:
 
     rest = {key: part for key, part in space.spaces.items() if key != "action_mask"}
     if not rest:
-        raise SettingError(f"the observation space is {space}; expected something beside the action mask")
+        raise SettingError(f"the observation space must have something beside the action mask, got {space}")
     return rest["observation"] if rest.keys() == {"observation"} else spaces.Dict(rest)
 
 
@@ -503,8 +503,8 @@ class Duel(Solo):
         missing += [] if known else ["get_reward_agent_two"]
         if missing:
             raise SettingError(
-                f"{type(self._both).__name__} has obs_agent_two, but no {' and no '.join(missing)}; expected both, "
-                "which give what the second player is told and what it earned"
+                f"{type(self._both).__name__} has obs_agent_two, so it must have {' and '.join(missing)} too: they "
+                "give what the second player is told and what it earned"
             )
         self._reward_two = getattr(self._both, known[0])
         self.possible_agents = ["player_0", "player_1"]
@@ -545,7 +545,7 @@ def _halves(space: Any) -> tuple[Any, Any]:
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.shape[0] % 2:
-        raise SettingError(f"the joint action space of two players is {space}; expected a Box of one even length")
+        raise SettingError(f"the joint action space of two players must be a Box of one even length, got {space}")
     half = space.shape[0] // 2
     first, second = (
         spaces.Box(space.low[part], space.high[part], dtype=space.dtype.type)

@@ -82,7 +82,7 @@ def _watch(owner: Any, name: str, agent: int, note: Callable[..., Any]) -> None:
         setattr(owner, name, _Watched(owner, name, agent, note, own))
     except (TypeError, AttributeError) as error:
         raise SettingError(
-            f"{name} of {type(owner).__name__} cannot be watched ({error}); expected a class without __slots__"
+            f"{name} must be of a class without __slots__ to be watched, got one of {type(owner).__name__} ({error})"
         ) from error
 
 

@@ -47,8 +47,8 @@ def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
         return take_tuple
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise SettingError(
-            f"the space of {what} is {space}; expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
-            "of them: wrap the environment so that it gives arrays of a fixed shape"
+            f"the space of {what} must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them, got "
+            f"{space}: wrap the environment so that it gives arrays of a fixed shape"
         )
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
 

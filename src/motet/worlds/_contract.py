@@ -27,39 +27,39 @@ def check_joint(actions: Mapping[str, Any], agents: Collection[str]) -> None:
     if not agents:
         raise NotReadyError("no episode is running: call reset() first")
     if set(actions) != set(agents):
-        raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {list(agents)}")
+        raise SettingError(f"actions must be given for each of {list(agents)}, got {sorted(actions)}")
 
 
 def whole(name: str, given: Any, least: int, most: int | None = None) -> int:
     """``given`` as an int, if it is a whole number from ``least`` to ``most``."""
-    expected = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    expected = f"an int >= {least}" if most is None else f"an int from {least} to {most}"
     try:
         number = operator.index(given)
     except TypeError:
-        raise SettingError(f"{name} is {given!r}; expected {expected}") from None
+        raise SettingError(f"{name} must be {expected}, got {given!r}") from None
     if isinstance(given, bool) or number < least or (most is not None and number > most):
-        raise SettingError(f"{name} is {given!r}; expected {expected}")
+        raise SettingError(f"{name} must be {expected}, got {given!r}")
     return number
 
 
 def real(name: str, given: Any, least: float, most: float = math.inf) -> float:
     """``given`` as a float, if it is a finite number from ``least`` to ``most``."""
-    expected = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
+    expected = f"a finite number >= {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
     if isinstance(given, bool | str | bytes):
-        raise SettingError(f"{name} is {given!r}; expected {expected}")
+        raise SettingError(f"{name} must be {expected}, got {given!r}")
     try:
         number = float(given)
     except (TypeError, ValueError):
-        raise SettingError(f"{name} is {given!r}; expected {expected}") from None
+        raise SettingError(f"{name} must be {expected}, got {given!r}") from None
     if not (math.isfinite(number) and least <= number <= most):
-        raise SettingError(f"{name} is {given!r}; expected {expected}")
+        raise SettingError(f"{name} must be {expected}, got {given!r}")
     return number
 
 
 def checked_render_mode(given: Any) -> str | None:
     """``given``, if these worlds can render that way."""
     if given not in (None, "rgb_array"):
-        raise SettingError(f"render_mode is {given!r}; expected None or 'rgb_array'")
+        raise SettingError(f"render_mode must be None or 'rgb_array', got {given!r}")
     return None if given is None else "rgb_array"
 
 
@@ -86,7 +86,7 @@ def thaw_rng(snapshot: Snapshot) -> np.random.Generator:
 def opened(snapshot: Snapshot, header: Snapshot) -> Snapshot:
     """What follows the header of a snapshot, if the header is that of the world it is given to."""
     if not isinstance(snapshot, tuple) or not snapshot:
-        raise SettingError(f"the snapshot is a {type(snapshot).__name__}; expected the tuple that get_state() gave")
+        raise SettingError(f"the snapshot must be the tuple that get_state() gave, got a {type(snapshot).__name__}")
     if snapshot[0] != header:
         raise SettingError(
             f"the snapshot is of {snapshot[0]!r}; this world is {header!r}: make one with those settings"

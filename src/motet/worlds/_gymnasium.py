@@ -15,11 +15,10 @@ def from_gymnasium(id: str, **settings: Any) -> Any:
 
     if ":" in id:
         raise SettingError(
-            f"id: given {id!r}, expected the id of an environment that is registered; one of your own is "
-            "'package.module:make_env'"
+            f"id must be that of a registered environment, got {id!r}; one of your own is 'package.module:make_env'"
         )
     try:
         # What its checker looks at, the adapter checks as well, once for each value.
         return gymnasium.make(id, disable_env_checker=True, **settings)
     except gymnasium.error.Error as error:
-        raise SettingError(f"id: given {id!r}: {error}") from error
+        raise SettingError(f"id must be that of an environment that can be made, got {id!r}: {error}") from error

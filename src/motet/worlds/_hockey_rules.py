@@ -103,7 +103,7 @@ class HockeyArrays(VectorWorld):
     def __init__(self, worlds: int, mode: str = "normal", turns: int | None = None) -> None:
         self.worlds = whole("worlds", worlds, 1)
         if mode not in TURNS:
-            raise SettingError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+            raise SettingError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         self.mode = mode
         self.turns = TURNS[mode] if turns is None else whole("turns", turns, 1)
         self.observation_spaces = tuple(gymnasium.spaces.Box(-np.inf, np.inf, (18,), np.float32) for _ in self.agents)
@@ -228,14 +228,14 @@ class HockeyArrays(VectorWorld):
             array = np.asarray(action)
             if array.shape != (self.worlds, 4):
                 raise SettingError(
-                    f"the actions of player_{agent} have shape {array.shape}; expected {(self.worlds, 4)}"
+                    f"the actions of player_{agent} must have the shape {(self.worlds, 4)}, got {array.shape}"
                 )
             given[agent] = array.T
         if not np.isfinite(given).all():
             player, _, world = np.argwhere(~np.isfinite(given))[0].tolist()
             raise SettingError(
-                f"the action of player_{player} in world {world} is {given[player, :, world].tolist()}; "
-                "expected finite numbers"
+                f"the action of player_{player} in world {world} must be finite numbers, got "
+                f"{given[player, :, world].tolist()}"
             )
         inside: Floats = np.minimum(np.maximum(given, -1.0), 1.0)
         return inside

@@ -94,11 +94,11 @@ def parsed(given: str) -> RoomMap:
     rows = [line.strip() for line in text.strip().splitlines()]
     if given not in MAPS and len(rows) < 3:
         shown = given if len(given) <= 60 else f"{given[:60]}…"
-        raise SettingError(f"map is {shown!r}; expected one of {', '.join(MAPS)}, or a map as text of several lines")
+        raise SettingError(f"map must be one of {', '.join(MAPS)}, or text of several lines, got {shown!r}")
     width = max(len(row) for row in rows)
     signs = "".join(row.ljust(width, "#") for row in rows)
     if unknown := sorted(set(signs) - set(_SIGNS)):
-        raise SettingError(f"the map has {unknown[0]!r} in it; expected the signs {_SIGNS} only:\n{text}")
+        raise SettingError(f"the map must have the signs {_SIGNS} only, got {unknown[0]!r}:\n{text}")
 
     def where(kinds: str) -> tuple[int, ...]:
         return tuple(tile for tile, sign in enumerate(signs) if sign in kinds)
@@ -108,9 +108,9 @@ def parsed(given: str) -> RoomMap:
 
     border = [*signs[:width], *signs[-width:], *signs[::width], *signs[width - 1 :: width]]
     if any(sign != "#" for sign in border):
-        raise SettingError(f"the map is open at its border; expected '#' all around:\n{text}")
+        raise SettingError(f"the map must have '#' all around, got an open border:\n{text}")
     if not where("HR"):
-        raise SettingError(f"nobody is on the map; expected at least one H (human) or R (robot):\n{text}")
+        raise SettingError(f"the map must have one H (human) or R (robot) at least, got none:\n{text}")
     return RoomMap(
         height=len(rows),
         width=width,

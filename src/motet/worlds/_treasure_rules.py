@@ -165,7 +165,7 @@ class TreasureHunts(VectorWorld):
         """Play the actions [K] of the agent whose move it is."""
         (chosen,) = actions
         if chosen.shape != (self.worlds,):
-            raise SettingError(f"actions have the shape {chosen.shape}; expected one for each of {self.worlds} worlds")
+            raise SettingError(f"actions must be one for each of {self.worlds} worlds, got the shape {chosen.shape}")
         self.move(chosen.tolist())
 
     def reward(self, agent: int) -> NDArray[np.float64]:
@@ -333,4 +333,4 @@ class TreasureHunts(VectorWorld):
 
 def refused(action: Any) -> SettingError:
     """What is said of something that is no action."""
-    return SettingError(f"the action is {action!r}; expected 0 (up), 1 (down), 2 (left) or 3 (right)")
+    return SettingError(f"the action must be 0 (up), 1 (down), 2 (left) or 3 (right), got {action!r}")

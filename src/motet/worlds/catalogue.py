@@ -39,5 +39,5 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
         path = WORLDS.get(world, world)
         maker = known_by_path(path, import_named(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
     if not callable(maker):
-        raise SettingError(f"world: given {world!r}, expected a name, 'module:attribute', or something that makes one")
+        raise SettingError(f"world must be a name, 'module:attribute', or something that makes one, got {world!r}")
     return functools.partial(maker, **settings) if settings else maker

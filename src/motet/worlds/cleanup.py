@@ -93,9 +93,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.growth = real("growth", growth, 0.0, 1.0)
         self.threshold = real("threshold", threshold, 0.0, 1.0)
         if self.threshold == 0.0:
-            raise SettingError(
-                "threshold is 0.0; expected more than 0, or no apple would ever grow (growth=0 says that)"
-            )
+            raise SettingError("threshold must be a number > 0, got 0.0: no apple would ever grow (growth=0 says that)")
         self.reach = whole("reach", reach, 1)
         self.zap_cost = real("zap_cost", zap_cost, 0.0)
         self.zapped_cost = real("zapped_cost", zapped_cost, 0.0)
@@ -243,7 +241,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             raise SettingError(f"{len(placed)} agents are placed; this world has {len(self._at)}")
         taken = [place for place, _ in placed] + grown
         if len(set(taken)) != len(taken):
-            raise SettingError("a tile is given twice; a tile holds one agent or one apple")
+            raise SettingError("a tile holds one agent or one apple, got one tile twice")
         self._clear()
         for place in grown:
             self._become(place, SOIL, APPLE)
@@ -333,16 +331,16 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def _checked(self, actions: Mapping[str, int]) -> list[int]:
         """The actions in the order of the agents."""
         if len(actions) != len(self.agents):
-            raise SettingError(f"actions are given for {sorted(actions)}; expected one for each of {self.agents}")
+            raise SettingError(f"actions must be given for each of {self.agents}, got {sorted(actions)}")
         try:
             chosen = [whole_number(actions[name]) for name in self.agents]
         except KeyError as missing:
-            raise SettingError(f"there is no action for {missing.args[0]}; expected one for each agent") from None
+            raise SettingError(f"actions must be given for each agent, got none for {missing.args[0]}") from None
         except TypeError:
-            raise SettingError(f"the actions are {dict(actions)!r}; expected whole numbers from 0 to 8") from None
+            raise SettingError(f"the actions must be ints from 0 to 8, got {dict(actions)!r}") from None
         for name, action in zip(self.agents, chosen, strict=True):
             if not 0 <= action < _ACTIONS:
-                raise SettingError(f"the action of {name} is {action}; expected a whole number from 0 to 8")
+                raise SettingError(f"the action of {name} must be an int from 0 to 8, got {action}")
         return chosen
 
     def _clear(self) -> None:

@@ -133,9 +133,9 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         try:
             action = np.asarray(given, np.float32)
         except (TypeError, ValueError):
-            raise SettingError(f"the action of {name} is {given!r}; expected four numbers from -1 to 1") from None
+            raise SettingError(f"the action of {name} must be four numbers from -1 to 1, got {given!r}") from None
         if action.shape != (4,) or not np.isfinite(action).all():
-            raise SettingError(f"the action of {name} is {given!r}; expected four numbers from -1 to 1")
+            raise SettingError(f"the action of {name} must be four numbers from -1 to 1, got {given!r}")
         return action[None]
 
     def _observations(self) -> dict[str, Floats]:

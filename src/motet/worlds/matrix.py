@@ -179,17 +179,17 @@ def _checked_payoffs(game: str | ArrayLike) -> NDArray[np.float64]:
     """The payoffs of a named or given game, float64 [2, rows, columns], read-only."""
     if isinstance(game, str):
         if game not in GAMES:
-            raise SettingError(f"game is {game!r}; expected one of {', '.join(sorted(GAMES))}, or payoffs [2, n, m]")
+            raise SettingError(f"game must be one of {', '.join(sorted(GAMES))}, or payoffs [2, n, m], got {game!r}")
         table: ArrayLike = GAMES[game]
     else:
         table = game
     try:
         payoffs = np.array(table, np.float64)
     except (TypeError, ValueError):
-        raise SettingError(f"game is {game!r}; expected payoffs [2, n, m], one table of equal shape a player") from None
+        raise SettingError(f"game must be payoffs [2, n, m], one table of equal shape a player, got {game!r}") from None
     if payoffs.ndim != 3 or payoffs.shape[0] != 2 or payoffs.size == 0:
-        raise SettingError(f"the payoffs have shape {payoffs.shape}; expected (2, n, m): one n x m table a player")
+        raise SettingError(f"the payoffs must have the shape (2, n, m), one n x m table a player, got {payoffs.shape}")
     if not np.isfinite(payoffs).all():
-        raise SettingError(f"the payoffs are {payoffs.tolist()}; expected finite numbers")
+        raise SettingError(f"the payoffs must be finite numbers, got {payoffs.tolist()}")
     payoffs.flags.writeable = False
     return payoffs

@@ -222,7 +222,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
                     )
                 place = hunts.place(0, row, column)
                 if place in kinds:
-                    raise SettingError(f"({row}, {column}) is given twice; a tile holds one thing")
+                    raise SettingError(f"a tile holds one thing, got ({row}, {column}) twice")
                 kinds[place] = kind
                 if kind == AGENT:
                     at.append(place)

@@ -1,0 +1,80 @@
+"""The pages of the guide that are made from declarations: ``python -m motet.cli.reference docs`` writes them.
+
+In: the dataclasses of settings. Out: ``settings.md`` with their tables, and ``experiment.schema.json``. A test compares
+both with what is in ``docs/``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.cli.experiment import experiment_schema
+from motet.evaluation.evaluate import EvaluationSettings
+from motet.isolation.policy import PolicyLimits
+from motet.placement import Cluster
+from motet.schedule import Exponential, Linear, Stages
+from motet.settings import describe_settings
+from motet.system.supervisor import RestartLimits
+from motet.training.league import League
+from motet.training.settings import Settings
+
+__all__ = ["PAGES", "schema_file", "settings_page"]
+
+_HEAD = """# Settings
+
+This page is made from the source by `make reference`. A setting outside its bounds is refused with one line:
+`steps must be an int >= 1, got 0`. On the command line names have dashes (`--publish-every`), and those of nested
+classes follow the name of the field (`--limits.hang-s`, `--league.pool`, `--dqn.gamma`). In an
+[experiment file](train.md) they are keys and tables; [experiment.schema.json](experiment.schema.json) is the JSON
+Schema of such files.
+
+A *Schedule* is a number, or one that changes with the agent's steps: see [schedules and stages](stages.md). Its bounds
+hold for all values that it takes.
+"""
+
+
+def settings_page() -> str:
+    """The tables of all settings, as Markdown."""
+    sections: list[tuple[str, Any]] = [
+        ("motet.Settings: how a run is played", Settings),
+        ("League (`league`): whom the player meets in self-play", League),
+        ("RestartLimits (`limits`): when processes are restarted", RestartLimits),
+        ("Cluster (`cluster`): what is taken of a Ray cluster", Cluster),
+        *((f"{_config(name).__name__} (`{name}`)", _config(name)) for name in ALGORITHMS),
+        ("Linear", Linear),
+        ("Exponential", Exponential),
+        ("Stages (`stages`)", Stages),
+        ("EvaluationSettings: how policies are evaluated", EvaluationSettings),
+        ("PolicyLimits (`limits` of an evaluation): what an isolated policy may take", PolicyLimits),
+    ]
+    return "\n".join([_HEAD, *(f"## {title}\n\n{_table(cls)}" for title, cls in sections)])
+
+
+def _config(algorithm: str) -> Any:
+    return type(algorithm_config(algorithm))
+
+
+def _table(cls: Any) -> str:
+    lines = ["| setting | type | default | bounds | what it is |", "|---|---|---|---|---|"]
+    for row in describe_settings(cls):
+        default = f"`{row.default}`" if row.default else "required"
+        lines.append(f"| `{row.name}` | {row.type.replace(' | ', ' or ')} | {default} | {row.bounds} | {row.text} |")
+    return "\n".join(lines) + "\n"
+
+
+def schema_file() -> str:
+    """The JSON Schema of experiment files, as text."""
+    return json.dumps(experiment_schema(), indent=1, allow_nan=False) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "experiment.schema.json": schema_file}
+"""Made pages of the guide, by file name."""
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (Path(sys.argv[1]) / name).write_text(make())
