@@ -4,7 +4,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet.algorithm import StackedBatch
-from motet.algorithms._convolution import Convolution, Picture
+from motet.algorithms._blocks import Picture
+from motet.algorithms._convolution import Convolution
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
 from motet.testing import check_algorithm
@@ -76,7 +77,7 @@ def test_actor_and_learner_see_the_same():
         before = ppo.state.copy()
         ppo.update(batch, [0])
         assert ppo._metrics["weight"][0] == pytest.approx(1.0, abs=1e-5)
-        picture = ppo._places.picture
+        picture = ppo._layout.picture
         assert (ppo.state[0, : picture.end] != before[0, : picture.end]).mean() > 0.5  # some rectifiers are shut
 
 

@@ -8,7 +8,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from motet.algorithm import StackedBatch
 from motet.algorithms._distributions import actions_of
-from motet.algorithms.ppo import PPOConfig, _MiniBatch, advantages
+from motet.algorithms._likelihoods import likelihoods_of
+from motet.algorithms._ppo_learner import _MiniBatch, advantages
+from motet.algorithms.ppo import PPOConfig
 from motet.errors import NotReadyError, SettingError
 from motet.schedule import Linear, Stages
 from motet.testing import check_algorithm
@@ -137,13 +139,13 @@ def distribution(actions, out, own, mask):
 
 def reference(config, actions, ppo, batch, agent, steps):
     """The first step of an update by autograd; returns the gradient it follows, before it is scaled down."""
-    places, inner = ppo._places, actions_of(actions)
+    places, inner = ppo._layout, actions_of(actions)
     row = torch.from_numpy(ppo.state[agent].copy()).requires_grad_()
     activation = torch.tanh if config.activation == "tanh" else torch.relu
     policy = network(row, places.policy.sizes, places.policy.start, activation)
     critic = network(row, places.critic.sizes, places.critic.start, activation)
     seen = torch.from_numpy(batch.observation[agent])
-    chosen = inner.chosen(batch)[agent]
+    chosen = likelihoods_of(inner).chosen(batch)[agent]
     mask = torch.from_numpy(batch.extra["mask"][agent][:, :-1]).flatten(0, 1) if "mask" in batch.extra else None
     x, valid = seen[:, :-1].flatten(0, 1), torch.from_numpy(batch.valid[agent]).flatten()
     logs, entropies, total = distribution(actions, policy(x), row[places.own], mask)
@@ -182,7 +184,7 @@ def first_gradient(ppo, batch, steps, monkeypatch):
     def stop(grad, norm):
         raise Stop
 
-    monkeypatch.setattr("motet.algorithms.ppo.clip_rows", stop)
+    monkeypatch.setattr("motet.algorithms._ppo_learner.clip_rows", stop)
     with pytest.raises(Stop):
         ppo.update(batch, steps)
     return ppo._grad.numpy()
@@ -194,7 +196,7 @@ def test_the_gradient_is_that_of_the_loss(name, lag, monkeypatch):
     actions = ACTIONS[name]
     config = PPOConfig(**SMALL, entropy=0.03, reward_scale=0.5, first_log_std=-0.4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._places.learnt.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
     batch = acted(config, actions, ppo, lag=lag)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -205,7 +207,7 @@ def test_the_gradient_under_masks_is_that_of_the_loss(monkeypatch):
     config = PPOConfig(**SMALL, entropy=0.1, activation="relu", normalise_advantages=False)
     actions = Discrete(4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._places.learnt.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
     batch = acted(config, actions, ppo, masked=True)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -217,18 +219,18 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     """A step in the middle of an update: some ratios and values have moved further than they may."""
     config = PPOConfig(**SMALL, clip_value=clip_value)
     ppo, rng = config.build(OBSERVATIONS, Discrete(4), agents=2, seeds=[1, 2]), np.random.default_rng(0)
-    ppo.state[:, : ppo._places.learnt.stop] += 0.3 * rng.normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * rng.normal(size=(2, ppo._layout.learnt.stop))
     torch.manual_seed(0)
     clip = torch.tensor([[0.2], [0.05]])
     x, chosen = torch.randn(2, 50, 5), torch.randint(4, (2, 50, 1))
     share = (torch.rand(2, 50) > 0.2) / 40.0
     before, gain = torch.log(torch.full((2, 50), 0.25)) + 0.3 * torch.randn(2, 50), torch.randn(2, 50) * share
     part = _MiniBatch(x, chosen, None, before, gain, torch.randn(2, 50), 0.3 * torch.randn(2, 50), share)
-    monkeypatch.setattr("motet.algorithms.ppo.clip_rows", lambda grad, norm: grad.new_zeros(2))
+    monkeypatch.setattr("motet.algorithms._ppo_learner.clip_rows", lambda grad, norm: grad.new_zeros(2))
     monkeypatch.setattr(ppo._adam, "step", lambda rates, eps: None)
     with torch.inference_mode():
         ppo._step(part, clip, torch.zeros(2, 1), [0.0, 0.0], measure=True)
-    found, places = ppo._grad.numpy().copy(), ppo._places
+    found, places = ppo._grad.numpy().copy(), ppo._layout
     clipped = []
     for a in range(2):
         row = torch.from_numpy(ppo.state[a].copy()).requires_grad_()

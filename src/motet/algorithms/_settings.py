@@ -1,14 +1,15 @@
-"""Checks of settings that several algorithms have."""
+"""Checks that several algorithms have: of their settings, and of their seeds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from motet.errors import SettingError
 from motet.settings import check_types
 
-__all__ = ["check_finite", "check_hidden", "check_limits", "check_replay"]
+__all__ = ["check_finite", "check_hidden", "check_limits", "check_replay", "check_seeds"]
 
 
 def check_hidden(config: Any) -> None:
@@ -41,3 +42,9 @@ def check_replay(config: Any) -> None:
         raise SettingError(f"target_rate: given {config.target_rate}, expected above 0, up to 1")
     if config.min_rows < config.batch_size:
         raise SettingError(f"min_rows: given {config.min_rows}, expected at least the batch_size {config.batch_size}")
+
+
+def check_seeds(agents: int, seeds: Sequence[int]) -> None:
+    """Raise unless there is one seed for each agent."""
+    if agents < 1 or len(seeds) != agents:
+        raise SettingError(f"seeds: given {len(seeds)} for {agents} agents, expected one for each of 1 or more agents")

@@ -52,7 +52,7 @@ def context() -> ForkServerContext | SpawnContext:
     ]
     preload.append("motet.isolation.process")
     if importlib.util.find_spec("torch") is not None:
-        preload += ["torch", *(f"motet.algorithms.{name}" for name in ("dqn", "iqn", "ppo", "td3"))]
+        preload += ["torch", *(f"motet.algorithms._{name}_learner" for name in ("dqn", "iqn", "ppo", "td3"))]
     chosen.set_forkserver_preload(preload)
     return chosen
 
