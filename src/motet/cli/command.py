@@ -20,7 +20,7 @@ from motet.text import plain_lines
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("motet.cli.train:train", "train every agent of a world, each with a learner of its own"),
+    "train": ("motet.cli.flags:train", "train every agent of a world, each with a learner of its own"),
     "resume": ("motet.cli.train:resume", "go on with a run from its newest checkpoint"),
     "status": ("motet.cli.runs:status", "show all agents and processes of a run, and what each waits for"),
     "watch": ("motet.cli.runs:watch", "watch a run that goes on elsewhere"),
