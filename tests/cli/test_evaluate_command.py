@@ -90,7 +90,7 @@ def test_a_run_is_a_world_and_its_policies(capsys):
     assert result["episodes"][0]["decisions"] == [7, 7]
     assert result["policies"][0]["source"] == "mine"
     given = ["eval", "mine", "-p", "mine,agent=player_0", "-p", "tit_for_tat", "-n", "2", "--isolate"]
-    assert cli.main([*given, "--decision-timeout", "20"]) == 0
+    assert cli.main([*given, "--limits.decision-s", "20"]) == 0
     assert "mine:player_0" in capsys.readouterr().out
 
 
@@ -146,7 +146,7 @@ def test_mistakes_are_told_in_words(capsys):
         (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "given 1, expected 0, the only episode"),
         (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "expected episodes from 0 to 99"),
-        (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits: given without isolate"),
+        (["eval", "matrix", "-p", "random", "--limits.decision-s", "1"], "limits: given without isolate"),
         (["tournament", "matrix", "-p", "random"], "policies: given random alone, expected 2 or more"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):

@@ -22,7 +22,7 @@ import tyro
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
-from motet.cli.help import argument_docs, flags_of, help_wanted, show_help
+from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.training.settings import Settings
@@ -178,7 +178,7 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         # As text: an empty path would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
-        ("help_all", Annotated[bool, arg(help="Show all flags, also those that few people need.")], False),
+        HELP_ALL,
     ]
 
 

@@ -17,7 +17,10 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
-__all__ = ["argument_docs", "flags_of", "help_wanted", "show_help"]
+__all__ = ["HELP_ALL", "argument_docs", "flags_of", "help_wanted", "show_help"]
+
+HELP_ALL = ("help_all", Annotated[bool, tyro.conf.arg(help="Show all flags, also those that few people need.")], False)
+"""A row of a dataclass of flags. The flag itself is looked for before all others are."""
 
 
 def help_wanted(given: Sequence[str]) -> Literal["", "common", "all"]:

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from motet.evaluation.episode import (
 )
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.intervals import Score, score
+from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.checkpoint import RunDirectory
@@ -49,9 +50,6 @@ from motet.system.raised import DETAIL, printable
 from motet.text import counted, plain, valid
 from motet.world import as_world
 from motet.worlds.catalogue import world_factory
-
-if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
 
 __all__ = ["Episode", "Evaluation", "EvaluationSettings", "Failure", "LatencyHistogram", "Score", "evaluate"]
 
@@ -70,9 +68,9 @@ class EvaluationSettings:
     seed: int = 0
     """Of everything random."""
     jobs: int = 1
-    """Processes that play episodes at the same time."""
+    """Processes that play episodes at the same time. The result is the same for any number."""
     engine: Literal["processes", "ray"] = "processes"
-    """Where these processes are: on this machine, or on a Ray cluster."""
+    """Where these processes are: on this machine, or on a Ray cluster. The result is the same."""
     cluster: Cluster = field(default_factory=Cluster)
     """What they take of a Ray cluster."""
     isolate: bool = False
@@ -92,7 +90,7 @@ class EvaluationSettings:
     pooled: bool = True
     """Keep policies from episode to episode, and reset them in between, instead of making new ones."""
     film: tuple[int, ...] = ()
-    """Numbers of episodes to draw."""
+    """Numbers of the episodes to draw."""
     trust: bool = False
     """Let a run name algorithms outside of motet, whose code is then imported and run."""
     hang_s: float = 300.0
@@ -287,7 +285,7 @@ class Evaluation:
             }
             for name, one in measured.latency.items()
         }
-        named = {item.name: getattr(measured, item.name) for item in fields(measured)}
+        named = {item.name: getattr(measured, item.name) for item in fields(measured) if item.name != "latency"}
         extra = {
             "tempo": latency,
             "notes": list(measured.notes),
