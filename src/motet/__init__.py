@@ -11,26 +11,35 @@ from motet._version import __version__
 
 if TYPE_CHECKING:
     from motet.errors import MotetError
-    from motet.evaluation.evaluate import Evaluation, evaluate
+    from motet.evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
     from motet.evaluation.regret import regret
     from motet.evaluation.tournament import Tournament, tournament
+    from motet.isolation.policy import PolicyLimits
     from motet.pace import Pace
+    from motet.placement import Cluster
     from motet.policies.entries import load_policies
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
+    from motet.system.supervisor import RestartLimits
+    from motet.training.league import League
     from motet.training.run import resume, train
     from motet.training.settings import Settings
     from motet.world import World, as_world
 
 __all__ = [
+    "Cluster",
     "Evaluation",
+    "EvaluationSettings",
     "Field",
+    "League",
     "MotetError",
     "Pace",
+    "PolicyLimits",
     "Publication",
     "Replay",
     "ReplaySpec",
+    "RestartLimits",
     "Settings",
     "Tournament",
     "World",
@@ -48,13 +57,18 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Cluster": "motet.placement",
         "Evaluation": "motet.evaluation.evaluate",
+        "EvaluationSettings": "motet.evaluation.evaluate",
         "Field": "motet.replay",
+        "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
+        "PolicyLimits": "motet.isolation.policy",
         "Publication": "motet.publication",
         "Replay": "motet.replay",
         "ReplaySpec": "motet.replay",
+        "RestartLimits": "motet.system.supervisor",
         "Settings": "motet.training.settings",
         "Tournament": "motet.evaluation.tournament",
         "World": "motet.world",

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tournament": ("motet.cli.tournament:tournament_", "let policies play each other, and rate them"),
     "plan": ("motet.cli.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
     "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
+    "completion": ("motet.cli.completion:completion", "print a script that completes commands and flags in a shell"),
     "doctor": ("motet.cli.doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""

@@ -28,7 +28,7 @@ from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
-__all__ = ["TrainRequest", "parse", "place_of_world", "train", "world_flags"]
+__all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
 
@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
         raise SettingError(f"agents: the world {experiment.world} has no such setting")
-    with _registry:
+    with schedules():
         if helps:
             last = f"motet train {name or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
             show_help((_common if last else _options)(experiment, world), "motet train", _DESCRIPTION, last)
@@ -147,6 +147,11 @@ def _options(experiment: Experiment, world: Any) -> type:
     if world is not None:
         rows.append(("world_", Annotated[type(world), arg(name="world")], world))
     return dataclasses.make_dataclass("Train", rows, frozen=True)
+
+
+def static_flags() -> type:
+    """A dataclass of the flags that do not depend on a world."""
+    return _options(Experiment(""), None)
 
 
 def _common(experiment: Experiment, world: Any) -> type:
@@ -268,6 +273,11 @@ def _flag_type(hint: Any, default: Any) -> Any:
 # ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
 
 _registry = tyro.constructors.ConstructorRegistry()
+
+
+def schedules() -> Any:
+    """A context in which tyro reads and shows schedules."""
+    return _registry
 
 
 @_registry.primitive_rule

@@ -37,6 +37,7 @@ __all__ = [
     "print_failed",
     "print_failures",
     "progress",
+    "static_flags",
     "tell_of_failed",
     "tell_who_always_failed",
     "yaml",
@@ -115,6 +116,11 @@ def parse(
     options = _options(kind, world, without, common=False)
     chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
     return chosen, _settings(chosen), _made(maker, chosen)
+
+
+def static_flags(kind: type[Play], without: Sequence[str] = ()) -> Any:
+    """A dataclass of the flags that do not depend on a world."""
+    return _options(kind, None, without, common=False)
 
 
 def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool) -> Any:

@@ -44,6 +44,10 @@ Alone, --sandbox means strict.
   motet tournament matrix -p tit_for_tat -p random --dir cups/1"""
 
 
+WITHOUT = ("episodes", "film")
+"""Fields of EvaluationSettings that have no meaning here."""
+
+
 @dataclass(frozen=True)
 class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
@@ -60,7 +64,7 @@ class TournamentFlags(Play):
 
 def tournament_(arguments: Sequence[str]) -> int:
     """Let policies play each other."""
-    chosen, settings, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT, ("episodes", "film"))
+    chosen, settings, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT, WITHOUT)
     pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
     with progress("games") as (watch, say):
         result = tournament(

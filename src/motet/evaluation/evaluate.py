@@ -61,7 +61,12 @@ _SEATS = 20  # what a seed is for
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How policies are evaluated."""
+    """How policies are evaluated.
+
+    >>> settings = EvaluationSettings(episodes=20, jobs=4, isolate=True, limits=PolicyLimits(decision_s=1.0))
+    >>> settings.episodes, settings.limits.decision_s
+    (20, 1.0)
+    """
 
     episodes: int = 100
     """Episodes to play."""
@@ -170,6 +175,10 @@ class Evaluation:
     """What came of an evaluation. Everything but ``measured`` depends on the seed alone.
 
     Two evaluations are equal if their :meth:`deterministic` bytes are.
+
+    >>> result = evaluate("matrix", ["tit_for_tat", "random"], episodes=2)
+    >>> len(result.episodes), list(result.scores()), result.partial
+    (2, ['tit_for_tat', 'random'], False)
     """
 
     world: dict[str, Any]

@@ -60,7 +60,12 @@ _TOURNAMENT = 25  # what a seed is for
 
 @dataclass(frozen=True, eq=False)
 class Tournament:
-    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are."""
+    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are.
+
+    >>> result = tournament("matrix", ["tit_for_tat", "random"], rounds=1)
+    >>> len(result.games), sorted(result.ratings()), result.partial
+    (2, ['random', 'tit_for_tat'], False)
+    """
 
     world: dict[str, Any]
     agents: tuple[str, ...]
@@ -233,6 +238,11 @@ def tournament(
         watch: called with the number of games done, and of all.
         say: called with one line when something happens that the user should know.
         changes: fields of ``settings`` to set.
+
+    ::
+
+        result = motet.tournament("matrix", ["tit_for_tat", "random", "runs/mine"], rounds=20, dir="cups/1", jobs=4)
+        result.ratings()["tit_for_tat"].rating
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
     if rounds < 1:

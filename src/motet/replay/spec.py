@@ -27,7 +27,11 @@ _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "vers
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a row."""
+    """One array of a row.
+
+    >>> Field((84, 84), "uint8").shape
+    (84, 84)
+    """
 
     shape: tuple[int, ...] = ()
     """Its shape in one row."""
@@ -54,6 +58,10 @@ class ReplaySpec:
 
     ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces whose elements are arrays (Box,
     Discrete, MultiDiscrete, MultiBinary), or dicts and tuples of them.
+
+    >>> spec = ReplaySpec(observation=Field((5,)), action=Field((), "int64"), capacity=1_000)
+    >>> spec.capacity
+    1000
     """
 
     observation: Nest
