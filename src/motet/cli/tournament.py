@@ -29,7 +29,7 @@ from motet.text import clock, counted, label
 
 __all__ = ["tournament_"]
 
-ABOUT = """Let policies play each other, with everybody on every seat in turn, and rate them.
+ABOUT = """Let policies play each other, everybody on every seat in turn, and rate them.
 
 A POLICY is given as to motet eval.
 
