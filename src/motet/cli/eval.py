@@ -22,7 +22,6 @@ from motet.cli.play import (
 from motet.errors import SettingError
 from motet.evaluation.evaluate import Evaluation, evaluate, first_line
 from motet.reports.results_page import score_cell, seconds, shared_line
-from motet.runs.display import fitted
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video
 
@@ -100,6 +99,8 @@ def show(result: Evaluation) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from motet.runs.display import fitted
+
     console = Console(file=sys.stdout, highlight=False)
     console.print(fitted(_scores(result), console))
     if len(result.agents) > 1:
@@ -150,6 +151,8 @@ def _scores(result: Evaluation) -> Any:
 def _print_seats(result: Evaluation, console: Any) -> None:
     """One policy gets a line for each seat, several a line each; of many seats the first ones."""
     from rich.text import Text
+
+    from motet.runs.display import fitted
 
     seats, agents = result.seat_scores(), result.agents[:_SEATS_SHOWN]
     shown = len(agents)

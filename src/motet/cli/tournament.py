@@ -24,7 +24,6 @@ from motet.cli.play import (
 from motet.evaluation.evaluate import first_line
 from motet.evaluation.tournament import Tournament, tournament
 from motet.reports.results_page import score_cell, shared_line
-from motet.runs.display import fitted
 from motet.text import clock, counted, label
 
 __all__ = ["tournament_"]
@@ -87,6 +86,8 @@ def show(result: Tournament, path: Path | None) -> None:
     """The tables of a tournament; ``path``: where its games are written down, if anywhere."""
     from rich.console import Console
     from rich.text import Text
+
+    from motet.runs.display import fitted
 
     console = Console(file=sys.stdout, highlight=False)
     found, returns, failures = result.ratings(), result.returns(), result.failures()
