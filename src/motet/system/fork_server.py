@@ -52,7 +52,8 @@ def context() -> ForkServerContext | SpawnContext:
     ]
     preload.append("motet.isolation.process")
     if importlib.util.find_spec("torch") is not None:
-        preload += ["torch", *(f"motet.algorithms._{name}_learner" for name in ("dqn", "iqn", "ppo", "td3"))]
+        learners = ("_dqn_learner", "_iqn_learner", "_ppo_learner", "_td3_learner")
+        preload += ["torch", *(f"motet.algorithms.{name}" for name in learners)]
     chosen.set_forkserver_preload(preload)
     return chosen
 
