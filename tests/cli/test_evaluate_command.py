@@ -276,7 +276,7 @@ def test_what_policies_print_is_no_part_of_the_result(jobs):
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "cli"), *sys.path])},
     )
     assert len(json.loads(done.stdout)["result"]["episodes"]) == 2
     assert "listen" in done.stderr and "to me" in done.stderr
