@@ -4,8 +4,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from motet.algorithm import Field, ReaderSettings, SavesStream, stacked_batch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
+from motet.algorithms._dqn_learner import DQN
 from motet.algorithms._value import EpsilonGreedy
-from motet.algorithms.dqn import DQN
 from motet.errors import SettingError, SpecError
 from motet.runs.checkpoint import decode, encode
 from motet.schedule import Exponential, Linear, value_at
@@ -76,7 +76,7 @@ class Broken(DQN):
     [("batch", "does not change the batch"), ("load", "bit for bit"), ("header", "header"), ("crossing", "alone")],
 )
 def test_broken_algorithms_are_named(monkeypatch: pytest.MonkeyPatch, fault: str, clause: str) -> None:
-    monkeypatch.setattr("motet.algorithms.dqn.DQN", Broken)
+    monkeypatch.setattr("motet.algorithms._dqn_learner.DQN", Broken)
     monkeypatch.setattr(Broken, "fault", fault)
     with pytest.raises(SpecError, match=clause):
         check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (3,)), Discrete(2))

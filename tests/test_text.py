@@ -463,10 +463,10 @@ def test_what_a_policy_raises_is_in_the_table_the_page_and_the_file(text, tmp_pa
 
 def test_a_tournament_of_odd_names_goes_on_where_it_stopped(tmp_path):
     policies = [Rude("\ud83d\ude00 [/red]", "\ud800"), "random"]
-    first = motet.tournament("matrix", policies, rounds=2, path=tmp_path)
+    first = motet.tournament("matrix", policies, rounds=2, dir=tmp_path)
     lines = (tmp_path / "games.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "games.jsonl").write_bytes(b"".join(lines[:1]))
-    again = motet.tournament("matrix", policies, rounds=2, path=tmp_path)
+    again = motet.tournament("matrix", policies, rounds=2, dir=tmp_path)
     assert again.deterministic() == first.deterministic()
     out, _ = printed(lambda: tournament_command.show(again, tmp_path))
     assert_shown(out, again.names)

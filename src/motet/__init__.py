@@ -12,26 +12,35 @@ from motet.system.preload import preload as _preload
 
 if TYPE_CHECKING:
     from motet.errors import MotetError
-    from motet.evaluation.evaluate import Evaluation, evaluate
+    from motet.evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
     from motet.evaluation.regret import regret
     from motet.evaluation.tournament import Tournament, tournament
+    from motet.isolation.policy import PolicyLimits
     from motet.pace import Pace
+    from motet.placement import Cluster
     from motet.policies.entries import load_policies
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
+    from motet.system.supervisor import RestartLimits
+    from motet.training.league import League
     from motet.training.run import resume, train
     from motet.training.settings import Settings
     from motet.world import World, as_world
 
 __all__ = [
+    "Cluster",
     "Evaluation",
+    "EvaluationSettings",
     "Field",
+    "League",
     "MotetError",
     "Pace",
+    "PolicyLimits",
     "Publication",
     "Replay",
     "ReplaySpec",
+    "RestartLimits",
     "Settings",
     "Tournament",
     "World",
@@ -49,13 +58,18 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Cluster": "motet.placement",
         "Evaluation": "motet.evaluation.evaluate",
+        "EvaluationSettings": "motet.evaluation.evaluate",
         "Field": "motet.replay",
+        "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
+        "PolicyLimits": "motet.isolation.policy",
         "Publication": "motet.publication",
         "Replay": "motet.replay",
         "ReplaySpec": "motet.replay",
+        "RestartLimits": "motet.system.supervisor",
         "Settings": "motet.training.settings",
         "Tournament": "motet.evaluation.tournament",
         "World": "motet.world",
@@ -75,5 +89,5 @@ _preload(
     *("numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet.system.child", "motet.training.drivers"),
     *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
     *("motet.isolation.process", "torch"),
-    *(f"motet.algorithms.{name}" for name in ("dqn", "iqn", "ppo", "td3")),
+    *(f"motet.algorithms._{name}_learner" for name in ("dqn", "iqn", "ppo", "td3")),
 )

@@ -41,7 +41,15 @@ __all__ = [
 
 
 class MotetError(Exception):
-    """The root: ``except motet.MotetError`` catches everything motet raises on purpose."""
+    """The root: ``except motet.MotetError`` catches everything motet raises on purpose.
+
+    >>> import motet
+    >>> try:
+    ...     motet.Settings(steps=0)
+    ... except motet.MotetError as error:
+    ...     print(type(error).__name__)
+    SettingError
+    """
 
 
 class SettingError(MotetError, ValueError):

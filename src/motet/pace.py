@@ -39,7 +39,11 @@ __all__ = ["FREE", "LOCKSTEP", "Pace"]
 
 @dataclass(frozen=True)
 class Pace:
-    """The balance between acting and learning."""
+    """The balance between acting and learning.
+
+    >>> Pace(updates_per_step=0.5, slack=0)  # lockstep: an update after every second step
+    Pace(updates_per_step=0.5, slack=0, slack_once=1.0)
+    """
 
     updates_per_step: Annotated[float, Gt(0), FINITE] = 1.0
     """Updates of a learner for each step of its agent; without meaning when the slack is infinite."""

@@ -14,7 +14,12 @@ __all__ = ["Cluster"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a run takes of a Ray cluster."""
+    """What a run takes of a Ray cluster.
+
+    >>> from motet import Settings
+    >>> Settings(engine="ray", cluster=Cluster(address="auto", learner_gpus=0.25)).cluster.learner_gpus
+    0.25
+    """
 
     address: str | None = None
     """Of a running cluster (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``); by default Ray starts on this machine."""

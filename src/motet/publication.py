@@ -44,6 +44,12 @@ class Publication:
         checked: debugging: every version carries a checksum that is verified on reading.
         segment: a segment that has room for :meth:`layout`; without one the publication makes its own.
         prefix: the name of its part in the segment.
+
+    >>> publication = Publication(weights=3, header={"epsilon": ArraySpec(dtype="float64")})
+    >>> publisher, subscriber = publication.publisher(), publication.subscriber()  # in two processes, usually
+    >>> _ = publisher.publish(np.ones(3, "float32"), epsilon=0.5)
+    >>> subscriber.refresh(), subscriber.weights.tolist(), float(subscriber["epsilon"])
+    (True, [1.0, 1.0, 1.0], 0.5)
     """
 
     def __init__(

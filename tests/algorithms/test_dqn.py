@@ -8,7 +8,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from motet.algorithm import Batch, stacked_batch
-from motet.algorithms.dqn import DQN, DQNConfig
+from motet.algorithms._dqn_learner import DQN
+from motet.algorithms.dqn import DQNConfig
 from motet.errors import NotReadyError, SettingError, SpecError
 from motet.schedule import Linear
 

@@ -8,7 +8,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from motet.algorithm import stacked_batch
-from motet.algorithms.iqn import IQN, IQNConfig, quantile_loss
+from motet.algorithms._iqn_learner import IQN, quantile_loss
+from motet.algorithms.iqn import IQNConfig
 from motet.errors import SettingError
 
 from .conftest import ACTIONS, OBSERVATIONS, copy_into, one_of, random_batch

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motet.algorithm import stacked_batch
-from motet.algorithms._normaliser import CLIP, Normaliser, Statistics
+from motet.algorithms._normaliser import Normaliser
+from motet.algorithms._statistics import CLIP, Statistics
 from motet.algorithms.td3 import TD3Config
 from motet.schedule import Stages
 

@@ -4,7 +4,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from motet.algorithm import stacked_batch
-from motet.algorithms._convolution import Convolution, Picture
+from motet.algorithms._blocks import Picture
+from motet.algorithms._convolution import Convolution
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
 from motet.testing import check_algorithm

@@ -8,7 +8,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from motet.algorithm import stacked_batch
 from motet.algorithms._distributions import actions_of
-from motet.algorithms.ppo import PPOConfig, _MiniBatch, advantages
+from motet.algorithms._likelihoods import likelihoods_of
+from motet.algorithms._ppo_learner import _MiniBatch, advantages
+from motet.algorithms.ppo import PPOConfig
 from motet.errors import NotReadyError, SettingError
 from motet.schedule import Linear, Stages
 from motet.testing import check_algorithm
@@ -143,7 +145,7 @@ def reference(config, actions, ppo, batch, agent, steps):
     policy = network(row, places.policy.sizes, places.policy.start, activation)
     critic = network(row, places.critic.sizes, places.critic.start, activation)
     seen = torch.from_numpy(batch.observation[agent])
-    chosen = inner.chosen(batch)[agent]
+    chosen = likelihoods_of(inner).chosen(batch)[agent]
     mask = torch.from_numpy(batch.extra["mask"][agent][:, :-1]).flatten(0, 1) if "mask" in batch.extra else None
     x, valid = seen[:, :-1].flatten(0, 1), torch.from_numpy(batch.valid[agent]).flatten()
     logs, entropies, total = distribution(actions, policy(x), row[places.own], mask)
@@ -182,7 +184,7 @@ def first_gradient(ppo, batch, steps, monkeypatch):
     def stop(grad, norm):
         raise Stop
 
-    monkeypatch.setattr("motet.algorithms.ppo.clip_rows", stop)
+    monkeypatch.setattr("motet.algorithms._ppo_learner.clip_rows", stop)
     with pytest.raises(Stop):
         ppo.update(batch, steps)
     return ppo._grad.numpy()
@@ -224,7 +226,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     share = (torch.rand(2, 50) > 0.2) / 40.0
     before, gain = torch.log(torch.full((2, 50), 0.25)) + 0.3 * torch.randn(2, 50), torch.randn(2, 50) * share
     part = _MiniBatch(x, chosen, None, before, gain, torch.randn(2, 50), 0.3 * torch.randn(2, 50), share)
-    monkeypatch.setattr("motet.algorithms.ppo.clip_rows", lambda grad, norm: grad.new_zeros(2))
+    monkeypatch.setattr("motet.algorithms._ppo_learner.clip_rows", lambda grad, norm: grad.new_zeros(2))
     monkeypatch.setattr(ppo._adam, "step", lambda rates, eps: None)
     with torch.inference_mode():
         ppo._step(part, clip, torch.zeros(2, 1), [0.0, 0.0], measure=True)

@@ -10,8 +10,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional
 
 from motet.algorithm import Batch, stacked_batch
-from motet.algorithms._networks import Block, Network
-from motet.algorithms.td3 import TD3, TD3Config
+from motet.algorithms._blocks import Block
+from motet.algorithms._networks import Network
+from motet.algorithms._td3_learner import TD3
+from motet.algorithms.td3 import TD3Config
 from motet.errors import NotReadyError, SettingError
 from motet.schedule import Linear, Staged, Stages
 from motet.testing import check_algorithm
@@ -236,7 +238,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     """Their gradient is autograd's of the critics' loss; the policy's step leaves them alone."""
     config = replace(SMALL, policy_delay=2)
     td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
-    picture, critic, policy = td3._layout.picture, td3._places.critic, td3._places.policy
+    picture, critic, policy = td3._layout.picture, td3._layout.critic, td3._layout.policy
     assert picture is not None
     batch, rng = stacked_batch(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):

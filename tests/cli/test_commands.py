@@ -315,7 +315,16 @@ def test_help_shows_the_flags_of_world_and_algorithm(capsys, monkeypatch):
         main(["train", "cleanup", "--algorithm", "iqn", "--help"])
     out = capsys.readouterr().out
     assert end.value.code == 0
-    for flag in ("--agents", "--world.growth", "--iqn.learning-rate", "--steps", "--limits.hang-s", "--run", "--wandb"):
+    common = ("--agents", "--world.growth", "--iqn.learning-rate", "--steps", "--run", "--wandb", "--publish-every")
+    for flag in common:
+        assert flag in out
+    assert "--limits.hang-s" not in out and "--iqn.kappa" not in out
+    assert out.endswith("motet train cleanup --help-all shows the other flags.\n")
+    with pytest.raises(SystemExit) as end:
+        main(["train", "cleanup", "--algorithm", "iqn", "--help-all"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    for flag in (*common, "--limits.hang-s", "--iqn.kappa"):
         assert flag in out
 
 

@@ -90,7 +90,7 @@ def test_a_run_is_a_world_and_its_policies(capsys):
     assert result["episodes"][0]["decisions"] == [7, 7]
     assert result["policies"][0]["source"] == "mine"
     given = ["eval", "mine", "-p", "mine,agent=player_0", "-p", "tit_for_tat", "-n", "2", "--isolate"]
-    assert cli.main([*given, "--decision-timeout", "20"]) == 0
+    assert cli.main([*given, "--limits.decision-s", "20"]) == 0
     assert "mine:player_0" in capsys.readouterr().out
 
 
@@ -144,7 +144,7 @@ def test_mistakes_are_told_in_words(capsys):
         (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "film must be 0, the only episode"),
         (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "film must be episodes from 0 to 99, got 200"),
-        (["eval", "matrix", "-p", "random", "--decision-timeout", "1"], "limits are only valid with isolate=True"),
+        (["eval", "matrix", "-p", "random", "--limits.decision-s", "1"], "limits are only valid with isolate=True"),
         (["tournament", "matrix", "-p", "random"], "policies must be two or more, got random alone"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):
@@ -274,7 +274,7 @@ def test_what_policies_print_is_no_part_of_the_result(jobs):
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "cli"), *sys.path])},
     )
     assert len(json.loads(done.stdout)["result"]["episodes"]) == 2
     assert "listen" in done.stderr and "to me" in done.stderr

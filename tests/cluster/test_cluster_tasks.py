@@ -155,13 +155,13 @@ def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
     here = tournament(world, ["random", "noop", "forager"], **chosen)
     lines, watch = [], Once(3, falls)
     there = tournament(
-        world, ["random", "noop", "forager"], **chosen, path=tmp_path, engine="ray", jobs=2, watch=watch,
+        world, ["random", "noop", "forager"], **chosen, dir=tmp_path, engine="ray", jobs=2, watch=watch,
         say=lines.append,
     )  # fmt: skip
     watch.thread.join(150)
     assert any("its successor is started" in line for line in lines), lines
     assert there.deterministic() == here.deterministic()
-    again = tournament(world, ["random", "noop", "forager"], **chosen, path=tmp_path)  # what was written is whole
+    again = tournament(world, ["random", "noop", "forager"], **chosen, dir=tmp_path)  # what was written is whole
     assert again.deterministic() == here.deterministic()
 
 

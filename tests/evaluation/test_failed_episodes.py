@@ -286,7 +286,7 @@ def test_what_a_game_that_is_played_again_changes_for_later_games_is_played_agai
     def games(path=None, seen=None):
         spec = PolicySpec(Flawed, {**loser, "share": flaw["share"]}, "flawed")
         return motet.tournament(
-            Market, [spec, Trader], rounds=12, seed=1, max_failures=4, path=path, workers=workers, say=(seen or print)
+            Market, [spec, Trader], rounds=12, seed=1, max_failures=4, dir=path, workers=workers, say=(seen or print)
         )
 
     fair = games()

@@ -70,46 +70,46 @@ def test_more_seats_than_policies_and_more_policies_in_a_game(workers):
 
 def test_it_goes_on_without_playing_again(tmp_path, workers):
     path = tmp_path / "cup"
-    whole = motet.tournament(WORLD, POLICIES, rounds=3, path=path, workers=workers)
+    whole = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, workers=workers)
     lines = (path / "games.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 36
     for kept, torn in ((0, b""), (17, b""), (17, b'{"number": 17, "pol')):
         marked = [json.dumps({**json.loads(line), "returns": [7.0, -7.0]}).encode() + b"\n" for line in lines[:kept]]
         (path / "games.jsonl").write_bytes(b"".join(marked) + torn)
         said: list[str] = []
-        again = motet.tournament(WORLD, POLICIES, rounds=3, path=path, jobs=2, workers=workers, say=said.append)
+        again = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, jobs=2, workers=workers, say=said.append)
         assert [game.returns for game in again.games[:kept]] == [(7.0, -7.0)] * kept, "taken from the book, not played"
         assert again.games[kept:] == whole.games[kept:]
         assert len((path / "games.jsonl").read_bytes().splitlines()) == 36
-        once_more = motet.tournament(WORLD, POLICIES, rounds=3, path=path, workers=workers)
+        once_more = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, workers=workers)
         assert once_more.deterministic() == again.deterministic(), "what was written can be read"
         assert ("17 of 36 games were played before" in said) == (kept == 17)
     (path / "games.jsonl").write_bytes(b"".join(lines[:20]))
     assert (
-        motet.tournament(WORLD, POLICIES, rounds=3, path=path, workers=workers).deterministic() == whole.deterministic()
+        motet.tournament(WORLD, POLICIES, rounds=3, dir=path, workers=workers).deterministic() == whole.deterministic()
     )
 
 
 def test_another_tournament_does_not_go_on_with_this_one(tmp_path, workers):
-    motet.tournament(WORLD, POLICIES[:2], rounds=1, path=tmp_path, workers=workers)
+    motet.tournament(WORLD, POLICIES[:2], rounds=1, dir=tmp_path, workers=workers)
     for changed, what in (({"rounds": 2}, "settings"), ({"seed": 9}, "settings")):
         with pytest.raises(SettingError, match=f"another tournament: {what} differ"):
-            motet.tournament(WORLD, POLICIES[:2], path=tmp_path, workers=workers, **{"rounds": 1, **changed})
+            motet.tournament(WORLD, POLICIES[:2], dir=tmp_path, workers=workers, **{"rounds": 1, **changed})
     with pytest.raises(SettingError, match="policies, pairings differ"):
-        motet.tournament(WORLD, POLICIES[1:3], rounds=1, path=tmp_path, workers=workers)
+        motet.tournament(WORLD, POLICIES[1:3], rounds=1, dir=tmp_path, workers=workers)
     (tmp_path / "games.jsonl").write_text('{"number": 4}\n')
     with pytest.raises(CorruptionError, match="line 1 is game 4"):
-        motet.tournament(WORLD, POLICIES[:2], rounds=1, path=tmp_path, workers=workers)
+        motet.tournament(WORLD, POLICIES[:2], rounds=1, dir=tmp_path, workers=workers)
 
 
 def test_who_is_out_stays_out_when_it_goes_on(tmp_path, workers):
     policies = [PolicySpec(playing.FailsAt, {"turn": 2}, "hostile"), "random", "noop"]
-    whole = motet.tournament(playing.Duet, policies, rounds=3, max_failures=4, path=tmp_path, workers=workers)
+    whole = motet.tournament(playing.Duet, policies, rounds=3, max_failures=4, dir=tmp_path, workers=workers)
     assert whole.out
     lines = (tmp_path / "games.jsonl").read_bytes().splitlines(keepends=True)
     for kept in (2, 9):
         (tmp_path / "games.jsonl").write_bytes(b"".join(lines[:kept]))
-        again = motet.tournament(playing.Duet, policies, rounds=3, max_failures=4, path=tmp_path, workers=workers)
+        again = motet.tournament(playing.Duet, policies, rounds=3, max_failures=4, dir=tmp_path, workers=workers)
         assert again.deterministic() == whole.deterministic()
 
 
@@ -127,7 +127,7 @@ import motet
 from support import playing_policies
 if __name__ == "__main__":
     result = motet.tournament(playing_policies.Duet, ["random", playing_policies.Slow], rounds=100, jobs=2,
-                              path={path!r}, watch=lambda done, total: print(done, flush=True))
+                              dir={path!r}, watch=lambda done, total: print(done, flush=True))
     print("end", result.partial, len(result.games), flush=True)
 """
 
@@ -174,4 +174,4 @@ def test_what_cannot_be_played_is_refused(tmp_path):
         motet.tournament("gym:CartPole-v1", ["random", "noop"])
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be written"):
-        motet.tournament("matrix", ["random", "noop"], path=tmp_path / "file")
+        motet.tournament("matrix", ["random", "noop"], dir=tmp_path / "file")

@@ -1,4 +1,7 @@
-"""The shipped algorithms: one file each with its config, its update and how it acts. Using one imports torch."""
+"""The shipped algorithms. One file each has the config and how it acts; ``_NAME_learner`` has its update.
+
+Importing a config does not import torch: ``build`` does, and so does acting on pictures.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -14,33 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.errors import SettingError
+from motet.algorithms._streams import STREAM_BYTES, load_stream, save_stream
 
-__all__ = [
-    "STREAM_BYTES",
-    "Adam",
-    "FlatLearner",
-    "FlatRows",
-    "check_seeds",
-    "clip_rows",
-    "load_stream",
-    "padded",
-    "save_stream",
-]
-
-STREAM_BYTES = 40
-"""Of a PCG64 stream."""
+__all__ = ["Adam", "FlatLearner", "FlatRows", "clip_rows"]
 
 METRICS_EVERY = 16
 """Passes between two computations of the metrics."""
 
 _LINE = 64
 _BETA1, _BETA2 = 0.9, 0.999
-
-
-def padded(n: int) -> int:
-    """The next multiple of 16: rows of float32 that begin on a cache line."""
-    return -(-n // 16) * 16
 
 
 class FlatRows:
@@ -190,31 +172,6 @@ class FlatLearner(FlatRows):
         for agent, updates in enumerate(self.counters[:, 0].tolist()):
             if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)
-
-
-def check_seeds(agents: int, seeds: Sequence[int]) -> None:
-    """Raise unless there is one seed for each agent."""
-    if agents < 1 or len(seeds) != agents:
-        raise SettingError(f"seeds must be one for each agent, and one or more, got {len(seeds)} for {agents} agents")
-
-
-def save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
-    """Write a PCG64 stream into ``row``."""
-    state = stream.bit_generator.state
-    words = state["state"]["state"].to_bytes(16, "little") + state["state"]["inc"].to_bytes(16, "little")
-    words += state["has_uint32"].to_bytes(4, "little") + state["uinteger"].to_bytes(4, "little")
-    row[:] = np.frombuffer(words, np.uint8)
-
-
-def load_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
-    """Go on from what :func:`save_stream` wrote."""
-    words = [int.from_bytes(row[i:j].tobytes(), "little") for i, j in ((0, 16), (16, 32), (32, 36), (36, 40))]
-    stream.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": words[0], "inc": words[1]},
-        "has_uint32": words[2],
-        "uinteger": words[3],
-    }
 
 
 def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.float32]:

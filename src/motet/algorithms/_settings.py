@@ -1,14 +1,15 @@
-"""Checks of settings that several algorithms have."""
+"""Checks that several algorithms have: of their settings, and of their seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from motet.errors import SettingError
 from motet.schedule import check_stages
 from motet.settings import check_fields
 
-__all__ = ["check_config", "check_min_rows"]
+__all__ = ["check_config", "check_min_rows", "check_seeds"]
 
 
 def check_config(config: Any) -> None:
@@ -24,3 +25,9 @@ def check_min_rows(config: Any) -> None:
     """An update needs a whole batch."""
     if config.min_rows < config.batch_size:
         raise SettingError(f"min_rows must be at least the batch_size {config.batch_size}, got {config.min_rows}")
+
+
+def check_seeds(agents: int, seeds: Sequence[int]) -> None:
+    """Raise unless there is one seed for each agent."""
+    if agents < 1 or len(seeds) != agents:
+        raise SettingError(f"seeds must be one for each agent, and one or more, got {len(seeds)} for {agents} agents")

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from annotated_types import Ge, Gt
-from torch import Tensor
 
-from motet.algorithm import Batch, Sizes, Space, Update
-from motet.algorithms._flat import STREAM_BYTES, check_seeds, padded
-from motet.algorithms._networks import Block, Encoder, Network
-from motet.algorithms._value import EpsilonGreedy, ValueConfig, ValueLearner, n_actions
+from motet.algorithm import Sizes, Space
+from motet.algorithms._blocks import Block, padded
+from motet.algorithms._encoder import Encoder
+from motet.algorithms._settings import check_seeds
+from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
 
-__all__ = ["IQN", "IQNBehaviour", "IQNConfig"]
+if TYPE_CHECKING:
+    from motet.algorithms._iqn_learner import IQN
+
+__all__ = ["IQNBehaviour", "IQNConfig"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class IQNConfig(ValueConfig):
     """Settings of IQN.
 
     >>> from gymnasium.spaces import Box, Discrete
+    >>> from motet.algorithm import stacked_batch
     >>> config = IQNConfig(hidden=(32,), batch_size=8, min_rows=8)
     >>> iqn = config.build(Box(0, 1, (5,)), Discrete(3), agents=2, seeds=[1, 2])
     >>> batch = stacked_batch(Box(0, 1, (5,)), Discrete(3), config.replay(Box(0, 1, (5,)), Discrete(3)), agents=2)
@@ -61,6 +65,8 @@ class IQNConfig(ValueConfig):
     ) -> IQN:
         """The learning half for ``agents`` agents, each made from its own seed."""
         check_seeds(agents, seeds)
+        from motet.algorithms._iqn_learner import IQN
+
         return IQN(self, observation_space, action_space, seeds, device)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> IQNBehaviour:
@@ -82,138 +88,6 @@ class IQNConfig(ValueConfig):
 
     def _multiples(self) -> npt.NDArray[Any]:
         return np.pi * np.arange(self.cosines)
-
-
-class _Quantiles:
-    """The network of A agents: state, tau and action to quantile."""
-
-    def __init__(
-        self, blocks: tuple[Block, Block, Block], mean_cosines: Tensor, flat: Tensor, grad: Tensor | None = None
-    ) -> None:
-        self.trunk, self.embedding, self.head = (Network(block, flat, grad) for block in blocks)
-        self._linear = len(blocks[2].sizes) == 2
-        self._mean_cosines = mean_cosines.expand(flat.shape[0], -1, -1)
-
-    def means(self, states: Tensor) -> Tensor:
-        """``[A, B, n]``: the mean over the fixed taus."""
-        embedded = self.embedding.forward(self._mean_cosines)[-1]  # [A, K, H]
-        if self._linear:  # the mean of linear functions is the function of the mean
-            return self.head.forward(states * embedded.mean(1, keepdim=True))[-1]
-        product = states.unsqueeze(2) * embedded.unsqueeze(1)  # [A, B, K, H]
-        out = self.head.forward(product.flatten(1, 2))[-1]
-        return out.view(*product.shape[:3], -1).mean(2)
-
-    def forward(self, states: Tensor, cosines: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Embedded taus and product, ``[A, B N, H]`` each, and the head's layers, from cosines ``[A, B N, C]``."""
-        agents, batch, width = states.shape
-        embedded = self.embedding.forward(cosines)[-1]
-        product = states.unsqueeze(2) * embedded.view(agents, batch, -1, width)
-        flat = product.flatten(1, 2)
-        return embedded, flat, self.head.forward(flat)
-
-
-class IQN(ValueLearner):
-    """The learning half of IQN for A agents."""
-
-    def __init__(
-        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
-    ) -> None:
-        self.config = config
-        blocks = config._blocks(observation_space, action_space)
-        super().__init__(config, observation_space, action_space, blocks, seeds, device, streams=True)
-        mean_cosines = torch.from_numpy(config._mean_cosines()).to(self._device)
-        self._online = _Quantiles(blocks, mean_cosines, self._weights, self._grad)
-        self._target = _Quantiles(blocks, mean_cosines, self._targets)
-        self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
-
-    @torch.inference_mode()
-    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
-        """Learn from one batch."""
-        config, rows = self.config, batch.reward.shape[1]
-        data = self._fetched(batch)
-        taus, cosines, next_cosines = self._draw(rows)
-
-        # The order matters: buffers of passes with as many rows are shared, and the backward pass needs the last ones.
-        layers = self._online.trunk.forward(data.inputs if config.double else data.x)
-        here = self._online.trunk.cut(layers, 0, rows)
-        next_states = self._target.trunk.forward(data.next_x)[-1]
-        best = data.best(self._online.means(layers[-1][:, rows:]) if config.double else self._target.means(next_states))
-        next_quantiles = self._target.forward(next_states, next_cosines)[2][-1]
-        goal = self._of(next_quantiles, best.squeeze(2)).mul_(data.discount.unsqueeze(2)).add_(data.reward.unsqueeze(2))
-        embedded, product, head = self._online.forward(here[-1], cosines)
-        chosen = self._of(head[-1], data.action)  # [A, B, N]
-
-        scale = 1.0 / rows if data.weight is None else (data.weight / rows).unsqueeze(2)
-        slope, losses = quantile_loss(chosen, goal, taus, config.kappa)
-        self._backward(data.x, cosines, here, embedded, product, head, slope.mul_(scale), data.action)
-        norms = self._clip(config.max_grad_norm)
-        if self._measures():
-            loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            self._measure(loss, chosen.mean((1, 2)), norms)
-        self._adam(config._rates(steps), config.adam_eps)
-        self._move_targets(config.target_every, config.target_rate)
-        if not config.prioritised:
-            return Update(self._metrics)
-        return Update(self._metrics, (goal.mean(2) - chosen.mean(2)).abs_().cpu().numpy())
-
-    def _draw(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """New taus ``[A, B, N]``, their cosines ``[A, B N, C]``, and cosines for the next states ``[A, B N', C]``."""
-        config = self.config
-        drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
-        for row, stream in zip(drawn, self._streams, strict=True):
-            stream.random(out=row, dtype=np.float32)
-        taus = torch.from_numpy(drawn).to(self._device)
-        cosines = (taus.unsqueeze(2) * self._multiples).cos_()
-        split = rows * config.taus
-        return taus[:, :split].view(-1, rows, config.taus), cosines[:, :split], cosines[:, split:]
-
-    @staticmethod
-    def _of(quantiles: Tensor, action: Tensor) -> Tensor:
-        """``[A, B, N]``: the quantiles ``[A, B N, n]`` of one action for each row."""
-        agents, batch = action.shape
-        each = quantiles.view(agents, batch, -1, quantiles.shape[2])
-        return each.gather(3, action.view(agents, batch, 1, 1).expand(-1, -1, each.shape[2], 1)).squeeze(3)
-
-    def _backward(
-        self,
-        x: Tensor,
-        cosines: Tensor,
-        layers: list[Tensor],
-        embedded: Tensor,
-        product: Tensor,
-        head: list[Tensor],
-        slope: Tensor,
-        action: Tensor,
-    ) -> None:
-        """Set the gradients from those of the chosen quantiles ``[A, B, N]``."""
-        agents, rows, taus = slope.shape
-        states, width = layers[-1], layers[-1].shape[2]
-        grad = slope.new_zeros((agents, rows, taus, head[-1].shape[2]))
-        grad.scatter_(3, action.view(agents, rows, 1, 1).expand(-1, -1, taus, 1), slope.unsqueeze(3))
-        back = self._online.head.backward(product, head, grad.flatten(1, 2), inputs=True).view(
-            agents, rows, taus, width
-        )
-        grad_states = (back * embedded.view(agents, rows, taus, width)).sum(2)
-        grad_embedded = back.mul_(states.unsqueeze(2)).flatten(1, 2)
-        self._online.embedding.backward(cosines, [embedded], grad_embedded)
-        self._online.trunk.backward(x, layers, grad_states)
-
-
-def quantile_loss(chosen: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Any]:
-    """Quantile Huber loss of ``chosen`` ``[A, B, N]`` against ``goal`` ``[A, B, N']``, summed over N, averaged over N'.
-
-    Returns its gradient ``[A, B, N]`` by ``chosen``, and a function that gives its terms ``[A, B, N]``.
-    """
-    error = goal.unsqueeze(2) - chosen.unsqueeze(3)  # [A, B, N, N']
-    share = (taus.unsqueeze(3) - (error < 0).float()).abs_()
-    slope = (error.clamp(-kappa, kappa).mul_(share)).mean(3).mul_(-1.0 / kappa)
-
-    def losses() -> Tensor:
-        size = error.abs()
-        huber = torch.where(size < kappa, 0.5 * size * size, kappa * (size - 0.5 * kappa))
-        return (share * huber).mean(3) / kappa
-
-    return slope, losses
 
 
 class IQNBehaviour(EpsilonGreedy):

@@ -20,7 +20,7 @@ from motet.text import plain_lines
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("motet.cli.train:train", "train every agent of a world, each with a learner of its own"),
+    "train": ("motet.cli.flags:train", "train every agent of a world, each with a learner of its own"),
     "resume": ("motet.cli.train:resume", "go on with a run from its newest checkpoint"),
     "status": ("motet.cli.runs:status", "show all agents and processes of a run, and what each waits for"),
     "watch": ("motet.cli.runs:watch", "watch a run that goes on elsewhere"),
@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tournament": ("motet.cli.tournament:tournament_", "let policies play each other, and rate them"),
     "plan": ("motet.cli.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
     "bench": ("motet.cli.bench:bench", "measure how fast the parts are, against other designs and libraries"),
+    "completion": ("motet.cli.completion:completion", "print a script that completes commands and flags in a shell"),
     "doctor": ("motet.cli.doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from motet.cli.play import (
     Play,
@@ -24,7 +22,6 @@ from motet.cli.play import (
 from motet.errors import SettingError
 from motet.evaluation.evaluate import Evaluation, evaluate, first_line
 from motet.reports.results_page import score_cell, seconds, shared_line
-from motet.runs.display import fitted
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video
 
@@ -32,21 +29,29 @@ __all__ = ["evaluate_", "show"]
 
 ABOUT = """Let policies play episodes of a world, and tell how well each did.
 
-A POLICY is a run or checkpoint directory, a solution of motet plan, package.module:Class,
-or one of random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_strong; then options after commas:
+A POLICY is one of
+  runs/mine                     a run or checkpoint directory
+  plans/mine                    a solution of motet plan
+  package.module:Class          your own
+  random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_strong
+
+and may have options after commas:
   data=PATH kw.NAME=VALUE       arguments of the class
-  proportion=2                  its share of the seats, which are shuffled by the seed
+  proportion=2                  its share of the seats, shuffled by the seed
   seat=agent_0                  or one seat for it alone
   name=NAME kind=joint|team isolate=yes|no
-  shared=yes                    of a team: one object for all its agents, which share memory
-  translate=package.module:NAME of a team: converts to and from its own classes
-  agent=agent_0 step=50000      of a run: whose policy, of which checkpoint
+  shared=yes                    team: one object for all its agents
+  translate=package.module:NAME team: converts to and from its own classes
+  agent=agent_0 step=50000      run: whose policy, of which checkpoint
 
-Without one a run's own policies play. The same seed gives the same result, byte for byte,
-for any number of jobs, with or without isolation.
+Without a policy, a run's own policies play.
+
+The same seed gives the same result, byte for byte.
+
+Alone, --sandbox means strict.
 
   motet eval runs/mine --episodes 200 --jobs 4
-  motet eval treasure_hunt -p runs/mine,proportion=2 -p my.module:Policy,isolate=yes --html report.html"""
+  motet eval matrix -p runs/mine -p my.module:Policy,isolate=yes"""
 
 _SEATS_SHOWN = 12
 
@@ -55,28 +60,24 @@ _SEATS_SHOWN = 12
 class EvalFlags(Play):
     """The flags of ``motet eval``."""
 
-    episodes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
-    """Episodes to play."""
     video: Path | None = None
-    """A file (.gif; .mp4 with imageio[ffmpeg]) for the first of the episodes to draw."""
-    film: tuple[int, ...] = ()
-    """Which episodes to draw, for the page and the video; 0 by default."""
+    """A file (.gif; .mp4 with imageio[ffmpeg]) for the first of the episodes to draw, by default episode 0."""
 
 
 def evaluate_(arguments: Sequence[str]) -> int:
     """Let policies play."""
-    chosen, factory = parse(arguments, EvalFlags, "motet eval", ABOUT)
+    chosen, settings, factory = parse(arguments, EvalFlags, "motet eval", ABOUT)
     run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
     policies = list(chosen.policy) or ([run] if run else [])
     if not policies:
         raise SettingError("policy must be given once or more (-p random -p runs/mine), got none")
-    film = chosen.film or ((0,) if chosen.html or chosen.video else ())
-    if strangers := [number for number in film if not 0 <= number < chosen.episodes]:
-        known = f"episodes from 0 to {chosen.episodes - 1}" if chosen.episodes > 1 else "0, the only episode"
+    film = settings.film or ((0,) if chosen.html or chosen.video else ())
+    if strangers := [number for number in film if not 0 <= number < settings.episodes]:
+        known = f"episodes from 0 to {settings.episodes - 1}" if settings.episodes > 1 else "0, the only episode"
         raise SettingError(f"film must be {known}, got {strangers[0]}")
     if chosen.video is not None:
         check_video(chosen.video)  # now, not after all the work
-    settings = chosen.settings(episodes=chosen.episodes, film=film)
+    settings = replace(settings, film=film)
     with progress("episodes") as (watch, say):
         result = evaluate(factory, policies, settings, watch=watch, say=say)
     code = finish(result, chosen, show)
@@ -97,6 +98,8 @@ def show(result: Evaluation) -> None:
     """The tables of an evaluation."""
     from rich.console import Console
     from rich.text import Text
+
+    from motet.runs.display import fitted
 
     console = Console(file=sys.stdout, highlight=False)
     console.print(fitted(_scores(result), console))
@@ -148,6 +151,8 @@ def _scores(result: Evaluation) -> Any:
 def _print_seats(result: Evaluation, console: Any) -> None:
     """One policy gets a line for each seat, several a line each; of many seats the first ones."""
     from rich.text import Text
+
+    from motet.runs.display import fitted
 
     seats, agents = result.seat_scores(), result.agents[:_SEATS_SHOWN]
     shown = len(agents)

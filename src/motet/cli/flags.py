@@ -22,15 +22,33 @@ import tyro
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
+from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
-__all__ = ["TrainRequest", "parse", "place_of_world", "world_flags"]
+__all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
+
+COMMON = {
+    "run": ("steps", "seconds", "seed", "evaluate_every"),
+    "speed": (
+        *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
+        *("publish", "publish_every", "sync_interval"),
+    ),
+}
+"""The fields of Settings that ``--help`` shows, by group."""
+COMMON_OF_ALGORITHMS = (
+    *("hidden", "learning_rate", "batch_size", "gamma", "n_step", "n_frames", "epsilon", "noise", "prioritised"),
+    *("capacity", "min_rows", "normalise", "length", "epochs", "minibatches", "clip", "entropy"),
+)
+"""The fields of the shipped algorithms' configs that ``--help`` shows; of all others it shows every field."""
+
+
+arg = tyro.conf.arg
 
 
 @dataclass
@@ -48,11 +66,19 @@ class TrainRequest:
     wandb: bool
 
 
+def train(arguments: Sequence[str]) -> int:
+    """Train every agent of a world. What trains is imported when the flags are known: help does not need it."""
+    asked = parse(arguments)
+    from motet.cli.train import train
+
+    return train(asked)
+
+
 def parse(arguments: Sequence[str]) -> TrainRequest:
     """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
     # Short, as for the other commands; the flag of the settings is --cluster.address.
     given = [f"--cluster.{token[2:]}" if token.startswith("--address") else token for token in arguments]
-    place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
+    place, helps = place_of_world(given), help_wanted(given)
     if place is None and not helps:
         raise SettingError(
             f"world must be one of {', '.join(WORLDS)}, 'gym:ID', 'module:attribute' or a .toml file, got none"
@@ -67,23 +93,29 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
         raise SettingError(f"agents is not a setting of the world {experiment.world}")
-    options = _options(experiment, world)
-    with _registry:
+    with schedules():
+        if helps:
+            last = f"motet train {name or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
+            show_help((_common if last else _options)(experiment, world), "motet train", _DESCRIPTION, last)
         chosen: Any = tyro.cli(
-            options,
+            _options(experiment, world),
             prog="motet train",
             description=_DESCRIPTION,
-            args=["--help"] if helps else [name, *given],
+            args=[name, *given],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     return _asked(chosen, experiment, maker)
 
 
-_DESCRIPTION = (
-    "Train every agent of a world, each with a learner of its own.\n"
-    "The flags are those of the world and the algorithm that are named:\n"
-    "motet train cleanup --algorithm iqn --help"
-)
+_DESCRIPTION = """Train every agent of a world, each with its own learner.
+
+There are flags for the world and the algorithm that are named, too:
+  motet train cleanup --algorithm iqn --help
+
+A SCHEDULE is a number, or one of
+  linear:START:END:STEPS
+  exponential:START:END:HALF_LIFE
+  STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
@@ -107,18 +139,9 @@ def _value_of(given: Sequence[str], flag: str) -> str | None:
 
 def _options(experiment: Experiment, world: Any) -> type:
     """A dataclass of all flags, with what the experiment says as defaults."""
-    arg = tyro.conf.arg
-    config = _unchecked(experiment.config(experiment.algorithm))
-    shipped = ", ".join(WORLDS)
-    about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment.toml."
-    known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
-    where = "The run directory. By default runs/<world>-<algorithm>-…"
-    rows: list[tuple[Any, ...]] = [
-        ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
-        ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
-        # As text: an empty path would be the current directory.
-        ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
-        ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
+    config = flags_of(experiment.config(experiment.algorithm))
+    rows = [
+        *_first_rows(experiment),
         ("settings", Annotated[Settings, arg(name="")], experiment.settings),
         ("config_", Annotated[type(config), arg(name=short_name(experiment.algorithm))], config),
     ]
@@ -127,12 +150,42 @@ def _options(experiment: Experiment, world: Any) -> type:
     return dataclasses.make_dataclass("Train", rows, frozen=True)
 
 
-def _unchecked(config: Any) -> Any:
-    """The same settings in a class that checks nothing: tyro would wrap up what a check says."""
-    kind = type(config)
-    about = (inspect.getdoc(kind) or "").partition("\n")[0]
-    loose: Any = type(kind.__name__, (kind,), {"__post_init__": lambda self: None, "__doc__": about})
-    return dataclasses.dataclass(frozen=True)(loose)(**_values(config))
+def static_flags() -> type:
+    """A dataclass of the flags that do not depend on a world."""
+    return _options(Experiment(""), None)
+
+
+def _common(experiment: Experiment, world: Any) -> type:
+    """The same with the common flags alone, in groups."""
+    config = experiment.config(experiment.algorithm)
+    shipped = experiment.algorithm in ALGORITHMS
+    config = flags_of(config, COMMON_OF_ALGORITHMS if shipped else None)
+    run, speed = (_group(experiment.settings, name) for name in COMMON)
+    worlds = [] if world is None else [("world_", Annotated[type(world), arg(name="world")], world)]
+    config_ = ("config_", Annotated[type(config), arg(name=short_name(experiment.algorithm))], config)
+    rows = [*_first_rows(experiment), run, *worlds, config_, speed]
+    return dataclasses.make_dataclass("Train", rows, frozen=True)
+
+
+def _group(settings: Settings, name: str) -> tuple[Any, ...]:
+    part = flags_of(settings, COMMON[name], about="")
+    return f"{name}_", Annotated[type(part), tyro.conf.OmitArgPrefixes, arg(name=name)], part
+
+
+def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
+    """The flags that are no field of a dataclass of settings."""
+    shipped = ", ".join(WORLDS)
+    about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment.toml."
+    known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
+    where = "The run directory. By default runs/<world>-<algorithm>-…"
+    return [
+        ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
+        ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
+        # As text: an empty path would be the current directory.
+        ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
+        ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
+        HELP_ALL,
+    ]
 
 
 def _values(config: Any) -> dict[str, Any]:
@@ -186,7 +239,7 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
             f"world must have settings that {experiment.world} takes ({', '.join(known) or 'it has none'}), got "
             f"{', '.join(strangers)}"
         )
-    hints = _hints(maker)
+    hints, docs = _hints(maker), argument_docs(maker)
     rows: list[tuple[Any, ...]] = []
     for name in known:
         default = experiment.world_settings.get(name, signature.parameters[name].default)
@@ -194,8 +247,8 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
         bound = isinstance(maker, functools.partial) and name in maker.keywords
         if kind is None or bound or name == "render_mode":
             continue
-        if name == "agents":
-            kind = Annotated[kind, tyro.conf.arg(prefix_name=False, help="How many agents.")]
+        about = docs.get(name, "Number of agents." if name == "agents" else None)
+        kind = Annotated[kind, arg(prefix_name=name != "agents", help=about)]
         row = (name, kind) if default is inspect.Parameter.empty else (name, kind, field(default=default))
         rows.append(row)
     rows.sort(key=len)  # what must be given stands first
@@ -242,6 +295,11 @@ def _hinted(kind: Any, bounds: str) -> Any:
     return Annotated[kind, hint] if bounds else kind
 
 
+def schedules() -> Any:
+    """A context in which tyro reads and shows schedules."""
+    return _registry
+
+
 # ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
 
 
@@ -251,7 +309,7 @@ def _schedule(info: Any) -> Any:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="FLOAT|linear:START:END:STEPS|exponential:START:END:HALF_LIFE|STAGE=VALUE,...",
+        metavar="SCHEDULE",
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential, Staged)),
         str_from_instance=lambda value: [_write_schedule(value)],

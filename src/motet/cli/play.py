@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -19,8 +19,10 @@ import tyro
 
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
+from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
 from motet.errors import SettingError
 from motet.evaluation.evaluate import Episode, EvaluationSettings, Failure, first_line
+from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
@@ -35,6 +37,7 @@ __all__ = [
     "print_failed",
     "print_failures",
     "progress",
+    "static_flags",
     "tell_of_failed",
     "tell_who_always_failed",
     "yaml",
@@ -47,94 +50,99 @@ _FAILED_SHOWN = 10
 
 @dataclass(frozen=True)
 class Play:
-    """The flags."""
+    """The flags that are not fields of EvaluationSettings."""
 
     name_: Annotated[str, tyro.conf.Positional, arg(metavar="WORLD|RUN")]
     """A shipped world, gym:ID, package.module:make_env, or a run directory, for its world."""
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(aliases=["-p"], metavar="POLICY")] = ()
     """Once for each policy."""
-    seed: int = 0
-    """Of everything random."""
-    jobs: Annotated[int, arg(aliases=["-j"])] = 1
-    """Processes that play episodes at the same time. The result is the same for any number."""
-    engine: Literal["processes", "ray"] = "processes"
-    """Where these processes are: on this machine, or on a Ray cluster. The result is the same."""
-    address: str | None = None
-    """Of a running Ray cluster; by default Ray starts on this machine."""
-    isolate: bool = False
-    """Give each policy on each seat a process of its own, in which its failures cost nobody else."""
-    sandbox: Literal["no", "strict", "best-effort"] = "no"
-    """Bar these processes from network, files and other processes. Alone it means strict."""
-    decision_timeout: float | None = None
-    """Seconds for a decision of an isolated policy."""
-    reset_timeout: float | None = None
-    """Seconds for its reset."""
-    start_timeout: float | None = None
-    """Seconds until it is made."""
-    memory_mb: int | None = None
-    """Private memory that it may take."""
-    cpu_s: float | None = None
-    """CPU time that a decision of it may take."""
-    stand_in: Literal["noop", "random", "forfeit"] = "noop"
-    """Who acts for a policy that failed, to the end of the episode; or the episode ends there."""
-    max_failures: int = 10
-    """A policy that has failed so often is out."""
-    max_failed_episodes: int = 10
-    """Stop after this many failed episodes or games: the world raised, or the job ended or hung."""
-    max_processes: int = 64
-    """Policy processes at most; with too few there are fewer jobs, then seats that share one."""
-    trust: bool = False
-    """Import what a run directory names outside of motet, which runs its code."""
     format: Literal["table", "json", "yaml"] = "table"
     """What is printed."""
     out: Path | None = None
     """A file for everything as JSON."""
     html: Path | None = None
     """A file for a page that stands alone."""
-
-    def settings(self, **more: Any) -> EvaluationSettings:
-        """As the Python API takes them."""
-        limits: dict[str, Any] = {
-            "decision_s": self.decision_timeout,
-            "reset_s": self.reset_timeout,
-            "start_s": self.start_timeout,
-            "memory_bytes": None if self.memory_mb is None else self.memory_mb * 2**20,
-            "cpu_s": self.cpu_s,
-        }
-        if given := {name: value for name, value in limits.items() if value is not None}:
-            from motet.isolation.policy import PolicyLimits
-
-            more["limits"] = PolicyLimits(**given)
-        more["cluster"] = Cluster(address=self.address)
-        kept = {item.name for item in dataclasses.fields(EvaluationSettings)} & {
-            item.name for item in dataclasses.fields(Play)
-        }
-        return EvaluationSettings(**{name: getattr(self, name) for name in kept}, **more)
+    address: Annotated[str | None, arg(metavar="ADDRESS")] = None
+    """Of a running Ray cluster (cluster.address in Python); by default Ray starts on this machine."""
 
 
-def parse(arguments: Sequence[str], kind: type[Play], prog: str, about: str) -> tuple[Any, Callable[[], Any]]:
-    """The flags, and what makes the world. Ends the process for ``--help``."""
+@dataclass(frozen=True)
+class _SettingsFlags(EvaluationSettings):
+    """The fields of EvaluationSettings as flags: short names, and limits that can be set one by one."""
+
+    episodes: Annotated[int, arg(aliases=["-n"])] = 100
+    jobs: Annotated[int, arg(aliases=["-j"])] = 1
+    limits: PolicyLimits = field(default_factory=PolicyLimits)
+    pooled: Annotated[bool, tyro.conf.FlagConversionOff] = True
+    cluster: Annotated[Cluster, tyro.conf.Suppress] = field(default_factory=Cluster)
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: the settings that are made of this check themselves."""
+
+
+COMMON = {
+    "play": ("episodes", "seed", "jobs", "engine", "trust"),
+    "failures": ("isolate", "sandbox", "stand_in"),
+}
+"""The fields of EvaluationSettings that ``--help`` shows, by group."""
+
+
+def parse(
+    arguments: Sequence[str], kind: type[Play], prog: str, about: str, without: Sequence[str] = ()
+) -> tuple[Any, EvaluationSettings, Callable[[], Any]]:
+    """The flags, the settings as the Python API takes them, and what makes the world. Ends the process for ``--help``.
+
+    Args:
+        arguments: what was given.
+        kind: the flags that are not fields of EvaluationSettings.
+        prog: the command.
+        about: what it does.
+        without: fields of EvaluationSettings that have no meaning for this command.
+    """
     given = _bare_sandbox(list(arguments))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
-    place, helps = place_of_world(given), bool({"-h", "--help"} & set(given))
+    place, helps = place_of_world(given), help_wanted(given)
     if place is None and not helps:
         raise SettingError(
             f"world must be a run directory, one of {', '.join(WORLDS)}, gym:ID or 'module:attribute', got none"
         )
     name = given.pop(place) if place is not None else ""
     maker = _maker(name, "--trust" in given) if name else None
-    flags = world_flags(maker, Experiment(name)) if maker is not None else None
-    more: list[Any] = [] if flags is None else [("world_", Annotated[type(flags), arg(name="world")], flags)]
-    options: Any = dataclasses.make_dataclass(kind.__name__, more, bases=(kind,), frozen=True)
-    chosen = tyro.cli(
-        options,
-        prog=prog,
-        description=about,
-        args=["--help"] if helps else [name, *given],
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
-    return chosen, _made(maker, chosen)
+    world = world_flags(maker, Experiment(name)) if maker is not None else None
+    if helps:
+        last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
+        show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
+    options = _options(kind, world, without, common=False)
+    chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
+    return chosen, _settings(chosen), _made(maker, chosen)
+
+
+def static_flags(kind: type[Play], without: Sequence[str] = ()) -> Any:
+    """A dataclass of the flags that do not depend on a world."""
+    return _options(kind, None, without, common=False)
+
+
+def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool) -> Any:
+    """A dataclass of all flags, or of the common ones in groups."""
+    rows: list[Any] = [HELP_ALL]
+    if common:
+        for group, names in COMMON.items():
+            part = flags_of(_SettingsFlags(), [name for name in names if name not in without], about="")
+            rows.append((f"{group}_", Annotated[type(part), tyro.conf.OmitArgPrefixes, arg(name=group)], part))
+    else:
+        known = {item.name for item in dataclasses.fields(_SettingsFlags)}
+        every = flags_of(_SettingsFlags(), known - set(without))
+        rows.append(("settings_", Annotated[type(every), arg(name="")], every))
+    if world is not None:
+        rows.append(("world_", Annotated[type(world), arg(name="world")], world))
+    return dataclasses.make_dataclass(kind.__name__, rows, bases=(kind,), frozen=True)
+
+
+def _settings(chosen: Any) -> EvaluationSettings:
+    values = {item.name: getattr(chosen.settings_, item.name) for item in dataclasses.fields(EvaluationSettings)}
+    limits = None if values["limits"] == PolicyLimits() else values["limits"]
+    return EvaluationSettings(**{**values, "limits": limits, "cluster": Cluster(address=chosen.address)})
 
 
 def _bare_sandbox(given: list[str]) -> list[str]:

@@ -24,18 +24,27 @@ from motet.cli.play import (
 from motet.evaluation.evaluate import first_line
 from motet.evaluation.tournament import Tournament, tournament
 from motet.reports.results_page import score_cell, shared_line
-from motet.runs.display import fitted
 from motet.text import clock, counted, label
 
 __all__ = ["tournament_"]
 
-ABOUT = """Let policies play each other, with everybody on every seat in turn, and rate them.
+ABOUT = """Let policies play each other, everybody on every seat in turn, and rate them.
 
-A POLICY is given as to motet eval. Games are written to --dir as they are played; called again
-with the same flags it goes on where it was interrupted. The same seed gives the same table,
-for any number of jobs, with or without isolation.
+A POLICY is given as to motet eval.
 
-  motet tournament matrix -p tit_for_tat -p random -p constant,kw.action=1,name=defector --dir cups/1"""
+Games are written to --dir as they are played.
+
+The same command, given again, continues where it was interrupted.
+
+The same seed gives the same table.
+
+Alone, --sandbox means strict.
+
+  motet tournament matrix -p tit_for_tat -p random --dir cups/1"""
+
+
+WITHOUT = ("episodes", "film")
+"""Fields of EvaluationSettings that have no meaning here."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
 
     rounds: int = 10
-    """In each everybody meets everybody, once on each seat."""
+    """Rounds; in each everybody meets everybody, once on each seat."""
     group: int = 2
     """Policies that meet in a game; with more seats than that they share them."""
     pairing: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="A,B")] = ()
@@ -54,7 +63,7 @@ class TournamentFlags(Play):
 
 def tournament_(arguments: Sequence[str]) -> int:
     """Let policies play each other."""
-    chosen, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT)
+    chosen, settings, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT, WITHOUT)
     pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
     with progress("games") as (watch, say):
         result = tournament(
@@ -63,8 +72,8 @@ def tournament_(arguments: Sequence[str]) -> int:
             rounds=chosen.rounds,
             group=chosen.group,
             pairings=pairings,
-            path=chosen.dir,
-            settings=chosen.settings(),
+            dir=chosen.dir,
+            settings=settings,
             watch=watch,
             say=say,
         )
@@ -77,6 +86,8 @@ def show(result: Tournament, path: Path | None) -> None:
     """The tables of a tournament; ``path``: where its games are written down, if anywhere."""
     from rich.console import Console
     from rich.text import Text
+
+    from motet.runs.display import fitted
 
     console = Console(file=sys.stdout, highlight=False)
     found, returns, failures = result.ratings(), result.returns(), result.failures()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from motet.cli.experiment import short_name
+from motet.cli.flags import TrainRequest
 from motet.cli.show import showing
 from motet.cli.summary import summarise
 from motet.runs.checkpoint import RunDirectory
@@ -26,11 +27,8 @@ from motet.worlds.catalogue import WORLDS
 __all__ = ["resume", "train"]
 
 
-def train(arguments: Sequence[str]) -> int:
+def train(asked: TrainRequest) -> int:
     """Train every agent of a world."""
-    from motet.cli.flags import parse
-
-    asked = parse(arguments)
     if asked.wandb:
         Wandb.require()
     run = asked.run or new_directory(asked.world, asked.algorithm)

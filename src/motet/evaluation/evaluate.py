@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -39,6 +39,7 @@ from motet.evaluation.episode import (
 )
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.intervals import Score, score
+from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.checkpoint import RunDirectory
@@ -51,9 +52,6 @@ from motet.text import counted, plain, valid
 from motet.world import as_world
 from motet.worlds.catalogue import world_factory
 
-if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
-
 __all__ = ["Episode", "Evaluation", "EvaluationSettings", "Failure", "LatencyHistogram", "Score", "evaluate"]
 
 FORMAT = 1
@@ -64,16 +62,21 @@ _SEATS = 20  # what a seed is for
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How policies are evaluated."""
+    """How policies are evaluated.
+
+    >>> settings = EvaluationSettings(episodes=20, jobs=4, isolate=True, limits=PolicyLimits(decision_s=1.0))
+    >>> settings.episodes, settings.limits.decision_s
+    (20, 1.0)
+    """
 
     episodes: Annotated[int, Ge(1)] = 100
     """Episodes to play."""
     seed: Annotated[int, Ge(0)] = 0
     """Of everything random."""
     jobs: Annotated[int, Ge(1)] = 1
-    """Processes that play episodes at the same time."""
+    """Processes that play episodes at the same time. The result is the same for any number."""
     engine: Literal["processes", "ray"] = "processes"
-    """Where these processes are: on this machine, or on a Ray cluster."""
+    """Where these processes are: on this machine, or on a Ray cluster. The result is the same."""
     cluster: Cluster = field(default_factory=Cluster)
     """What they take of a Ray cluster."""
     isolate: bool = False
@@ -93,7 +96,7 @@ class EvaluationSettings:
     pooled: bool = True
     """Keep policies from episode to episode, and reset them in between, instead of making new ones."""
     film: tuple[int, ...] = ()
-    """Numbers of episodes to draw."""
+    """Numbers of the episodes to draw."""
     trust: bool = False
     """Let a run name algorithms outside of motet, whose code is then imported and run."""
     hang_s: Annotated[float, Gt(0)] = 300.0
@@ -161,6 +164,10 @@ class Evaluation:
     """What came of an evaluation. Everything but ``measured`` depends on the seed alone.
 
     Two evaluations are equal if their :meth:`deterministic` bytes are.
+
+    >>> result = evaluate("matrix", ["tit_for_tat", "random"], episodes=2)
+    >>> len(result.episodes), list(result.scores()), result.partial
+    (2, ['tit_for_tat', 'random'], False)
     """
 
     world: dict[str, Any]

@@ -61,7 +61,12 @@ _TOURNAMENT = 25  # what a seed is for
 
 @dataclass(frozen=True, eq=False)
 class Tournament:
-    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are."""
+    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are.
+
+    >>> result = tournament("matrix", ["tit_for_tat", "random"], rounds=1)
+    >>> len(result.games), sorted(result.ratings()), result.partial
+    (2, ['random', 'tit_for_tat'], False)
+    """
 
     world: dict[str, Any]
     agents: tuple[str, ...]
@@ -212,7 +217,7 @@ def tournament(
     rounds: int = 10,
     group: int = 2,
     pairings: Sequence[Sequence[str]] | None = None,
-    path: str | os.PathLike[str] | None = None,
+    dir: str | os.PathLike[str] | None = None,
     settings: EvaluationSettings | None = None,
     workers: JobPool | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
@@ -227,13 +232,18 @@ def tournament(
         rounds: in each, every pairing plays once with everybody on every seat in turn, the world's seed being the same.
         group: policies that meet in a game; with more seats than that they share them equally.
         pairings: who meets, by the policies' names; by default everybody meets everybody.
-        path: a directory in which games are written down as they are played; one that is there goes on. Games that
+        dir: a directory in which games are written down as they are played; one that is there goes on. Games that
             failed because their job ended or hung are then played again.
         settings: how games are played; ``episodes`` and ``film`` have no meaning here.
         workers: as in :func:`motet.evaluate`.
         watch: called with the number of games done, and of all.
         say: called with one line when something happens that the user should know.
         changes: fields of ``settings`` to set.
+
+    ::
+
+        result = motet.tournament("matrix", ["tit_for_tat", "random", "runs/mine"], rounds=20, dir="cups/1", jobs=4)
+        result.ratings()["tit_for_tat"].rating
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
     if rounds < 1:
@@ -252,7 +262,7 @@ def tournament(
         "settings": decisive,
         "pairings": [[names[place] for place in meeting] for meeting in meetings],
     }
-    log = _GameLog(None if path is None else Path(path), asked)
+    log = _GameLog(None if dir is None else Path(dir), asked)
     with log:
         played, seconds, out, stopped = _play(game, tasks, log, chosen, workers, watch, say)
     return Tournament(
@@ -432,7 +442,7 @@ class _GameLog:
             try:
                 self._path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise SettingError(f"path: {str(self._path)!r} cannot be written: {error.strerror or error}") from error
+                raise SettingError(f"dir: {str(self._path)!r} cannot be written: {error.strerror or error}") from error
             self._held = hold(self._path)
             self._held.__enter__()
             self._file = (self._path / "games.jsonl").open("ab")
@@ -456,8 +466,8 @@ class _GameLog:
         if before != asked:
             changed = [key for key in asked if before.get(key) != asked[key]]
             raise SettingError(
-                f"path: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; choose another "
-                "path, or ask for the same"
+                f"dir: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; choose another "
+                "directory, or ask for the same"
             )
         lines = (self._path / "games.jsonl").read_bytes().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n"):

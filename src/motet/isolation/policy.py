@@ -72,6 +72,9 @@ class PolicyLimits:
 
     Memory and CPU are watched, not left to the kernel's limits: there the one on memory breaks torch, the one on CPU
     adds up over all episodes, and the one on processes does not hold for root.
+
+    >>> PolicyLimits(decision_s=0.5).decision_s
+    0.5
     """
 
     start_s: Annotated[float, Gt(0), FINITE] = 30.0

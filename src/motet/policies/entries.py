@@ -473,6 +473,12 @@ def load_policies(
         step: of the checkpoint; the newest by default.
         world: makes the run's world, where the run does not say how.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+
+    ::
+
+        policies = motet.load_policies("runs/mine")
+        policies["agent_0"].reset(seed=0)
+        action = policies["agent_0"].act(observation)
     """
     from motet.runs.config import rebuild_world
     from motet.world import as_world

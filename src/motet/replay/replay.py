@@ -260,6 +260,13 @@ class Replay:
         segment: a segment that has room for ``spec.layout(prefix)``; without one the replay makes its own.
         prefix: the name of its part in the segment.
         directory: for its own segment: a nameless file there instead of memory.
+
+    >>> replay = Replay(ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=100))
+    >>> writer, reader = replay.writer(), replay.reader(seed=0)  # in two processes, usually
+    >>> for t in range(5):
+    ...     _ = writer.append(np.array([t, 0], "float32"), 1, 0.5)
+    >>> reader.sample(3).reward.tolist()
+    [0.5, 0.5, 0.5]
     """
 
     _counter: _native.LaneCounts | None = None

@@ -33,6 +33,10 @@ class ReplaySpec:
 
     ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces whose elements are arrays (Box,
     Discrete, MultiDiscrete, MultiBinary), or dicts and tuples of them.
+
+    >>> spec = ReplaySpec(observation=Field((5,)), action=Field((), "int64"), capacity=1_000)
+    >>> spec.capacity
+    1000
     """
 
     observation: Nest

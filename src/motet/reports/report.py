@@ -43,6 +43,10 @@ def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] =
 
     Raises:
         SettingError: no run was given, one was given twice, none could be shown, or the file cannot be written.
+
+    ::
+
+        motet.report(["runs/seed-0", "runs/seed-1"], "both.html")
     """
     target = Path(out)
     if target.suffix.lower() not in (".html", ".htm"):

@@ -25,7 +25,11 @@ __all__ = ["RestartLimits", "Role", "Supervisor"]
 
 @dataclass(frozen=True)
 class RestartLimits:
-    """When to restart, and when to give up."""
+    """When to restart, and when to give up.
+
+    >>> RestartLimits(hang_s=10.0, restarts=3).restarts
+    3
+    """
 
     hang_s: Annotated[float, Ge(0)] = 60.0
     """Without a beat for so long a process counts as hung."""

@@ -22,6 +22,7 @@ from motet.algorithm import Algorithm, Batch, Behaviour, continue_stream, stacke
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.system.child import one_thread
 from motet.training.actor import ActingAgent, ActorState, act
 from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
@@ -68,6 +69,7 @@ class ActorDriver:
                     newest_step=functools.partial(shared.newest_step, i),
                 )
             )
+        one_thread()  # a behaviour may have loaded torch
         self.state = ActorState.fresh(self.worlds.size, self.agents)
         self.rounds: Iterator[None] = act(
             self.worlds,
@@ -158,6 +160,7 @@ class LearnerDriver:
             [seed_for(roster.seed, _LEARNER, a) for a in agents],
             part.device,
         )
+        one_thread()  # build may have loaded torch
         batch = stacked_batch(part.observation_space, part.action_space, part.settings, len(agents))
         members = [self._member(shared, a, i, batch) for i, a in enumerate(agents)]
         self.readers = dict(zip(agents, [member.reader for member in members], strict=True))

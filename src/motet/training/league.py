@@ -40,7 +40,12 @@ _MEMORY = 0.98  # what a game leaves of the games before it in a win rate: about
 
 @dataclass(frozen=True)
 class League:
-    """How opponents are chosen in self-play."""
+    """How opponents are chosen in self-play.
+
+    >>> from motet import Settings
+    >>> Settings(self_play=True, league=League(anchors=("weak",), pool=5)).league.pool
+    5
+    """
 
     anchors: tuple[str, ...] | None = None
     """Scripted players of the world by name, or 'module:attribute' of what makes a policy; None: all the world's."""

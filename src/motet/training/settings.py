@@ -20,7 +20,11 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is played. What an agent learns with is the algorithm's config."""
+    """How a run is played. What an agent learns with is the algorithm's config.
+
+    >>> Settings(steps=5_000, actors=2, updates_per_step=0.5).actors
+    2
+    """
 
     steps: Annotated[int, Ge(1)] = 100_000
     """Steps of each agent, in all worlds together; actors end with the round that reaches them."""

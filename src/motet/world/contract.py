@@ -58,7 +58,17 @@ class End(NamedTuple):
 
 
 class World(Protocol):
-    """The contract. Whoever inherits from it writes the abstract methods and gets the others as they are here."""
+    """The contract. Whoever inherits from it writes the abstract methods and gets the others as they are here.
+
+    >>> from motet.worlds import MatrixGame
+    >>> world = as_world(MatrixGame(turns=1))
+    >>> world.reset(seed=0)
+    >>> world.agents, list(world.group())
+    (('player_0', 'player_1'), [0, 1])
+    >>> world.act([0, 1])
+    >>> [end.agent for end in world.ended()]
+    [0, 1]
+    """
 
     agents: tuple[str, ...]
     """Everyone who may ever act, in a fixed order. Everywhere else an agent is its index in it."""
@@ -195,6 +205,10 @@ def as_world(env: Any) -> World:
     """The World of a PettingZoo or Gymnasium environment or of an object gridworld; a World itself is given back.
 
     They are told apart by what they offer, not by what they inherit.
+
+    >>> import gymnasium
+    >>> as_world(gymnasium.make("CartPole-v1")).agents
+    ('agent_0',)
     """
     accepted = (
         "must be a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "

@@ -8,6 +8,10 @@ from motet.errors import SettingError
 def from_gymnasium(id: str, **settings: Any) -> Any:
     """The Gymnasium environment of this id, made with these settings.
 
+    Args:
+        id: its name in Gymnasium's registry.
+        settings: what ``gymnasium.make`` passes on to it.
+
     >>> from_gymnasium("CartPole-v1").action_space
     Discrete(2)
     """

@@ -65,6 +65,21 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     Actions: 0 stay, 1 up, 2 down, 3 left, 4 right, 5 turn left, 6 turn right, 7 clean, 8 zap. An observation is uint8
     [8, 2 * radius + 1, 2 * radius + 1]: the window around the agent, turned so that ahead is up, with channels wall,
     water, waste, soil, apple, agent, clean beam, zap beam; the agent itself is in the middle. Who is out sees zeros.
+
+    Args:
+        agents: number of agents.
+        height: rows of the grid, with its wall.
+        width: columns of the grid, with its wall.
+        radius: how many tiles an agent sees in each direction.
+        turns: turns in an episode.
+        waste: probability that a clean tile of the river gets polluted, in each turn.
+        growth: probability that an apple grows on an empty tile of the orchard, in each turn, while the river is clean.
+        threshold: polluted share of the river from which on no apples grow.
+        reach: length of a beam in tiles.
+        zap_cost: what an agent pays to zap.
+        zapped_cost: what an agent pays when it is zapped.
+        out_turns: how many turns an agent is out after it was zapped.
+        render_mode: ``rgb_array`` to draw pictures.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "cleanup_v0", "render_modes": ["rgb_array"], "render_fps": 10}

@@ -41,8 +41,11 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     sees the rink as if it stood on the left, so that one policy can sit in either seat. ``infos`` has ``winner`` by
     player: 1, 0 or -1.
 
-    ``mode`` is ``'normal'`` (the puck lies in the half of one of the players, who take turns to start), ``'shooting'``
-    (it lies in front of player_0; 80 turns) or ``'defence'`` (it flies towards player_0's goal; 80 turns).
+    Args:
+        mode: ``normal`` (the puck lies in the half of one of the players, who take turns to start), ``shooting`` (it
+            lies in front of player_0; 80 turns) or ``defence`` (it flies towards player_0's goal; 80 turns).
+        turns: turns in an episode; None: 250, or the 80 of the mode.
+        render_mode: ``rgb_array`` to draw pictures.
 
     >>> game = Hockey()
     >>> seen, infos = game.reset(seed=2)

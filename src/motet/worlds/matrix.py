@@ -34,9 +34,15 @@ GAMES: Final[dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...],
 class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     """A repeated two-player game, as a PettingZoo Parallel environment.
 
-    ``game`` is a name in ``GAMES`` or payoffs [2, actions of player 0, actions of player 1]. An observation is uint8
-    [own actions + the other's actions + 1]: one-hot the player's own last action, then the other's, then a mark that is
-    set at the start of an episode only. Its own comes first, so that one policy can sit in either seat.
+    An observation is uint8 [own actions + the other's actions + 1]: one-hot the player's own last action, then the
+    other's, then a mark that is set at the start of an episode only. Its own comes first, so that one policy can sit in
+    either seat.
+
+    Args:
+        game: ``prisoners_dilemma``, ``stag_hunt``, ``chicken``, ``matching_pennies`` or ``coordination``; or payoffs
+            [2, actions of player 0, actions of player 1].
+        turns: turns in an episode.
+        render_mode: ``rgb_array`` to draw pictures.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "matrix_v0", "render_modes": ["rgb_array"], "render_fps": 4}

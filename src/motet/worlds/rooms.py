@@ -75,6 +75,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         map: a name in ``MAPS``, or a map as text: ``#`` wall, ``.`` floor, ``*`` marked floor, ``H`` human, ``R``
             robot, ``a`` to ``e`` keys, ``A`` to ``E`` doors, ``o`` block. Its border is wall.
         horizon: steps in an episode; None: the map's own. 0: without end, and no step in the state.
+        render_mode: ``rgb_array`` to draw pictures.
 
     >>> rooms = Rooms("freeing")
     >>> rooms.possible_agents, rooms.human_agent_indices, rooms.robot_agent_indices

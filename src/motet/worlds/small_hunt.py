@@ -34,8 +34,9 @@ class SmallHunt(TreasureHunt):
 
     Args:
         map: a square as text: ``A`` agent, ``g`` gem, ``f`` food, ``b`` bone, ``.`` nothing. A wall stands around it.
-        turns: after which the episode is truncated.
-        radius: how far an agent sees; None: the whole world, from wherever it stands.
+        turns: turns in an episode.
+        radius: how many tiles an agent sees in each direction; None: the whole world, from wherever it stands.
+        render_mode: ``rgb_array`` to draw pictures.
 
     >>> from motet.plan import best_response, enumerate_states
     >>> hunt = SmallHunt(turns=3)

@@ -38,6 +38,14 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     ``look`` and ``play`` are the fast path: the same rules without PettingZoo's dictionaries. An episode is played
     either by ``step`` or by ``play``.
+
+    Args:
+        agents: number of agents.
+        size: tiles on each side of the square grid, with its wall.
+        radius: how many tiles an agent sees in each direction.
+        turns: turns in an episode.
+        spawn: probability that something appears on an empty tile, in each turn.
+        render_mode: ``rgb_array`` to draw pictures.
     """
 
     metadata: ClassVar[dict[str, Any]] = {

@@ -1,0 +1,86 @@
+"""Where the statistics that normalise observations lie in an agent's row, and their use for acting. Without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.errors import SettingError
+from motet.schedule import Stages
+
+__all__ = ["CLIP", "Freezing", "Statistics"]
+
+CLIP = 10.0
+"""Normalised inputs are cut off here."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Where the statistics of ``size`` inputs lie in an agent's row, and their use for acting.
+
+    >>> places = Statistics(size=2, public=0, private=4)
+    >>> row = np.zeros(12, "float32")
+    >>> places.initialise(row)
+    >>> places.normalise(row, np.array([[3.0, 30.0]], "float32")).tolist()  # nothing is known yet
+    [[3.0, 10.0]]
+    >>> import torch
+    >>> from motet.algorithms._normaliser import Normaliser
+    >>> Normaliser(places, torch.from_numpy(row)[None]).update(torch.tensor([[[1.0, 10.0], [5.0, 50.0]]]))
+    >>> places.normalise(row, np.array([[3.0, 50.0]], "float32")).round(3).tolist()
+    [[0.0, 1.0]]
+    """
+
+    size: int
+    """How many inputs."""
+    public: int
+    """Where ``mean | scale`` begin; within the published part of the row."""
+    private: int
+    """Where the rest begins: :attr:`n_private` numbers."""
+
+    @property
+    def n_public(self) -> int:
+        """How many numbers are published."""
+        return 2 * self.size
+
+    @property
+    def n_private(self) -> int:
+        """How many numbers are not: the mean's low part, the spread's two, the count's two."""
+        return 3 * self.size + 2
+
+    def initialise(self, row: npt.NDArray[np.float32]) -> None:
+        """Nothing seen: inputs stay as they are."""
+        row[self.public : self.public + self.size] = 0
+        row[self.public + self.size : self.public + 2 * self.size] = 1
+        row[self.private : self.private + self.n_private] = 0
+
+    def normalise(
+        self, row: npt.NDArray[np.float32], inputs: npt.NDArray[Any], scale: float = 1.0
+    ) -> npt.NDArray[np.float32]:
+        """``[B, size]`` by the statistics of a published row; ``scale`` is the encoder's."""
+        first, middle = self.public, self.public + self.size
+        x = inputs * np.float32(scale) if scale != 1.0 else inputs
+        normal: npt.NDArray[np.float32] = np.subtract(x, row[first:middle], dtype=np.float32)
+        normal *= row[middle : middle + self.size]
+        return np.clip(normal, -CLIP, CLIP, out=normal)
+
+
+class Freezing:
+    """For a config with these settings: from when on its normaliser stays as it is."""
+
+    normalise: bool
+    freeze_normaliser_on_stage: str | None
+    stages: Stages
+
+    def _check_freezing(self) -> None:
+        if self.freeze_normaliser_on_stage is None:
+            return
+        if not self.normalise:
+            raise SettingError("freeze_normaliser_on_stage is only valid with normalise=True (got normalise=False)")
+        self.stages.begin(self.freeze_normaliser_on_stage)
+
+    def _freezes(self, step: int) -> bool:
+        stage = self.freeze_normaliser_on_stage
+        return stage is not None and step >= self.stages.begin(stage)
