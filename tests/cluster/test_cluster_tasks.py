@@ -209,13 +209,13 @@ def same_graphs(one, two):
 def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, monkeypatch, who):
     model = Pondering(seed=4, humans=(2, 2), robots=(2,), depth=20, width=12)
     here = enumerate_states(model, workers=1)
-    lost, lose = [], _workers._Crew._lose
+    lost, lose = [], _workers._WorkerPool._lose
 
     def losing(crew, worker, error):
         lost.append(worker.busy_with)
         lose(crew, worker, error)
 
-    monkeypatch.setattr(_workers._Crew, "_lose", losing)
+    monkeypatch.setattr(_workers._WorkerPool, "_lose", losing)
 
     def watch(progress):
         if progress.done > 40 and not watch.thread:
@@ -231,7 +231,7 @@ def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, eager, m
 
 
 def hosts():
-    return [int(pid) for pid in descendants() if title(pid).startswith("ray::Host")]
+    return [int(pid) for pid in descendants() if title(pid).startswith("ray::ChildHost")]
 
 
 def kill_hosts():
