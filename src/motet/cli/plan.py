@@ -18,7 +18,7 @@ from motet.cluster.connect import connected
 from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
-from motet.plan.folder import check_place
+from motet.plan.folder import check_target
 from motet.system.memory import format_bytes
 from motet.text import label
 
@@ -93,7 +93,7 @@ def _planned(
     where: dict[str, Any],
 ) -> int:
     if out is not None:
-        check_place(out)  # now, not after all the work
+        check_target(out)  # now, not after all the work
     report = _Reporter()
     began = time.perf_counter()
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)

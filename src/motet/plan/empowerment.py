@@ -167,7 +167,7 @@ def solve(
         dtype: what V_h, pi_h and V_he are kept as. Sums are in float64 always.
         workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
             same, bit for bit, for any number.
-        progress: is told now and then how far it is.
+        progress: is called now and then with how far it is.
         engine: where goals and beliefs in Python are asked, and states are solved: on this machine, or on the nodes of
             a Ray cluster too. The result is the same, bit for bit.
         cluster: which one; by default Ray starts on this machine.
@@ -194,8 +194,8 @@ def solve(
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
         _check_weights(graph, columns)
         arrays = _shared(graph, columns, humans)
-        cells = (len(graph), columns.achieved.shape[1])
-        human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
+        shape = (len(graph), columns.achieved.shape[1])
+        human = {name: np.empty(shape, dtype) for name in ("value", "payoff")}
         human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
         given = {} if asked is None else {"beliefs": asked}
         backup = _backup(_run_humans, {**arrays, **given, **human}, ("beliefs",), ("payoff",), tuple(human))
@@ -308,8 +308,8 @@ def _check_still(graph: Graph, humans: Humans) -> None:
 
 def _check_weights(graph: Graph, columns: Columns) -> None:
     first = columns.first
-    for place, human in enumerate(graph.humans):
-        if len(columns.weights) == 1 and not columns.weights[0, first[place] : first[place + 1]].any():
+    for position, human in enumerate(graph.humans):
+        if len(columns.weights) == 1 and not columns.weights[0, first[position] : first[position + 1]].any():
             raise SettingError(f"all goals of {graph.agents[human]} have weight 0; expected at least one above it")
 
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from motet.errors import CorruptionError, SettingError
 from motet.system.files import replace_folder
 
-__all__ = ["check_place", "read_folder", "write_folder"]
+__all__ = ["check_target", "read_folder", "write_folder"]
 
 _HEADER = "header.json"
 
 
 def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a folder beside its place and move it there; what was there before must be such a folder too."""
-    target = check_place(path)
+    """Write a folder beside its target and move it there; what was there before must be such a folder too."""
+    target = check_target(path)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     fresh.mkdir()  # who may read it is the umask's affair, unlike that of a temporary folder
     try:
@@ -39,7 +39,7 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
         raise
 
 
-def check_place(path: str | os.PathLike[str]) -> Path:
+def check_target(path: str | os.PathLike[str]) -> Path:
     """Raise unless a folder can be written there; the folder that it will be in is made."""
     target = Path(path)
     if target.exists() and not (target / _HEADER).is_file():

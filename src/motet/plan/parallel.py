@@ -51,7 +51,7 @@ ALONE_S = 0.002
 GAIN = 1.25
 """Workers are started if they are expected to make it this much faster."""
 TICK_S = 0.2
-"""How often the caller is told how far it is."""
+"""How often the caller learns how far it is."""
 DEATHS = 3
 """What was lost with a worker elsewhere is done again, until so many were lost over it."""
 
@@ -152,18 +152,18 @@ def work_through(
         take: takes an answer in; runs here.
         workers: how many processes there may be, here or elsewhere; 1: the caller alone.
         grows: whether items may be appended, so that how much is left is not known.
-        tick: is told now and then how many items are done.
+        tick: is called now and then with how many items are done.
     """
     team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
         check_main_guard()
     job = _Job(items, work, take, team, grows)
     with contextlib.closing(job):
-        told = time.monotonic()
+        ticked = time.monotonic()
         while job.done < len(items):
             job.go_on()
-            if (now := time.monotonic()) - told >= TICK_S:
-                told = now
+            if (now := time.monotonic()) - ticked >= TICK_S:
+                ticked = now
                 tick(job.done)
     tick(job.done)
 
@@ -179,7 +179,7 @@ class _Job:
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
         self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
-        self.looked = (time.perf_counter(), _idle_s())
+        self.measured = (time.perf_counter(), _idle_s())
 
     def go_on(self) -> None:
         """One move: hand out a part, work on one, or take in what came back."""
@@ -205,10 +205,10 @@ class _Job:
             for first, count, data in pool.receive(TICK_S):
                 self.came[first] = (count, data)
 
-    def part(self, at_hand: int, hands: int) -> int:
+    def part(self, at_hand: int, workers: int) -> int:
         """How many items make a part."""
         by_time = int(PART_S / self.cost.work) if self.cost.work > 0 else 1
-        return max(1, min(by_time, 4096, -(-at_hand // (2 * hands))))
+        return max(1, min(by_time, 4096, -(-at_hand // (2 * workers))))
 
     def work_alone(self, at_hand: int) -> None:
         part = self.items[self.done : self.done + min(at_hand, self.part(2 * at_hand, 1))]
@@ -269,8 +269,8 @@ class _Job:
         """How many cores there were for us since the last look: our own, and those that nobody used."""
         if self.team.start is not _start_here:  # Ray knows which are free elsewhere
             return math.inf
-        (then, idle_then), (now, idle_now) = self.looked, (time.perf_counter(), _idle_s())
-        self.looked = (now, idle_now)
+        (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), _idle_s())
+        self.measured = (now, idle_now)
         if idle_then is None or idle_now is None:
             return math.inf
         return 1.0 + (idle_now - idle_then) / max(now - then, 1e-9)
@@ -333,7 +333,7 @@ class _WorkerPool:
                 child.close()
                 here.close()
                 return
-        except BaseException as error:  # noqa: BLE001 - raised in the caller, at its next look
+        except BaseException as error:  # noqa: BLE001 - raised in the caller, when it next asks
             self.failure = error
 
     def size(self) -> int:
