@@ -21,7 +21,7 @@ from motet.cluster.shared import LocalMemory, packed, unpack, words_of
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
-from motet.system.child import Portable
+from motet.system.portable import Portable
 from motet.training.roster import make_roster
 from motet.training.run import resume, train
 from motet.training.settings import Settings
@@ -260,7 +260,7 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
             os.kill(int(hosts[0]), signal.SIGKILL)
 
     there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
-    assert killed.is_set() and any("its successor" in line for line in lines)
+    assert killed.is_set() and any("restarting" in line for line in lines)
     assert there.deterministic() == here.deterministic()
     one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))
     assert one.deterministic() == two.deterministic()

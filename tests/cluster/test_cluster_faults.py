@@ -419,7 +419,7 @@ def test_a_learner_that_cannot_be_reached_for_a_while_is_asked_again(scene, monk
     monkeypatch.setattr(ray, "get", lambda *_, **__: (_ for _ in ()).throw(ray.exceptions.ActorDiedError()))
     link.turn_to("successor")
     assert link._asked(lambda learner: learner) is None and link._learner == "successor"
-    with pytest.raises(WaitTimeoutError, match="waited 1 s for a successor of learner-0"):
+    with pytest.raises(WaitTimeoutError, match="waited 1 s for a restart of learner-0"):
         link._asked(lambda learner: learner)
 
 

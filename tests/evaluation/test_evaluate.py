@@ -321,7 +321,7 @@ def test_an_episode_that_kills_every_job_has_failed():
     result = motet.evaluate(playing.Duet, spec, episodes=2, say=said.append)
     assert [one.failed for one in result.episodes] == ["job"] * 2
     assert re.search(r"killed by SIGKILL while it played episode 0.*isolate", result.episodes[0].detail)
-    assert sum("its successor is started" in line for line in said) == 4, "two more attempts for each"
+    assert sum("restarting it" in line for line in said) == 4, "two more attempts for each"
 
 
 def test_a_hung_job_is_named():

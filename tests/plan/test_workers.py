@@ -483,7 +483,7 @@ def test_small_models_start_no_process(monkeypatch):
 @pytest.mark.parametrize(("idle_s", "starts"), [(10.0, True), (0.0, False)])
 def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_s, starts):
     looks = iter([0.0, idle_s])
-    monkeypatch.setattr(_workers, "_idle_s", lambda: next(looks))
+    monkeypatch.setattr(_workers, "idle_s", lambda: next(looks))
     made = []
     monkeypatch.setattr(_workers, "_WorkerPool", lambda work, team: made.append(team.count))
     team = _workers.WorkerTeam(4, _workers._start_here)

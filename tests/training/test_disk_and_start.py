@@ -378,7 +378,7 @@ def test_a_successor_that_cannot_be_started_is_tried_again_up_to_the_limit(no_le
             supervisor.watch(0.05)
             assert time.monotonic() < deadline
         assert len(refused) == 3 and role.total_restarts == 4
-        assert sum("could not be started: no room; its successor starts in" in line for line in said) == 3
+        assert sum("could not be started: no room; restarting in" in line for line in said) == 3
         refused[:] = []
         role.starts = 1
         supervisor._limits = RestartLimits(restarts=2, window_s=600)

@@ -3,8 +3,8 @@
 Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
 A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
 are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
-is killed gets a successor, and its episodes are played again by whoever is free: where a whole machine died, and there
-is no room for a successor any more, the others go on. An episode whose worker was killed time and again, ended by
+is killed is restarted, and its episodes are played again by whoever is free: where a whole machine died, and there
+is no room to restart it, the others go on. An episode whose worker was killed time and again, ended by
 itself or hung has failed, and so has one whose world raised; after too many of them no more are played.
 
 Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
@@ -30,8 +30,9 @@ from typing import Any
 import motet.errors
 from motet.errors import ChildError, MotetError, WaitTimeoutError
 from motet.evaluation.episode import Arena, EpisodePlan, Played, Task
-from motet.system.child import Child, Portable, check_main_guard
+from motet.system.child import Child, check_main_guard
 from motet.system.fork_server import context, host_children
+from motet.system.portable import Portable
 from motet.system.raised import DETAIL, printable
 
 __all__ = ["Disqualification", "JobPool"]
@@ -299,7 +300,7 @@ class JobPool:
         blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
         self._deaths[blamed] += 1
         if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
-            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}its successor is started")
+            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}restarting it")
             self._restart(worker)
             return
         hint = "; give policies processes of their own (isolate), to see which one did it"

@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 from motet import _native
 from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
-from motet.plan.enumeration import Progress
 from motet.plan.goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
 from motet.plan.parallel import WorkerTeam, worker_team
+from motet.plan.progress import Progress
 from motet.plan.solution import Solution
 from motet.plan.sweeps import Backup, Run
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,28 +25,14 @@ from motet.placement import Cluster
 from motet.plan.graph import Graph
 from motet.plan.parallel import work_through, worker_team
 from motet.plan.plain import encoded
-from motet.system.memory import available_bytes, format_bytes
+from motet.plan.progress import Progress
+from motet.system.machine import available_bytes, resident_bytes
+from motet.system.memory import format_bytes
 
-__all__ = ["Progress", "enumerate_states"]
+__all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # how far the sum of a distribution may be from 1
 _CHECK_EVERY = 1 << 16  # new states between two checks of the memory that is left
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a job is."""
-
-    phase: str
-    done: int
-    total: int
-    """As far as it is known: for enumeration, the states found so far."""
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """How many are done a second."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
 
 
 def enumerate_states(
@@ -328,7 +312,7 @@ class _Found:
         self.states: list[Any] = [root]
         self.parts: list[tuple[_Packed, NDArray[np.int32]]] = []
         self.most, self.asked = most, 0
-        self.check_at, self.bytes_before = _CHECK_EVERY, _resident_bytes()
+        self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
 
     def take(self, part: _Packed) -> None:
         """Number what is new."""
@@ -358,18 +342,13 @@ class _Found:
     def _check_memory(self, count: int) -> None:
         """Raise while there is still room to do so, not when the kernel begins to kill."""
         left = available_bytes()
-        each = (_resident_bytes() - self.bytes_before) / max(self.asked, 1)
+        each = (resident_bytes() - self.bytes_before) / max(self.asked, 1)
         needed = int(each * (count - self.asked) + each * count / 2)  # what is known to come, and putting it in order
         if left is not None and needed > left:
             raise MemoryShortError(
                 f"{count:,} states found, at about {format_bytes(int(each))} each: at least {format_bytes(needed)} "
                 f"more are needed, {format_bytes(left)} available. Take a shorter horizon or a smaller model"
             )
-
-
-def _resident_bytes() -> int:
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:

@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from motet import _native
 from motet.errors import SettingError
 from motet.placement import Cluster
-from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam, worker_team
+from motet.plan.progress import Progress
 from motet.plan.sweeps import FEW, Backup, Run, spread, sweeping
 
 __all__ = ["Response", "backwards", "best_response", "others_first"]

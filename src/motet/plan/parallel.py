@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import pickle
 import threading
 import time
@@ -24,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -33,12 +31,13 @@ from motet.errors import ModelError, SettingError, StartError, WorkerLostError
 from motet.placement import Cluster
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child, check_main_guard
+from motet.system.machine import idle_s, usable_cores
 from motet.system.pickling import unpicklable_part
 
 if TYPE_CHECKING:
     from motet.plan.sweeps import Elsewhere
 
-__all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "usable_cores", "work_through", "worker_team"]
+__all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "work_through", "worker_team"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
@@ -77,11 +76,6 @@ class WorkerTeam:
     """Whether the user has asked for this number of them: then it is an error if they cannot be used."""
     say: Callable[[str], None] = _warn
     """Is called with one line if they cannot be used."""
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -179,7 +173,7 @@ class _Job:
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
         self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
-        self.measured = (time.perf_counter(), _idle_s())
+        self.measured = (time.perf_counter(), idle_s())
 
     def go_on(self) -> None:
         """One move: hand out a part, work on one, or take in what came back."""
@@ -269,7 +263,7 @@ class _Job:
         """How many cores there were for us since the last look: our own, and those that nobody used."""
         if self.team.start is not _start_here:  # Ray knows which are free elsewhere
             return math.inf
-        (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), _idle_s())
+        (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), idle_s())
         self.measured = (now, idle_now)
         if idle_then is None or idle_now is None:
             return math.inf
@@ -439,15 +433,6 @@ class _WorkerPool:
             worker.child.kill()
             worker.child.close()
             worker.line.close()
-
-
-def _idle_s() -> float | None:
-    """How long the machine's cores have been idle, all together; None where that cannot be read."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    fields = stat.read_text().split(maxsplit=6)
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
 
 
 def _portable(thing: Any, name: str = "") -> bytes:

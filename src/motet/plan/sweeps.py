@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError, WorkerLostError
-from motet.plan.parallel import DEATHS, WorkerTeam, usable_cores
+from motet.plan.parallel import DEATHS, WorkerTeam
+from motet.system.machine import usable_cores
 
 __all__ = ["FEW", "Backup", "Elsewhere", "Run", "SweepPart", "Sweeper", "shares", "spread", "sweeping"]
 

@@ -256,7 +256,7 @@ def _play_serial(
     begun: Callable[[str], None],
     fell_back: str,
 ) -> Result:
-    role, say = Role("serial", start=lambda n: _never(), beat=time.monotonic), callbacks.say
+    role, say = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic), callbacks.say
     kept = go_on.notes.get("serial") if go_on is not None else None
     if go_on is not None and kept is None:
         say(
