@@ -11,8 +11,9 @@ from motet._version import __version__
 
 if TYPE_CHECKING:
     from motet.errors import MotetError
-    from motet.evaluation.evaluate import Evaluation, evaluate
+    from motet.evaluation.evaluate import evaluate
     from motet.evaluation.regret import regret
+    from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
     from motet.pace import Pace
     from motet.policies.entries import load_policies
@@ -48,7 +49,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Evaluation": "motet.evaluation.evaluate",
+        "Evaluation": "motet.evaluation.result",
         "Field": "motet.replay",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",

@@ -18,9 +18,11 @@ from support import playing_policies as playing
 
 import motet
 from motet.errors import MotetError, SettingError, StartError
-from motet.evaluation.episode import Arena, EpisodePlan, LatencyHistogram, Task
-from motet.evaluation.evaluate import EvaluationSettings, _shared_out
+from motet.evaluation.episode import Arena, EpisodePlan, Task
+from motet.evaluation.evaluate import EvaluationSettings
+from motet.evaluation.game import _shared_out
 from motet.evaluation.jobs import JobPool
+from motet.evaluation.latency import LatencyHistogram
 from motet.intervals import score, student
 from motet.isolation.policy import PolicyLimits, sandbox_gaps
 from motet.policies.entries import as_given, entries

@@ -20,7 +20,9 @@ import tyro
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.errors import SettingError
-from motet.evaluation.evaluate import Episode, EvaluationSettings, Failure, first_line
+from motet.evaluation.episode import Failure
+from motet.evaluation.evaluate import EvaluationSettings, first_line
+from motet.evaluation.result import Episode
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world

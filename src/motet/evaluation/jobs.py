@@ -38,21 +38,21 @@ from motet.system.raised import DETAIL, printable
 __all__ = ["Disqualification", "JobPool"]
 
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _START_S = 120.0
 _DEATHS = 3  # of workers by signals, in one episode or before one; then it is to blame
 
 
 def work(connection: Connection) -> None:
-    """What a worker process runs: tables for plans, episodes for tasks, until it is told to end."""
+    """What a worker process runs: arenas for plans, episodes for tasks, until it is asked to end."""
     host_children()
     arena: Arena | None = None
     last = [time.monotonic()]
 
-    def beat(turn: int) -> None:
-        if (now := time.monotonic()) - last[0] > _BEAT_S:
+    def heartbeat(turn: int) -> None:
+        if (now := time.monotonic()) - last[0] > _HEARTBEAT_S:
             last[0] = now
-            connection.send(("beat", turn))
+            connection.send(("heartbeat", turn))
 
     try:
         connection.send(("ready", None))
@@ -65,7 +65,7 @@ def work(connection: Connection) -> None:
                     if arena is not None:
                         arena.close()
                         arena = None
-                    arena = Arena(value.value, beat)
+                    arena = Arena(value.value, heartbeat)
                     connection.send(("ready", None))
                 else:
                     assert arena is not None
@@ -116,7 +116,7 @@ class JobPool:
         self._workers: list[_Job] = []
         self._plan: EpisodePlan | None = None
         self._say: Callable[[str], None] = lambda line: None
-        self._waiting: list[int] = []  # a heap: places in the tasks
+        self._waiting: list[int] = []  # a heap: positions in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
         self._deaths: Counter[str] = Counter()  # by what was being done
         self._results: list[Played] = []  # that came, and are to be taken
@@ -175,7 +175,7 @@ class JobPool:
         self._limit_s = max(self._hang_s, plan.patience_s)
         self._first = tasks[0].number
         arrived = {number - self._first: played for number, played in known.items()}
-        self._waiting = [place for place in range(len(tasks)) if place not in arrived]
+        self._waiting = [i for i in range(len(tasks)) if i not in arrived]
         self._deaths.clear()
         self._results.clear()
         used = self._workers[:jobs]
@@ -184,7 +184,7 @@ class JobPool:
             self._send(worker, "plan", Portable(plan))
         following, out = 0, -1
         problem: MotetError | None = None
-        horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
+        horizon = 64 + 8 * len(used)  # tasks ahead of the next: results that wait take memory
         try:
             while True:
                 while following in arrived:
@@ -209,23 +209,23 @@ class JobPool:
                     problem = error  # first what came before it
                 while self._results:
                     played = self._results.pop()
-                    place = played.number - self._first
-                    if played.out == judge.out_of(tasks[place]):
-                        arrived[place] = played
+                    i = played.number - self._first
+                    if played.out == judge.out_of(tasks[i]):
+                        arrived[i] = played
                     else:
-                        heapq.heappush(self._waiting, place)
+                        heapq.heappush(self._waiting, i)
         finally:
             for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
         """What was played with somebody who is out by now is to be played again."""
-        for place in [place for place, played in arrived.items() if played.out != judge.out_of(tasks[place])]:
-            del arrived[place]
-            heapq.heappush(self._waiting, place)
+        for i in [i for i, played in arrived.items() if played.out != judge.out_of(tasks[i])]:
+            del arrived[i]
+            heapq.heappush(self._waiting, i)
 
     def _replace(self, worker: _Job) -> None:
-        """Put a fresh process in a worker's place."""
+        """Give a worker a fresh process."""
         child, pipe = worker.child, worker.pipe
         child.kill()
         worker.child, worker.pipe = self._start(worker.number)
@@ -279,9 +279,9 @@ class JobPool:
                     worker.turn = value
             if ended:
                 self._bury(worker)
-        self._look_for_hung(used)
+        self._find_hung(used)
 
-    def _look_for_hung(self, used: Sequence[_Job]) -> None:
+    def _find_hung(self, used: Sequence[_Job]) -> None:
         now = time.monotonic()
         for worker in used:
             limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s

@@ -11,7 +11,7 @@ from motet.reports.html import Cell, Column, Html, Section, Shown, details, fact
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
-    from motet.evaluation.evaluate import Episode, Evaluation
+    from motet.evaluation.result import Episode, Evaluation
     from motet.evaluation.tournament import Tournament
 
 __all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
