@@ -2,7 +2,8 @@
 
     policies ─▶ pairings ─▶ games: every pairing in every round on rotated seats ─▶ scores ─▶ cross table, ratings
 
-Who plays where and with which seeds follows from the seed and the order of the policies. Games are taken in their order, whatever the number of jobs, and each is written down as soon as it is taken: an interrupted tournament
+Who plays where and with which seeds follows from the seed and the order of the policies. Games are taken in
+their order, whatever the number of jobs, and each is written down as soon as it is taken: an interrupted tournament
 goes on where it stopped and ends with the table it would have had.
 """
 

@@ -13,7 +13,7 @@ from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
 from motet.world.objects import ObjectEnvironment
-from motet.world.spaces import InvalidValue, freeze, giver, taker, thaw
+from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -46,8 +46,8 @@ class _Adapter(World):
         self.observation_spaces = tuple(
             _without_mask(space) if split else space for space, split in zip(given, self._split, strict=True)
         )
-        self._take = tuple(taker(space, "the observation") for space in given)
-        self._give = tuple(giver(space) for space in self.action_spaces)
+        self._take = tuple(observation_caster(space, "the observation") for space in given)
+        self._give = tuple(action_checker(space) for space in self.action_spaces)
         # Not by hasattr on the object: a PettingZoo wrapper forwards the name, without its own state.
         inner = type(env.env) if isinstance(env, Solo) else type(env)
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
@@ -89,8 +89,8 @@ class _Adapter(World):
     def observe(self, agent: int) -> Any:
         try:
             full = self._take[agent](self._raw(agent))
-        except InvalidValue as misfit:
-            raise self._error(f"{misfit}", agent) from None
+        except InvalidValue as invalid:
+            raise self._error(f"{invalid}", agent) from None
         if self._split[agent]:
             del full["action_mask"]
             if full.keys() == {"observation"}:
@@ -173,8 +173,8 @@ class _Adapter(World):
         for agent, action in zip(group, actions, strict=True):
             try:
                 chosen.append(self._give[agent](action))
-            except InvalidValue as misfit:
-                raise self._error(f"{misfit}", agent) from None
+            except InvalidValue as invalid:
+                raise self._error(f"{invalid}", agent) from None
         return chosen
 
     def _stranger(self, name: Any) -> NoReturn:
@@ -320,8 +320,8 @@ class InTurn(_Adapter):
         end = End(agent, bool(env.terminations[name]), bool(env.truncations[name]))
         try:
             self._seen[agent] = self._take[agent](self._look(agent))
-        except InvalidValue as misfit:
-            raise self._error(f"at its end {misfit}", agent) from None
+        except InvalidValue as invalid:
+            raise self._error(f"at its end {invalid}", agent) from None
         self._masks[agent] = (env.infos.get(name) or {}).get("action_mask")
         self._owed[agent] += float(env._cumulative_rewards[name]) - self._asked[agent]
         self._over[agent] = True
@@ -419,8 +419,8 @@ class AtOnce(_Adapter):
                 raise self._error("it ended without an observation; expected the last one it saw", agent)
             try:
                 self._seen[agent] = self._take[agent](seen[name])
-            except InvalidValue as misfit:
-                raise self._error(f"at its end {misfit}", agent) from None
+            except InvalidValue as invalid:
+                raise self._error(f"at its end {invalid}", agent) from None
             self._over[agent] = True
             self._ends.append(end)
 
