@@ -22,23 +22,8 @@ from motet.system.memory import Array, Segment
 from motet.world.spaces import observation_caster
 
 __all__ = [
-    "ACT",
-    "FAILED",
-    "FINE",
-    "INVALID",
-    "KIND",
-    "MASK",
-    "MORE",
-    "NUMBER",
-    "PICKLED",
-    "PIECE_BYTES",
-    "REFUSED",
-    "RESET",
-    "STATE",
-    "VALUE",
-    "Mailbox",
-    "is_arrays",
-    "layout",
+    "ACT", "FAILED", "FINE", "INVALID", "KIND", "MASK", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
+    "STATE", "VALUE", "Mailbox", "is_arrays", "layout",
 ]  # fmt: skip
 
 # Kinds of questions.

@@ -46,7 +46,7 @@ from motet.plan.induction import backwards, others_first
 from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.progress import Progress
 from motet.plan.solution import Solution
-from motet.plan.sweeps import Backup, Run
+from motet.plan.sweeps import Backup, SweepRun
 
 __all__ = ["Humans", "Robot", "solve"]
 
@@ -210,16 +210,16 @@ def solve(
     return Solution(graph, names, columns.achieved, columns.weights, found, objects, convention, humans.still)
 
 
-def _run_humans(arrays: dict[str, Any]) -> Run:
+def _run_humans(arrays: dict[str, Any]) -> SweepRun:
     return _native.HumanSweep(arrays).run
 
 
-def _run_robot(arrays: dict[str, Any]) -> Run:
+def _run_robot(arrays: dict[str, Any]) -> SweepRun:
     return _native.RobotSweep(arrays).run
 
 
 def _backup(
-    make: Callable[[dict[str, Any]], Run],
+    make: Callable[[dict[str, Any]], SweepRun],
     arrays: dict[str, Any],
     own: tuple[str, ...],
     reads: tuple[str, ...],

@@ -24,7 +24,7 @@ from motet.errors import SettingError, WorkerLostError
 from motet.plan.parallel import DEATHS, WorkerTeam
 from motet.system.machine import usable_cores
 
-__all__ = ["FEW", "Backup", "Elsewhere", "Run", "SweepPart", "Sweeper", "shares", "spread", "sweeping"]
+__all__ = ["FEW", "Backup", "Elsewhere", "SweepPart", "SweepRun", "Sweeper", "shares", "spread", "sweeping"]
 
 FEW = 256
 """States with goals, at some microseconds each, that are not worth waking a thread for."""
@@ -35,7 +35,7 @@ GAIN = 1.25
 MESSAGE_S = 0.005
 """What a level costs besides work and bytes: the question, the answer, and what was found meanwhile."""
 
-Run = Callable[[int, int], Any]
+SweepRun = Callable[[int, int], Any]
 Sweep = Callable[..., list[Any]]
 """From the first state to sweep and the one behind the last to what the parts returned. By name, arrays that replace
 those of the backup from now on, and that nobody else has seen."""
@@ -45,7 +45,7 @@ those of the backup from now on, and that nobody else has seen."""
 class Backup:
     """A kind of backup: the arrays it works on, and which of their rows belong to a state."""
 
-    make: Callable[[dict[str, Any]], Run]
+    make: Callable[[dict[str, Any]], SweepRun]
     """From the arrays to what sweeps them; importable, for other machines."""
     arrays: Mapping[str, Any]
     """By name; numbers too."""
@@ -79,7 +79,7 @@ class Backup:
 class SweepPart:
     """What another machine has of a backup: of the arrays that go by state, the rows of its own states only."""
 
-    make: Callable[[dict[str, Any]], Run]
+    make: Callable[[dict[str, Any]], SweepRun]
     states: int
     owned: list[tuple[int, int]]
     each: int
@@ -167,7 +167,7 @@ def shares(first: int, last: int, sizes: Sequence[int]) -> list[tuple[int, int]]
 
 
 @contextmanager
-def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int, Run], list[Any]]]:
+def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int, SweepRun], list[Any]]]:
     """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads.
 
     Fewer than ``few`` states are done by the caller. What the parts return is given back in their order.
@@ -177,7 +177,7 @@ def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int
         raise SettingError(f"workers: given {workers}, expected 1 or more, or None for one a core")
     with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
 
-        def parts(first: int, last: int, run: Run) -> list[Any]:
+        def parts(first: int, last: int, run: SweepRun) -> list[Any]:
             if count == 1 or last - first < few:
                 return [run(first, last)]
             mine, *others = shares(first, last, [1] * count)
@@ -236,7 +236,7 @@ class _Spread:
     states: int
     levels: Sequence[tuple[int, int]]
     elsewhere: Elsewhere
-    parts: Callable[[int, int, Run], list[Any]]
+    parts: Callable[[int, int, SweepRun], list[Any]]
     sizes: Sequence[int]
     """Threads: the caller's, then those of each machine."""
     few: int

@@ -127,8 +127,8 @@ def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: An
     if not several:
         raise SettingError("policies: none given, expected one or more")
     found = [as_entry(one, trust=trust, world=world) for one in several]
-    if strangers := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
-        raise SettingError(f"seat: given {', '.join(strangers)}, expected one of {', '.join(agents)}")
+    if unknown := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
+        raise SettingError(f"seat: given {', '.join(unknown)}, expected one of {', '.join(agents)}")
     return _named(found)
 
 
@@ -432,10 +432,10 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def _check_trust(plain: Any, trust: bool) -> None:
     """Refuse a config that names a class outside of motet, before anybody imports it."""
-    from motet.runs.config import refuse_strangers
+    from motet.runs.config import refuse_untrusted
 
     if not trust:
-        refuse_strangers(plain)
+        refuse_untrusted(plain)
 
 
 def run_policy(

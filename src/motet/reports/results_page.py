@@ -68,8 +68,8 @@ def evaluation_page(result: Evaluation) -> str:
 def _world(result: Evaluation | Tournament) -> tuple[str, str]:
     """Its name, and its name with its settings."""
     name = (result.world.get("path") or str(result.world.get("given", "a world"))).rpartition(":")[2]
-    told = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
-    return name, f"{name} ({told})" if told else name
+    settings = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
+    return name, f"{name} ({settings})" if settings else name
 
 
 def _scores(result: Evaluation) -> Section:

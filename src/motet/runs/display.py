@@ -109,7 +109,7 @@ class History:
         return now - since if what and what == process.waits_for else 0.0
 
     def steps_per_s(self) -> float:
-        """Over the last looks."""
+        """Over the last snapshots."""
         (began, before), (now, steps) = (self._pace[0], self._pace[-1]) if self._pace else ((0.0, 0), (0.0, 0))
         return (steps - before) / (now - began) if now > began else 0.0
 

@@ -23,7 +23,7 @@ __all__ = ["AtOnce", "Duel", "InTurn", "Solo"]
 
 
 class _Adapter(World):
-    """What both kinds of environment have in common: names, spaces, what is owed, how errors are told."""
+    """What both kinds of environment have in common: names, spaces, what is owed, how errors are worded."""
 
     def __init__(self, env: Any) -> None:
         kind = type(env).__name__
@@ -177,7 +177,7 @@ class _Adapter(World):
                 raise self._error(f"{invalid}", agent) from None
         return chosen
 
-    def _stranger(self, name: Any) -> NoReturn:
+    def _refuse_name(self, name: Any) -> NoReturn:
         raise self._error(f"it speaks of an agent {name!r}; expected one of possible_agents, {self.agents}")
 
     def _back(self, agent: int) -> NoReturn:
@@ -217,7 +217,7 @@ class InTurn(_Adapter):
         super()._begin()
         self._asked = [0.0] * len(self.agents)  # of what is in _cumulative_rewards, the part that was given out
         self._acted = [False] * len(self.agents)
-        self._glance: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
+        self._seen_last: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
 
     def reset(self, seed: int | None = None) -> None:
         self._reset(seed)
@@ -265,7 +265,7 @@ class InTurn(_Adapter):
     def set_state(self, state: Any) -> None:
         own, (asked, acted) = state
         super().set_state(own)
-        self._asked, self._acted, self._glance = list(asked), list(acted), (-1, -1, None)
+        self._asked, self._acted, self._seen_last = list(asked), list(acted), (-1, -1, None)
 
     def get_state(self) -> Any:
         return (super().get_state(), (tuple(self._asked), tuple(self._acted)))
@@ -274,12 +274,12 @@ class InTurn(_Adapter):
         if self._over[agent]:
             return self._seen[agent]
         if not self._split[agent]:
-            return self._look(agent)
-        if self._glance[:2] != (agent, self._step):  # observation and mask come together: one look for both
-            self._glance = (agent, self._step, self._look(agent))
-        return self._glance[2]
+            return self._observation(agent)
+        if self._seen_last[:2] != (agent, self._step):  # observation and mask come together: observed once for both
+            self._seen_last = (agent, self._step, self._observation(agent))
+        return self._seen_last[2]
 
-    def _look(self, agent: int) -> Any:
+    def _observation(self, agent: int) -> Any:
         try:
             return self._env.observe(self._names[agent])
         except Exception as error:
@@ -299,7 +299,7 @@ class InTurn(_Adapter):
                 return
         except (AttributeError, KeyError) as error:
             if isinstance(error, KeyError) and env.agent_selection not in self._index:
-                self._stranger(env.agent_selection)
+                self._refuse_name(env.agent_selection)
             raise self._error(
                 f"reading agents, agent_selection, terminations and truncations raised {_named(error)}; expected all "
                 "four to know whose turn it is after reset() and step()"
@@ -319,7 +319,7 @@ class InTurn(_Adapter):
             self._back(agent)
         end = End(agent, bool(env.terminations[name]), bool(env.truncations[name]))
         try:
-            self._seen[agent] = self._take[agent](self._look(agent))
+            self._seen[agent] = self._take[agent](self._observation(agent))
         except InvalidValue as invalid:
             raise self._error(f"at its end {invalid}", agent) from None
         self._masks[agent] = (env.infos.get(name) or {}).get("action_mask")
@@ -369,7 +369,7 @@ class AtOnce(_Adapter):
         self._receive(seen, infos)
         owed, index = self._owed, self._index
         for name, reward in rewards.items():
-            agent = index[name] if name in index else self._stranger(name)
+            agent = index[name] if name in index else self._refuse_name(name)
             try:
                 value = float(reward)
             except (TypeError, ValueError):
@@ -401,7 +401,7 @@ class AtOnce(_Adapter):
     def _receive(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         over, index = self._over, self._index
         for name, raw in seen.items():
-            agent = index[name] if name in index else self._stranger(name)
+            agent = index[name] if name in index else self._refuse_name(name)
             if not over[agent]:
                 self._seen[agent] = raw
         for name, info in infos.items():
@@ -429,7 +429,7 @@ class AtOnce(_Adapter):
         self._listed = list(self._env.agents)
         alive = []
         for name in self._listed:
-            agent = self._index[name] if name in self._index else self._stranger(name)
+            agent = self._index[name] if name in self._index else self._refuse_name(name)
             if not self._over[agent]:
                 alive.append(agent)
             elif agent not in before and agent not in ended_now:
