@@ -218,7 +218,10 @@ class Evaluation(SeededResult):
             }
             for name, one in measured.latency.items()
         }
-        named = {item.name: getattr(measured, item.name) for item in fields(measured)}
+        # In the files latencies have been called tempo from the beginning.
+        named = {
+            "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
+        }
         extra = {
             "tempo": latency,
             "notes": list(measured.notes),
