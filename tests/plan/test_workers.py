@@ -487,7 +487,7 @@ def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_
     made = []
     monkeypatch.setattr(_workers, "_WorkerPool", lambda work, team: made.append(team.count))
     team = _workers.WorkerTeam(4, _workers._start_here)
-    job = _workers._Job([0] * 10**6, None, None, team, grows=True)
+    job = _workers._PlanJob([0] * 10**6, None, None, team, grows=True)
     job.cost.work = 1.0
     job.think([0], 0)
     assert made == ([4] if starts else [])

@@ -28,7 +28,7 @@ WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small
 
 
 @dataclass(frozen=True)
-class _Humans(Humans):
+class _HumanFlags(Humans):
     """How humans choose."""
 
     credit_achieved: bool = False
@@ -46,7 +46,7 @@ def plan(
     model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
     map: str | None = None,
     horizon: int | None = None,
-    humans: _Humans = _Humans(),
+    humans: _HumanFlags = _HumanFlags(),
     robot: Robot = Robot(),  # noqa: B008 - frozen
     workers: int | None = None,
     max_states: int = 10_000_000,

@@ -270,7 +270,7 @@ def _key(text: str, pad: str) -> str:
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
-def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
+def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the files that were asked for, and print what came of it. Returns the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
@@ -290,7 +290,7 @@ def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
     return 1 if result.stopped or result.failed() else 0
 
 
-class _Result(Protocol):
+class _PlayResult(Protocol):
     @property
     def partial(self) -> bool: ...
     @property

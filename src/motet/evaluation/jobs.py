@@ -80,7 +80,9 @@ def work(connection: Connection) -> None:
 
 
 @dataclass
-class _Job:
+class _EpisodeWorker:
+    """One process that plays episodes, and what it is doing."""
+
     child: Child
     pipe: Connection
     number: int
@@ -113,7 +115,7 @@ class JobPool:
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
         check_main_guard()
         self._hang_s = self._limit_s = hang_s
-        self._workers: list[_Job] = []
+        self._workers: list[_EpisodeWorker] = []
         self._plan: EpisodePlan | None = None
         self._say: Callable[[str], None] = lambda line: None
         self._waiting: list[int] = []  # a heap: positions in the tasks
@@ -122,7 +124,7 @@ class JobPool:
         self._results: list[Played] = []  # that came, and are to be taken
         try:
             for number in range(jobs):
-                self._workers.append(_Job(*self._start(number), number, ready=1))
+                self._workers.append(_EpisodeWorker(*self._start(number), number, ready=1))
         except BaseException:
             self.close()
             raise
@@ -224,7 +226,7 @@ class JobPool:
             del arrived[i]
             heapq.heappush(self._waiting, i)
 
-    def _replace(self, worker: _Job) -> None:
+    def _replace(self, worker: _EpisodeWorker) -> None:
         """Give a worker a fresh process."""
         child, pipe = worker.child, worker.pipe
         child.kill()
@@ -233,7 +235,9 @@ class JobPool:
         pipe.close()
         worker.tasks, worker.ready, worker.busy, worker.late, worker.heard = [], 1, False, False, time.monotonic()
 
-    def _hand_out(self, used: Sequence[_Job], tasks: Sequence[Task], end: int, judge: Disqualification) -> None:
+    def _hand_out(
+        self, used: Sequence[_EpisodeWorker], tasks: Sequence[Task], end: int, judge: Disqualification
+    ) -> None:
         waiting = self._waiting
         for at_hand in range(_AHEAD):
             for worker in used:
@@ -245,14 +249,14 @@ class JobPool:
                     worker.tasks.append(task)
                     self._send(worker, "play", task)
 
-    def _send(self, worker: _Job, kind: str, value: Any) -> None:
+    def _send(self, worker: _EpisodeWorker, kind: str, value: Any) -> None:
         # If it is dead, _listen takes what it said before, and sees to the rest.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
 
-    def _listen(self, used: Sequence[_Job]) -> None:
+    def _listen(self, used: Sequence[_EpisodeWorker]) -> None:
         """What comes within a short while."""
-        sources: dict[Any, _Job] = {}
+        sources: dict[Any, _EpisodeWorker] = {}
         for worker in used:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
@@ -281,7 +285,7 @@ class JobPool:
                 self._bury(worker)
         self._find_hung(used)
 
-    def _find_hung(self, used: Sequence[_Job]) -> None:
+    def _find_hung(self, used: Sequence[_EpisodeWorker]) -> None:
         now = time.monotonic()
         for worker in used:
             limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s
@@ -293,7 +297,7 @@ class JobPool:
                 worker.late = True
                 self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
-    def _bury(self, worker: _Job) -> None:
+    def _bury(self, worker: _EpisodeWorker) -> None:
         """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
         worker.child.join(5.0)
         text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
@@ -309,7 +313,7 @@ class JobPool:
             raise ChildError(how)
         self._give_up(worker, how)
 
-    def _hung(self, worker: _Job, limit: float) -> None:
+    def _hung(self, worker: _EpisodeWorker, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
@@ -321,12 +325,12 @@ class JobPool:
             raise WaitTimeoutError(how)
         self._give_up(worker, how)
 
-    def _give_up(self, worker: _Job, how: str) -> None:
+    def _give_up(self, worker: _EpisodeWorker, how: str) -> None:
         """The episode that a worker played has failed; a new process goes on with the next."""
         self._results.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
         self._restart(worker)
 
-    def _restart(self, worker: _Job) -> None:
+    def _restart(self, worker: _EpisodeWorker) -> None:
         for task in worker.tasks:
             heapq.heappush(self._waiting, task.number - self._first)
         self._replace(worker)

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from motet import _native
 from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
-from motet.plan.goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
+from motet.plan.goals import GoalColumns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
 from motet.plan.parallel import WorkerTeam, worker_team
@@ -242,7 +242,7 @@ def _backup(
 
 def _solve_robot(
     graph: Graph,
-    columns: Columns,
+    columns: GoalColumns,
     robot: Robot,
     arrays: dict[str, Any],
     human: dict[str, NDArray[Any]],
@@ -306,7 +306,7 @@ def _check_still(graph: Graph, humans: Humans) -> None:
             )
 
 
-def _check_weights(graph: Graph, columns: Columns) -> None:
+def _check_weights(graph: Graph, columns: GoalColumns) -> None:
     first = columns.first
     for position, human in enumerate(graph.humans):
         if len(columns.weights) == 1 and not columns.weights[0, first[position] : first[position + 1]].any():
@@ -323,7 +323,7 @@ def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None)
     return tick
 
 
-def _shared(graph: Graph, columns: Columns, humans: Humans) -> dict[str, Any]:
+def _shared(graph: Graph, columns: GoalColumns, humans: Humans) -> dict[str, Any]:
     """What both sweeps read."""
     own = [graph.actions[human] for human in graph.humans]
     others = [

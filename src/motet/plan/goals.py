@@ -18,7 +18,7 @@ from motet.errors import ModelError, SettingError
 from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam, work_through
 
-__all__ = ["Columns", "Goal", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
+__all__ = ["Goal", "GoalColumns", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ Goals = Sequence[Weighted] | Mapping[int, Sequence[Weighted]] | Callable[[Any, i
 
 
 @dataclass(eq=False)
-class Columns:
+class GoalColumns:
     """Goals by human, and where they hold."""
 
     goals: list[list[Goal]]  # by human
@@ -53,7 +53,7 @@ def goal_name(goal: Any) -> str:
     return str(getattr(goal, "name", goal))
 
 
-def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> Columns:
+def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> GoalColumns:
     """Ask for all goals and their weights, and whether each holds in each state."""
     generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
     if generate is not None:
@@ -78,7 +78,7 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
     work_through(list(graph.states), _Holds(distinct), parts.append, workers=workers, tick=tick)
     holds = np.concatenate(parts)
     columns = [column_of[goal] for own in by_human for goal in own]
-    return Columns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
+    return GoalColumns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
 
 
 def _weighted(given: Any) -> tuple[Any, float]:

@@ -151,7 +151,7 @@ def work_through(
     team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
         check_main_guard()
-    job = _Job(items, work, take, team, grows)
+    job = _PlanJob(items, work, take, team, grows)
     with contextlib.closing(job):
         ticked = time.monotonic()
         while job.done < len(items):
@@ -162,7 +162,9 @@ def work_through(
     tick(job.done)
 
 
-class _Job:
+class _PlanJob:
+    """Items that are worked through, here and by workers, and taken in their order."""
+
     def __init__(
         self, items: list[Any], work: Work, take: Callable[[Any], None], team: WorkerTeam, grows: bool
     ) -> None:
