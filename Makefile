@@ -28,18 +28,18 @@ test-slow: setup  ## Run the soak, storm and learning tests
 	$(BIN)/python -m pytest -m slow
 
 lint: setup  ## Check style and types
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup  ## Bring the style in order
-	$(BIN)/ruff check --fix src tests examples
-	$(BIN)/ruff format src tests examples
+	$(BIN)/ruff check --fix src tests examples benchmarks
+	$(BIN)/ruff format src tests examples benchmarks
 
 bench: setup  ## Measure everything against other designs and libraries
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	for name in replay publication bell plan train collect isolation ray; do $(BIN)/motet bench $$name; done
+	for name in replay publication bell plan train collect isolation ray; do $(BIN)/python -m benchmarks $$name; done
 
 sanitize: setup  ## Run the core under the address, undefined and thread sanitizers
 	PYTHON=$(BIN)/python bash tests/native/run.sh

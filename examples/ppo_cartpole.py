@@ -35,7 +35,7 @@ def main(steps: int) -> None:
     )
     run = Path(mkdtemp(prefix="motet-")) / "run"
     settings = Settings(steps=steps, worlds_per_actor=8)
-    result = train("gym:CartPole-v1", config, settings, run=run, watch=show, say=print)
+    result = train("gym:CartPole-v1", config, settings, run=run, on_update=show, on_message=print)
     print(f"{result.state} after {result.steps:,} steps in {result.seconds:.0f} s")
 
     world, (policy,) = gymnasium.make("CartPole-v1"), load_policies(run).values()

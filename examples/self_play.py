@@ -32,7 +32,7 @@ def main(steps: int) -> None:
     settings = Settings(
         steps=steps, actors=1, worlds_per_actor=32, updates_per_step=0.15, self_play=True, league=league
     )  # fmt: skip
-    result = train("hockey", config, settings, watch=show, say=print)
+    result = train("hockey", config, settings, on_update=show, on_message=print)
     print(f"{result.state} after {result.steps:,} steps in {result.seconds:.0f} s")
 
     games = HockeyArrays(GAMES)

@@ -36,7 +36,7 @@ def main(steps: int) -> None:
     )
     run = Path(mkdtemp(prefix="motet-")) / "run"
     settings = Settings(steps=steps, updates_per_step=1.0, max_lag_versions=10)
-    result = train(WORLD, config, settings, run=run, watch=show, say=print)
+    result = train(WORLD, config, settings, run=run, on_update=show, on_message=print)
     print(f"{result.state} after {result.steps:,} steps in {result.seconds:.0f} s")
 
     world, (policy,) = WORLD(), load_policies(run, world=WORLD).values()

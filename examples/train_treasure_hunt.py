@@ -28,8 +28,8 @@ def main(steps: int) -> None:
         {"agent_0": DQNConfig(epsilon=epsilon), "agent_1": IQNConfig(epsilon=epsilon)},
         Settings(steps=steps),
         run=run,
-        watch=show,
-        say=print,
+        on_update=show,
+        on_message=print,
     )
     print(f"{result.state} after {result.steps:,} steps in {result.seconds:.0f} s: {result.returns}")
 

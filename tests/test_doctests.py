@@ -8,7 +8,7 @@ import pytest
 
 import motet
 
-MODULES = [name for _, name, _ in pkgutil.walk_packages(motet.__path__, "motet.") if "._bench" not in name]
+MODULES = [name for _, name, _ in pkgutil.walk_packages(motet.__path__, "motet.")]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "motet._native"])

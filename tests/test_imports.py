@@ -3,15 +3,23 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import ROOT
 
 SOURCE = ROOT / "src" / "motet"
-MODULES = sorted(
-    path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
-    for path in SOURCE.rglob("*.py")
-)
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def _modules(package: Path) -> list[str]:
+    return sorted(
+        path.relative_to(package.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+        for path in package.rglob("*.py")
+    )
+
+
+MODULES = _modules(SOURCE)
 GROUND = {
     f"motet.{name}"
     for name in ("errors", "settings", "text", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
@@ -24,7 +32,8 @@ LOOP = {
 
 
 def _tree(module: str) -> ast.Module:
-    path = SOURCE.parent / module.replace(".", "/")
+    package = BENCHMARKS if module.startswith("benchmarks") else SOURCE
+    path = package.parent / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text())
 
@@ -154,13 +163,13 @@ def test_algorithms_import_contracts_and_the_native_forward_alone(module):
     assert _ours(module) - own <= {"motet", "motet._native", "motet.system.imports", *GROUND, *CONTRACTS}
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [*MODULES, *_modules(BENCHMARKS)])
 def test_torch_is_loaded_by_algorithms_alone_and_nothing_imports_the_command(module):
     top = {name.partition(".")[0] for name in _imports(module, at_top=True)}
     if not module.startswith("motet.algorithms"):
         assert "torch" not in top
     assert "ray" not in top
-    if not module.startswith(("motet.cli", "motet.__main__")):
+    if not module.startswith(("motet.cli", "motet.__main__", "benchmarks.__main__")):
         assert "motet.cli" not in _ours(module)
 
 

@@ -17,7 +17,7 @@ NOT_NAMES = {"motet.plain"}  # the name of an error handler for codecs
 
 def texts():
     """Where a text is, and the text: string literals of the sources, whole pages and examples."""
-    for path in set(ROOT.glob("src/motet/**/*.py")) - {EARLIER}:
+    for path in {*ROOT.glob("src/motet/**/*.py"), *ROOT.glob("benchmarks/*.py")} - {EARLIER}:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield path, node.value

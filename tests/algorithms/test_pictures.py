@@ -76,7 +76,7 @@ def test_actor_and_learner_see_the_same():
         before = ppo.state.copy()
         ppo.update(batch, [0])
         assert ppo._metrics["weight"][0] == pytest.approx(1.0, abs=1e-5)
-        picture = ppo._places.picture
+        picture = ppo._layout.picture
         assert (ppo.state[0, : picture.end] != before[0, : picture.end]).mean() > 0.5  # some rectifiers are shut
 
 

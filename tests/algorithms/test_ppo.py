@@ -137,7 +137,7 @@ def distribution(actions, out, own, mask):
 
 def reference(config, actions, ppo, batch, agent, steps):
     """The first step of an update by autograd; returns the gradient it follows, before it is scaled down."""
-    places, inner = ppo._places, actions_of(actions)
+    places, inner = ppo._layout, actions_of(actions)
     row = torch.from_numpy(ppo.state[agent].copy()).requires_grad_()
     activation = torch.tanh if config.activation == "tanh" else torch.relu
     policy = network(row, places.policy.sizes, places.policy.start, activation)
@@ -194,7 +194,7 @@ def test_the_gradient_is_that_of_the_loss(name, lag, monkeypatch):
     actions = ACTIONS[name]
     config = PPOConfig(**SMALL, entropy=0.03, reward_scale=0.5, first_log_std=-0.4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._places.learnt.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
     batch = acted(config, actions, ppo, lag=lag)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -205,7 +205,7 @@ def test_the_gradient_under_masks_is_that_of_the_loss(monkeypatch):
     config = PPOConfig(**SMALL, entropy=0.1, activation="relu", normalise_advantages=False)
     actions = Discrete(4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._places.learnt.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
     batch = acted(config, actions, ppo, masked=True)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -217,7 +217,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     """A step in the middle of an update: some ratios and values have moved further than they may."""
     config = PPOConfig(**SMALL, clip_value=clip_value)
     ppo, rng = config.build(OBSERVATIONS, Discrete(4), agents=2, seeds=[1, 2]), np.random.default_rng(0)
-    ppo.state[:, : ppo._places.learnt.stop] += 0.3 * rng.normal(size=(2, ppo._places.learnt.stop))
+    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * rng.normal(size=(2, ppo._layout.learnt.stop))
     torch.manual_seed(0)
     clip = torch.tensor([[0.2], [0.05]])
     x, chosen = torch.randn(2, 50, 5), torch.randint(4, (2, 50, 1))
@@ -228,7 +228,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     monkeypatch.setattr(ppo._adam, "step", lambda rates, eps: None)
     with torch.inference_mode():
         ppo._step(part, clip, torch.zeros(2, 1), [0.0, 0.0], measure=True)
-    found, places = ppo._grad.numpy().copy(), ppo._places
+    found, places = ppo._grad.numpy().copy(), ppo._layout
     clipped = []
     for a in range(2):
         row = torch.from_numpy(ppo.state[a].copy()).requires_grad_()

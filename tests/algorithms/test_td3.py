@@ -44,7 +44,7 @@ class Naive:
 
     def __init__(self, td3: TD3, agent: int, seed: int) -> None:
         self.config = config = td3.config
-        places = td3._places
+        places = td3._layout
         halves = td3.state[agent].reshape(2, -1)
         self.policy = self.read((5, *config.hidden, 2), halves[0, places.policy.start :])
         self.critics = [self.read((7, *config.hidden, 1), half[places.critics :]) for half in halves]
@@ -124,7 +124,7 @@ class Naive:
 
 
 def parts(td3: TD3, agent: int) -> dict[str, np.ndarray]:
-    places, halves = td3._places, td3.state[agent].reshape(2, -1)
+    places, halves = td3._layout, td3.state[agent].reshape(2, -1)
     policy, critic = places.policy, places.critic
     found = {
         "policy": halves[0, policy.start : policy.end],
@@ -236,7 +236,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     """Their gradient is autograd's of the critics' loss; the policy's step leaves them alone."""
     config = replace(SMALL, policy_delay=2)
     td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
-    picture, critic, policy = td3._places.picture, td3._places.critic, td3._places.policy
+    picture, critic, policy = td3._layout.picture, td3._places.critic, td3._places.policy
     assert picture is not None
     batch, rng = StackedBatch.zeros(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
@@ -262,7 +262,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
         action = torch.from_numpy((batch.action[agent] - [0, 5]) / [2, 5]).float()
         seen_by_critics = torch.cat([x.flatten(1), action], 1)
         goal = torch.from_numpy(batch.reward[agent] * config.reward_scale)
-        guesses = [dense(critic, half[td3._places.critics :], seen_by_critics)[:, 0] for half in halves]
+        guesses = [dense(critic, half[td3._layout.critics :], seen_by_critics)[:, 0] for half in halves]
         sum(functional.mse_loss(guess, goal) for guess in guesses).backward()
         np.testing.assert_allclose(
             td3._policy_grad[agent, : picture.end], eyes.grad[: picture.end], rtol=1e-3, atol=1e-5

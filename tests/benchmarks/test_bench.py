@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from motet._bench import Comparison, Measure, Result, Settings, interleave
-from motet._bench import _weights as weights
-from motet._bench._limits import copy_rows
-from motet._bench._party import Missing, Stage
-from motet._bench._table import _number
+from benchmarks import Comparison, Measure, Result, Settings, interleave
+from benchmarks import weight_designs as weights
+from benchmarks.limits import copy_rows
+from benchmarks.party import Missing, Stage
+from benchmarks.table import _number
 from motet.errors import MotetError, SettingError, SpecError
 
 NAMES = {

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from motet._bench import Result
-from motet._bench import ray as bench
-from motet._bench._spread import DQN, OPTIMISER_STEPS, job, ppo, spread
+from benchmarks import Result
+from benchmarks import ray as bench
+from benchmarks.spread import DQN, OPTIMISER_STEPS, job, ppo, spread
 from motet.errors import MotetError, SettingError
 
-PROGRAM = Path(bench.__file__).with_name("_rllib.py")
+PROGRAM = Path(bench.__file__).with_name("rllib.py")
 
 # Stands where the interpreter with RLlib is expected: its arguments are options, the program, and perhaps a job.
 STAND_IN = """#!{python}
 import json, sys
 *options, last = sys.argv[1:]
 assert "-P" in options, "beside the program lies a module called ray, which must not be found"
-if last.endswith("_rllib.py"):
+if last.endswith("rllib.py"):
     print(json.dumps({versions}))
     sys.exit()
 job = json.loads(last)

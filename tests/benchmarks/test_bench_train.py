@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from motet._bench import Amount, Measure, Result
-from motet._bench._run import private_bytes
+from benchmarks import Amount, Measure, Result
+from benchmarks.whole_run import private_bytes
 
 VALUES = {
     "actor_vs_plan_design", "learner_updates_vs_plan_design", "learner_vs_bare", "processes_vs_serial",

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from motet._bench import Settings
-from motet._bench import plan as bench
-from motet._bench._plain_plan import PlainPlan
+from benchmarks import Settings
+from benchmarks import plan as bench
+from benchmarks.plain_plan import PlainPlan
 from motet.plan import enumerate_states, solve
 from motet.worlds import Rooms
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from motet._bench._ray_scale import Costs, Plan, simulate
+from benchmarks.ray_scale import Costs, Plan, simulate
 
 FREE = Costs(
     send_s=0, take_s=0, row_s=0, look_s=0, shown_s=0, row_bytes=0, weights_bytes=0, state_bytes=0, look_bytes=0,

@@ -135,7 +135,7 @@ def test_interrupted_once_it_writes_a_checkpoint_and_ends_with_130(tmp_path):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=60)
     assert child.returncode == 130, out
-    assert "stopping with a checkpoint; once more to stop at once" in out and "motet resume mine\n" in out
+    assert "Saving a checkpoint and stopping. Press Ctrl-C again" in out and "motet resume mine\n" in out
     assert RunDirectory.open(tmp_path / "mine").load().step > 100
     assert "stopping" in (tmp_path / "mine" / "logs" / "run.log").read_text()
 

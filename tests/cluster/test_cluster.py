@@ -205,8 +205,8 @@ def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, n
     lines, seen = [], []
     chosen = settings(steps=8000, actors=2, updates_per_step=0.2, slack=8, cluster=Cluster(keep_every_s=0.2))
     result = train(
-        partial(Gated, gate, 150, agents=2), StandIn(), chosen, run=tmp_path / "run", say=lines.append,
-        watch=lambda s: (seen.append(s), watch(s)),
+        partial(Gated, gate, 150, agents=2), StandIn(), chosen, run=tmp_path / "run", on_message=lines.append,
+        on_update=lambda s: (seen.append(s), watch(s)),
     )  # fmt: skip
     assert watch.done.is_set() and result.restarts == 1, lines
     assert result.state == "done" and all_done(result, 8000)
@@ -259,7 +259,9 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
             hosts = [pid for pid in descendants() if _title(pid).startswith("ray::ChildHost")]
             os.kill(int(hosts[0]), signal.SIGKILL)
 
-    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
+    there = evaluate(
+        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_update=watch, on_message=lines.append
+    )
     assert killed.is_set() and any("restarting" in line for line in lines)
     assert there.deterministic() == here.deterministic()
     one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))
@@ -329,6 +331,6 @@ def test_a_node_dies_in_the_middle_of_training(two_nodes):
             threading.Thread(target=cluster.remove_node, args=(extra, False)).start()
 
     chosen = settings(steps=60_000, actors=3, updates_per_step=0.1, slack=8, cluster=Cluster(keep_every_s=0.2))
-    result = train(WORLD, StandIn(), chosen, watch=watch, say=lines.append)
+    result = train(WORLD, StandIn(), chosen, on_update=watch, on_message=lines.append)
     assert fell.is_set() and result.restarts >= 1, lines
     assert result.state == "done" and all_done(result, 60_000)

@@ -317,7 +317,7 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
     for replay in shared.replays:
         replay.fetch = dead
     said = []
-    book = Recorder(shared, s.settings, s.directory, Watch(shared, []), lambda _: None, say=said.append)
+    book = Recorder(shared, s.settings, s.directory, Watch(shared, []), lambda _: None, on_message=said.append)
     book._next = 100
     book.tick()
     assert s.directory.steps() == []
@@ -453,7 +453,7 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
         keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2),
     )  # fmt: skip
     world = partial(Gated, gate, 500, pause_s=0.05, agents=2)  # both get slow when 500 steps are done together
-    result = train(world, StandIn(), chosen, run=tmp_path / "run", watch=watch, say=lines.append)
+    result = train(world, StandIn(), chosen, run=tmp_path / "run", on_update=watch, on_message=lines.append)
     head.remove_node(fell[0])
     assert result.restarts >= 2, lines
     assert any(line.startswith("learner-0 died") for line in lines)

@@ -46,7 +46,7 @@ def both(world, algorithm, least=100, **settings):
         world,
         algorithm,
         Settings(engine="processes", slack=0, publish_every=3, **settings),
-        watch=lambda snapshot: seen.update((row.name, row.pid) for row in snapshot.processes),
+        on_update=lambda snapshot: seen.update((row.name, row.pid) for row in snapshot.processes),
     )
     pids = {pid for _, pid in seen if pid}
     assert len(pids) >= 2

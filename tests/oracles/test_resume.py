@@ -92,7 +92,7 @@ def test_a_world_that_cannot_save_is_said_aloud(tmp_path):
     settings = Settings(engine="serial", steps=200, keep_replay=True)
     train(world, StandIn(), settings, run=tmp_path / "run")
     said = []
-    resume(tmp_path / "run", steps=100, world=world, algorithm=StandIn(), say=said.append)
+    resume(tmp_path / "run", steps=100, world=world, algorithm=StandIn(), on_message=said.append)
     assert any("new ones begin" in line for line in said)
 
 
@@ -119,7 +119,7 @@ def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_pat
     train(WORLDS["treasure_hunt"], StandIn(), settings(steps), run=tmp_path / "parts")
     said = []
     go_on = functools.partial(
-        resume, tmp_path / "parts", world=WORLDS["treasure_hunt"], algorithm=StandIn(), say=said.append
+        resume, tmp_path / "parts", world=WORLDS["treasure_hunt"], algorithm=StandIn(), on_message=said.append
     )
     done = go_on(steps=4).steps
     rest = go_on(steps=1000 - done)
@@ -163,11 +163,11 @@ def test_a_behaviour_that_cannot_save_its_stream_gets_a_new_one_when_it_is_resum
         return Settings(engine="serial", steps=400, keep_replay=True, checkpoint_every=every, updates_per_step=0.3)
 
     world, said = WORLDS["matrix"], []
-    often = train(world, Forgetful(), settings(50), run=tmp_path / "often", say=said.append)
-    seldom = train(world, StandIn(), settings(10**9), run=tmp_path / "seldom", say=said.append)
+    often = train(world, Forgetful(), settings(50), run=tmp_path / "often", on_message=said.append)
+    seldom = train(world, StandIn(), settings(10**9), run=tmp_path / "seldom", on_message=said.append)
     assert_equal(often.agents, seldom.agents)
     assert not said
-    rest = resume(tmp_path / "often", steps=200, world=world, algorithm=Forgetful(), say=said.append)
+    rest = resume(tmp_path / "often", steps=200, world=world, algorithm=Forgetful(), on_message=said.append)
     assert rest.steps == 600 and rest.state == "done"
     (line,) = said
     assert "player_0, player_1" in line and "get_stream" in line and "not bit for bit" in line
@@ -205,7 +205,7 @@ def test_a_checkpoint_from_before_there_were_streams_is_gone_on_from(tmp_path):
         actor.pop("versions")
     run.save(kept)
     said = []
-    rest = resume(tmp_path / "run", steps=200, world=world, algorithm=StandIn(), say=said.append)
+    rest = resume(tmp_path / "run", steps=200, world=world, algorithm=StandIn(), on_message=said.append)
     assert rest.steps == 500 and rest.state == "done"
     (line,) = said
     assert "holds no random streams" in line

@@ -202,7 +202,7 @@ def test_a_long_run_that_is_killed_early_has_something_to_go_on_from(engine, tmp
             raise Killed
 
     with pytest.raises(Killed):
-        train(HUNT, StandIn(), Settings(steps=10**9, engine=engine, seconds=60), run=tmp_path / "run", watch=die)
+        train(HUNT, StandIn(), Settings(steps=10**9, engine=engine, seconds=60), run=tmp_path / "run", on_update=die)
     there = RunDirectory(tmp_path / "run").steps()[-1]
     assert 0 < there < 10**8
     again = resume(tmp_path / "run", steps=50, algorithm=StandIn())
@@ -260,7 +260,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_
     assert main(["resume", str(run), "--checkpoint", "95"]) == 2
     assert "checkpoint: given step 95, expected one of [90, 100]" in capsys.readouterr().err
     assert main(["resume", str(run), "--checkpoint", "90", "--steps", "5"]) == 0
-    assert "goes on from step 90, and its later checkpoints are removed: 100" in capsys.readouterr().out
+    assert "continues from step 90; later checkpoints removed: 100" in capsys.readouterr().out
     assert directory.steps() == [90, 95] and directory.load().step == 95
     for folder in (run / "checkpoints").iterdir():
         (folder / file).write_bytes(b"")

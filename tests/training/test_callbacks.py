@@ -42,11 +42,11 @@ def state_of(run):
 def test_a_watch_that_raises_ends_the_run_in_order(engine, tmp_path):
     run, said = tmp_path / "run", []
     with pytest.raises(ChartError, match="no axis for") as caught:
-        train(WORLD, StandIn(), settings(engine, steps=10**9), run=run, watch=draw_chart, say=said.append)
+        train(WORLD, StandIn(), settings(engine, steps=10**9), run=run, on_update=draw_chart, on_message=said.append)
     text = "".join(traceback.format_exception(caught.value))
     assert "in draw_chart" in text
     assert f"motet resume {run}" in text
-    assert any("watch raised ChartError: no axis for" in line for line in said)
+    assert any("on_update raised ChartError: no axis for" in line for line in said)
     (step,) = RunDirectory(run).steps()
     assert step > 0 and state_of(run) == "failed"
     again = resume(run, steps=100, world=WORLD, algorithm=StandIn())
@@ -60,14 +60,14 @@ def test_a_watch_that_raises_at_the_very_end_loses_nothing(engine, tmp_path):
             draw_chart(snapshot)
 
     with pytest.raises(ChartError):
-        train(WORLD, StandIn(), settings(engine, steps=200), run=tmp_path / "run", watch=watch)
+        train(WORLD, StandIn(), settings(engine, steps=200), run=tmp_path / "run", on_update=watch)
     assert RunDirectory(tmp_path / "run").steps()[-1] == 200 and state_of(tmp_path / "run") == "done"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_watch_that_raises_without_a_run_directory_is_passed_on(engine):
     with pytest.raises(ChartError) as caught:
-        train(WORLD, StandIn(), settings(engine, steps=10**9), watch=draw_chart)
+        train(WORLD, StandIn(), settings(engine, steps=10**9), on_update=draw_chart)
     assert "resume" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -76,7 +76,7 @@ def test_a_watch_that_leaves_with_sys_exit_leaves_a_checkpoint(tmp_path):
         raise SystemExit(7)
 
     with pytest.raises(SystemExit) as caught:
-        train(WORLD, StandIn(), settings("serial", steps=10**9), run=tmp_path / "run", watch=watch)
+        train(WORLD, StandIn(), settings("serial", steps=10**9), run=tmp_path / "run", on_update=watch)
     assert caught.value.code == 7 and RunDirectory(tmp_path / "run").steps()
 
 
@@ -94,7 +94,7 @@ def test_a_say_that_raises_ends_the_run_in_order(tmp_path):
             return Nonsense(self, agents, seeds)
 
     with pytest.raises(OSError, match="the log is gone"):
-        train(WORLD, Config(), settings("serial", steps=10**9), run=tmp_path / "run", say=log_to_nowhere)
+        train(WORLD, Config(), settings("serial", steps=10**9), run=tmp_path / "run", on_message=log_to_nowhere)
     assert RunDirectory(tmp_path / "run").steps()
 
 
@@ -109,5 +109,5 @@ def test_a_watch_that_raises_while_a_failed_run_ends_does_not_hide_why_it_failed
         return world
 
     with pytest.raises((ChildError, MotetError), match="ZeroDivisionError") as caught:
-        train(broken, StandIn(), settings("processes", steps=10**6), run=tmp_path / "run", watch=watch)
-    assert "watch raised ChartError" in "".join(traceback.format_exception(caught.value))
+        train(broken, StandIn(), settings("processes", steps=10**6), run=tmp_path / "run", on_update=watch)
+    assert "on_update raised ChartError" in "".join(traceback.format_exception(caught.value))

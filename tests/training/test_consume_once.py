@@ -314,12 +314,12 @@ def test_a_run_goes_on_with_the_rows_that_waited_or_counts_them(engine, tmp_path
         waiting = first.steps - int(first.agents["agent_0"]["counters"][1])
         assert waiting > 0
         look = lambda now, seen=seen: seen.update(lost=now.agents[0].lost)  # noqa: E731
-        result = resume(run, steps=600, world=world, algorithm=config, say=told.append, watch=look)
+        result = resume(run, steps=600, world=world, algorithm=config, on_message=told.append, on_update=look)
         assert result.steps >= 1210
         left, *_ = check_ledger(lanes, result, config, kept=keep)
         assert left < (config.batch_size + 2) * config.length
         assert seen["lost"] == (0 if keep else waiting)
-        assert any(f"agent_0: {waiting} steps had not been learnt from" in line for line in told) is not keep
+        assert any(f"agent_0: {waiting} steps had not been learned from" in line for line in told) is not keep
 
 
 def test_a_checkpoint_of_a_run_at_full_speed_holds_the_rows_that_its_state_has_not_used(tmp_path, monkeypatch):
@@ -332,7 +332,7 @@ def test_a_checkpoint_of_a_run_at_full_speed_holds_the_rows_that_its_state_has_n
     used = int(earlier.agents["agent_0"]["counters"][0]) * config.batch_size * config.length
     held = sum(int(lane[:136].view(np.uint64)[9]) for lane in earlier.replay["agent_0"].values())
     assert held > used, "nothing waited: the test has nothing to see"
-    result = train(world, config, settings, go_on=earlier)
+    result = train(world, config, settings, resume_from=earlier)
     assert result.state == "done"
     _, _, _, seen = check_ledger(lanes, result, config)
     for row in seen[seen.sum(1) > 0]:
@@ -349,7 +349,7 @@ def test_a_run_may_go_on_several_times_with_its_rows_and_without_them(engine, co
     first = train(world, config, settings, run=tmp_path / "first")
     kept = RunDirectory.open(tmp_path / "first").load()
     settings = Settings(steps=1200, engine=engine, keep_replay=True, **pace)
-    second = train(world, config, settings, run=tmp_path / "second", go_on=kept)
+    second = train(world, config, settings, run=tmp_path / "second", resume_from=kept)
     third = resume(tmp_path / "second", steps=600, world=world, algorithm=config)
     done = [int(result.agents["agent_0"]["counters"][0]) for result in (first, second, third)]
     assert third.steps >= 1800
@@ -394,9 +394,9 @@ def test_what_became_of_the_rows_is_shown(tmp_path):
     seen = {}
     world = functools.partial(Diary, str(tmp_path))
     look = lambda snapshot: seen.update(snapshot.agents[0].metrics)  # noqa: E731
-    result = train(world, Ledger(), Settings(steps=2000), watch=look)
+    result = train(world, Ledger(), Settings(steps=2000), on_update=look)
     assert seen["rows_used"] == result.agents["agent_0"]["counters"][1] > 1800
-    train(world, StandIn(capacity=50), Settings(steps=3000, updates_per_step=0.02), watch=look)
+    train(world, StandIn(capacity=50), Settings(steps=3000, updates_per_step=0.02), on_update=look)
     assert seen["rows_overwritten_unread"] > 1000
 
 

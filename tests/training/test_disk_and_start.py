@@ -81,7 +81,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         world = functools.partial(TreasureHunt, agents=2)
-        train(world, StandIn(), Settings(steps=10**8, engine={engine!r}), run={run!r}, watch=fill_up)
+        train(world, StandIn(), Settings(steps=10**8, engine={engine!r}), run={run!r}, on_update=fill_up)
     except StorageError as error:
         print(error)
         sys.exit(3)
@@ -251,9 +251,9 @@ class Blind(gymnasium.Env):
 def test_learning_that_has_become_nonsense_is_said_once():
     said = []
     config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
-    train(Blind, config, Settings(steps=200, engine="serial"), say=said.append)
+    train(Blind, config, Settings(steps=200, engine="serial"), on_message=said.append)
     (line,) = said
-    assert re.match(r"\w+ has learnt nonsense by update \d+ \(.*loss nan.*check_world", line)
+    assert re.match(r"\w+ diverged at update \d+ \(.*loss nan.*check_world", line)
 
 
 # ---- processes that cannot be started
@@ -291,11 +291,11 @@ def test_without_leave_it_is_an_error_that_names_the_way_out(no_processes, tmp_p
 def test_with_leave_the_serial_engine_plays_it_said_aloud_and_written_down(no_processes, tmp_path, no_leaks):
     said, seen = [], []
     asked = Settings(steps=200, updates_per_step=0.5, evaluate_every=50, fall_back=True)
-    result = train(HUNT, StandIn(), asked, run=tmp_path / "run", say=said.append, watch=seen.append)
+    result = train(HUNT, StandIn(), asked, run=tmp_path / "run", on_message=said.append, on_update=seen.append)
     assert result.state == "done" and result.steps == 200 and min(result.updates.values()) > 50
     assert "actor-0 could not be started" in result.fell_back
     assert any(
-        line.startswith("NO PROCESSES: actor-0 could not") and "updates for each step: 0.5" in line for line in said
+        line.startswith("NO PROCESSES: actor-0 could not") and "with 0.5 updates per step" in line for line in said
     )
     assert seen[-1].fell_back == result.fell_back and seen[-1].processes[0].name == "serial"
     config = RunDirectory.open(tmp_path / "run").config()
@@ -438,7 +438,7 @@ def test_two_interrupts_of_the_whole_process_group_end_the_command_at_once(tmp_p
     os.kill(pids[1], signal.SIGSTOP)  # a learner that cannot end in order: only the second one ends it
     os.killpg(child.pid, signal.SIGINT)
     out = ""
-    while "stopping with a checkpoint; once more to stop at once" not in out:
+    while "Saving a checkpoint and stopping. Press Ctrl-C again" not in out:
         line = child.stdout.readline()
         assert line, out
         out += line
@@ -473,7 +473,7 @@ def test_an_interrupt_while_the_server_is_loading_ends_the_command_in_order(tmp_
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130 and err == "", out + err
-    assert "stopping with a checkpoint" in out and not is_alive(tmp_path / "mine")
+    assert "Saving a checkpoint and stopping" in out and not is_alive(tmp_path / "mine")
 
 
 def _served(pid):

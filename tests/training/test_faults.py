@@ -32,7 +32,7 @@ def paced(steps=15_000, **settings):
 
 
 def run(killer, settings, world=HUNT, **more):
-    result = train(world, StandIn(), settings, watch=killer.watch, say=killer.said.append, **more)
+    result = train(world, StandIn(), settings, on_update=killer.watch, on_message=killer.said.append, **more)
     for earlier, later in zip(killer.versions, killer.versions[1:], strict=False):
         assert all(a <= b for a, b in zip(earlier, later, strict=True)), "a version went back"
     return result
@@ -59,8 +59,8 @@ def test_a_killed_actor_is_restarted_alone_and_goes_on_in_its_lanes(no_leaks):
         HUNT,
         StandIn(),
         paced(),
-        watch=lambda s: (killer.watch(s), broken.append([row.broken for row in s.agents])),
-        say=killer.said.append,
+        on_update=lambda s: (killer.watch(s), broken.append([row.broken for row in s.agents])),
+        on_message=killer.said.append,
     )
     assert result.state == "done"
     assert result.steps >= 15_000
@@ -125,7 +125,7 @@ def test_a_world_that_raises_is_made_anew_if_asked_for(no_leaks):
         Faulty,
         StandIn(),
         Settings(steps=2000, remake_worlds=True),
-        watch=lambda s: broken.append(max(row.broken for row in s.agents)),
+        on_update=lambda s: broken.append(max(row.broken for row in s.agents)),
     )
     assert result.state == "done"
     assert broken[-1] >= 5
@@ -150,7 +150,7 @@ SCRIPT = """
                 print("pids", *[row.pid for row in snapshot.processes], flush=True)
         result = train(
             functools.partial(TreasureHunt, agents=2), StandIn(), Settings(steps=10**9, learner_processes=2),
-            run={run!r}, watch=watch, say=functools.partial(print, flush=True),
+            run={run!r}, on_update=watch, on_message=functools.partial(print, flush=True),
         )
         print("state", result.state, flush=True)
 """
@@ -225,7 +225,7 @@ def test_two_interrupts_end_at_once(started):
     process, pids, _ = started
     os.kill(pids[1], signal.SIGSTOP)  # a learner that cannot end in order
     process.send_signal(signal.SIGINT)
-    while "once more to stop at once" not in process.stdout.readline():
+    while "Press Ctrl-C again to stop immediately" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait() != 0

@@ -426,7 +426,7 @@ def test_lockstep_is_the_serial_run_league_included(world, algorithm, tmp_path):
             engine=engine, slack=0, actors=2, worlds_per_actor=3, publish_every=3, checkpoint_every=10**6,
             updates_per_step=None if algorithm is SMALL_PPO else 0.3,
         )  # fmt: skip
-        result = train(world, algorithm, settings, run=tmp_path / engine, watch=lambda s, told=told: told.append(s))
+        result = train(world, algorithm, settings, run=tmp_path / engine, on_update=lambda s, told=told: told.append(s))
         from motet.runs.checkpoint import RunDirectory
 
         kept = RunDirectory(tmp_path / engine).load()
@@ -477,7 +477,7 @@ def test_batches_have_their_shares_of_games_against_anchors():
 def test_a_killed_actor_and_a_killed_learner_go_on(no_leaks):
     killer = Killer(lambda row: row.name in ("actor-0", "learner-0"), signals=(signal.SIGKILL,), most=3)
     settings = quick(steps=25_000, slack=100, updates_per_step=0.2, actors=2, worlds_per_actor=2, limits=BRISK)
-    result = train(Coins, StandIn(), settings, watch=killer.watch, say=killer.said.append)
+    result = train(Coins, StandIn(), settings, on_update=killer.watch, on_message=killer.said.append)
     assert result.state == "done"
     assert result.restarts == len(killer.sent) >= 1
     assert result.steps >= 25_000

@@ -286,7 +286,7 @@ def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it(monkeypatch):
     versions = []
     settings = Settings(engine="serial", steps=700, publish_every=3)
     watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
-    result = train(functools.partial(Shift, 2), StandIn(), settings, watch=watch)
+    result = train(functools.partial(Shift, 2), StandIn(), settings, on_update=watch)
     assert result.updates["clerk_0"] == 300 - 10
     assert 700 - 11 <= result.updates["clerk_1"] <= 700 - 10  # the last one may wait for a step of the other
     assert versions[-1] >= 290 // 3 + 689 // 3
@@ -436,7 +436,7 @@ def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
     monkeypatch.setattr("motet.training.recorder._LOOK_S", 0.0)
     lines = []
     settings = Settings(engine="serial", steps=400)
-    train(functools.partial(Endless, calls), StandIn(), settings, say=lines.append)
+    train(functools.partial(Endless, calls), StandIn(), settings, on_message=lines.append)
     assert sum("no episode has ended in the last" in line for line in lines) == count, lines
 
 

@@ -175,7 +175,7 @@ def test_stages_are_published_and_shown_while_nothing_is_learnt():
     seen = []
     train(
         Count, Witness(STAGES, min_rows=4000), Settings(steps=3000, worlds_per_actor=4),
-        watch=lambda snapshot: seen.append(snapshot.agents[0]),
+        on_update=lambda snapshot: seen.append(snapshot.agents[0]),
     )  # fmt: skip
     assert seen[-1].updates == 0
     assert seen[-1].stage == "full"
@@ -184,7 +184,9 @@ def test_stages_are_published_and_shown_while_nothing_is_learnt():
 
 def test_one_stage_costs_no_version():
     seen = []
-    train(Count, Witness(min_rows=4000), Settings(steps=500), watch=lambda snapshot: seen.append(snapshot.agents[0]))
+    train(
+        Count, Witness(min_rows=4000), Settings(steps=500), on_update=lambda snapshot: seen.append(snapshot.agents[0])
+    )
     assert seen[-1].stage == ""
     assert seen[-1].version == 2  # the first one and the end
 
@@ -265,7 +267,7 @@ def test_a_killed_learner_does_not_bring_back_what_was_cleared():
     stages = Stages({"ramp": 2000, "full": None}, clear_replay_on_stage=("full",))
     settings = Settings(steps=12_000, updates_per_step=0.2, slack=50, limits=RestartLimits(hang_s=5))
     world = functools.partial(Slow, 2e-4)
-    result = train(world, Witness(stages, late=300), settings, watch=watch)
+    result = train(world, Witness(stages, late=300), settings, on_update=watch)
     assert result.restarts == len(killed) >= 1
     (arrays,) = result.agents.values()
     assert arrays["stage"][0] == 1

@@ -78,7 +78,7 @@ def test_forced_refreshes_are_shown(measure):
     settings = Settings(
         steps=1500, updates_per_step=1.0, publish_every=1, sync_interval=10**6, **{f"max_lag_{measure}": 5}
     )
-    train(MatrixGame, StandIn(), settings, watch=lambda snapshot: seen.append(snapshot.agents[0]))
+    train(MatrixGame, StandIn(), settings, on_update=lambda snapshot: seen.append(snapshot.agents[0]))
     assert seen[-1].forced > 10
 
 
@@ -93,7 +93,7 @@ def test_a_successor_of_an_actor_begins_with_the_newest_version_wherever_its_int
             killed.append(actor.pid)
 
     settings = Settings(steps=30_000, updates_per_step=0.5, sync_interval=10**6)
-    result = train(MatrixGame, StandIn(), settings, watch=look)
+    result = train(MatrixGame, StandIn(), settings, on_update=look)
     assert (result.state, result.restarts) == ("done", len(killed))
     assert killed
 

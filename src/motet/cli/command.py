@@ -28,13 +28,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("motet.cli.eval:evaluate_", "let policies play, each in its own process if asked, and compare them"),
     "tournament": ("motet.cli.tournament:tournament_", "let policies play each other, and rate them"),
     "plan": ("motet.cli.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
-    "bench": ("motet._bench._command:bench", "measure how fast the parts are, against other designs and libraries"),
+    "bench": ("motet.cli.bench:bench", "measure how fast the parts are, against other designs and libraries"),
     "doctor": ("motet.cli.doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
 }
 """Name: where its function is, and what it does in one line."""
 
-OWN_FLAGS = {"train", "eval", "tournament"}
-"""Commands whose flags depend on their arguments: they take them as they are."""
+OWN_FLAGS = {"train", "eval", "tournament", "bench"}
+"""Commands that take their arguments as they are: flags depend on arguments, or on what is installed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

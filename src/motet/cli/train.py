@@ -37,7 +37,9 @@ def train(arguments: Sequence[str]) -> int:
     try:
         title = f"{asked.world} · {asked.algorithm} · {run}"
         with showing(run, title, wandb=asked.wandb) as show:
-            result = begin(asked.factory, asked.configs, asked.settings, run=run, watch=show.watch, say=show.say)
+            result = begin(
+                asked.factory, asked.configs, asked.settings, run=run, on_update=show.watch, on_message=show.say
+            )
     except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
@@ -75,7 +77,13 @@ def resume(
     history.resume()
     with showing(run, f"{_played(directory.config())} · {run} · resumed", history=history, wandb=wandb) as show:
         result = go_on(
-            run, steps=steps, checkpoint=checkpoint, trust=trust, address=address, watch=show.watch, say=show.say
+            run,
+            steps=steps,
+            checkpoint=checkpoint,
+            trust=trust,
+            address=address,
+            on_update=show.watch,
+            on_message=show.say,
         )
     return _finish(run, result, trust)
 

@@ -12,38 +12,40 @@ __all__ = ["Callbacks"]
 
 
 class Callbacks:
-    """``watch`` and ``say`` of a run, each called until it raises.
+    """``on_update`` and ``on_message`` of a run, each called until it raises.
 
     What it raised first is kept in ``raised``; the engine looks there after every round, ends the run in order and
     calls :meth:`check`. KeyboardInterrupt is passed on at once: a second Ctrl-C ends the run immediately.
     """
 
-    def __init__(self, watch: Callable[[Snapshot], None] | None, say: Callable[[str], None]) -> None:
-        self._watch, self._say = watch, say
+    def __init__(
+        self, on_update: Callable[[Snapshot], None] | None = None, on_message: Callable[[str], None] | None = None
+    ) -> None:
+        self._on_update, self._on_message = on_update, on_message
         self.raised: BaseException | None = None
         self.cause = ""
         """What raised, in one line."""
 
-    def watch(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Show how the run is."""
-        if self._watch is None:
+        if self._on_update is None:
             return
         try:
-            self._watch(snapshot)
+            self._on_update(snapshot)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again when the run has ended
-            self._watch = None
-            self._keep("watch", error)
-            self.say(f"{self.cause}; the run ends here, in order")
+            self._on_update = None
+            self._keep("on_update", error)
+            self.message(f"{self.cause}; the run ends here, in order")
 
-    def say(self, line: str) -> None:
+    def message(self, line: str) -> None:
         """Tell the user something."""
-        if self._say is _nothing:
+        if self._on_message is None:
             return
         try:
-            self._say(line)
+            self._on_message(line)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again when the run has ended
-            self._say = _nothing
-            self._keep("say", error)
+            self._on_message = None
+            self._keep("on_message", error)
 
     def _keep(self, name: str, error: BaseException) -> None:
         if self.raised is None:
@@ -59,7 +61,3 @@ class Callbacks:
                     f"the run ended in order and is in {directory}; {RunDirectory(directory).way_on()}"
                 )
             raise self.raised
-
-
-def _nothing(line: str) -> None:
-    pass

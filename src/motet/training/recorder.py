@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings
 from motet.training.serial import Serial
-from motet.training.settings import Settings
 from motet.training.shared import AgentSpec, SharedMemory
 from motet.training.watch import Watch
+
+if TYPE_CHECKING:
+    from motet.training.run import Run
 
 __all__ = ["Recorder", "Result", "fill", "unused"]
 
@@ -33,7 +35,7 @@ _TRIES = 3  # of copying rows that are read once together with the state that th
 _FIRST_S, _EVERY_S = 60.0, 300.0  # until the first checkpoint, and the next one, at the latest
 _REST = 50  # times what a checkpoint took, before the clock asks for another one
 
-_LOOK_S = 1.0  # between two snapshots
+_SNAPSHOT_S = 1.0  # between two snapshots
 _ENDLESS = 100_000  # steps without an end, before that is said
 
 _ODD = "what its world shows may be NaN or huge (motet.testing.check_world looks), or its learning rate too high"
@@ -67,25 +69,15 @@ class Result:
 class Recorder:
     """Metrics once a second, checkpoints by steps and by the clock, and the result at the end."""
 
-    def __init__(
-        self,
-        shared: SharedMemory,
-        settings: Settings,
-        directory: RunDirectory | None,
-        looks: Watch,
-        watch: Callable[[Snapshot], None],
-        serial: Serial | None = None,
-        fell_back: str = "",
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._shared, self._settings, self._directory = shared, settings, directory
-        self._looks, self._watch, self._serial = looks, watch, serial
-        self._fell_back, self._say = fell_back, say
+    def __init__(self, run: Run, shared: SharedMemory, roles: Sequence[Role], serial: Serial | None = None) -> None:
+        self._run, self._shared, self._roles, self._serial = run, shared, roles, serial
+        settings = self._settings = run.settings
+        self._directory, self._watch = run.directory, Watch(shared, roles)
         self._began = self._steps()
         self._ends, self._ended_at = 0, self._began  # ends seen so far, and the step at which that was
         self._said_endless = False
         self._odd: set[str] = set()  # agents whose measurements are not finite, which has been said
-        self._started = self._looked = time.monotonic()
+        self._started = self._shown = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
         # What the serial engine keeps with its replay is large, and goes on bit for bit: there steps alone decide.
@@ -100,9 +92,9 @@ class Recorder:
             # A learner elsewhere that died just now is asked again later.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
-        if time.monotonic() - self._looked >= _LOOK_S:
-            self._looked = time.monotonic()
-            self._tell("running")
+        if time.monotonic() - self._shown >= _SNAPSHOT_S:
+            self._shown = time.monotonic()
+            self._show("running")
             self._write_league()
 
     def _save_if_due(self, directory: RunDirectory) -> None:
@@ -131,19 +123,19 @@ class Recorder:
                 policy = {PLAYER: {"weights": self._standings.weights(step)}}
                 self._directory.save_snapshot(Checkpoint(step, policy), pool)
 
-    def _tell(self, state: str) -> Snapshot:
-        snapshot = self._looks.look(state)
-        snapshot.fell_back = self._fell_back
+    def _show(self, state: str) -> Snapshot:
+        snapshot = self._watch.snapshot(state)
+        snapshot.fell_back = self._run.fell_back
         if self._directory is not None:
             self._directory.append_line("metrics.jsonl", snapshot.as_dict())
             self._directory.write_json("status.json", snapshot.as_dict())
-        self._watch(snapshot)
+        self._run.callbacks.update(snapshot)
         self._warn_of_no_end(snapshot)
         for row in snapshot.agents:
             odd = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
             if odd and row.name not in self._odd:
                 self._odd.add(row.name)
-                self._say(f"{row.name} has learnt nonsense by update {row.updates:,} ({odd}): {_ODD}")
+                self._run.message(f"{row.name} diverged at update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
 
     def _warn_of_no_end(self, snapshot: Snapshot) -> None:
@@ -154,23 +146,16 @@ class Recorder:
         steps = snapshot.steps - self._ended_at
         if steps >= _ENDLESS and not self._said_endless:
             self._said_endless = True
-            self._say(
+            self._run.message(
                 f"no episode has ended in the last {steps:,} steps, and returns are known at an end only: let the "
                 "world terminate or truncate its agents at some time"
             )
 
-    def out_of_time(self) -> bool:
-        """Whether the run has had its seconds."""
-        limit = self._settings.seconds
-        return limit is not None and time.monotonic() - self._started > limit
-
-    def good_enough(self) -> bool:
-        """Whether an evaluation has reached ``until_return``."""
-        return bool(self._shared.board.evaluation.reached[0])
-
-    def unfinished(self) -> bool:
-        """Whether steps remain."""
-        return self._steps() < self._shared.roster.steps
+    def over(self) -> bool:
+        """Whether the run has had its seconds, an evaluation has reached ``until_return``, or a callback has raised."""
+        limit, reached = self._settings.seconds, self._shared.board.evaluation.reached[0]
+        late = limit is not None and time.monotonic() - self._started > limit
+        return late or bool(reached) or self._run.callbacks.raised is not None
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
         """From the vaults: no learner is asked, and what is read is one version of each stack.
@@ -244,14 +229,21 @@ class Recorder:
             found[part.name] = {f"lane{k}": lane for k, lane in enumerate(lanes)}
         return found
 
-    def close(self, state: str, roles: Sequence[Role], interrupted: bool = False) -> Result:
+    def end(self, interrupted: bool) -> Result:
+        """The orderly end of a run, with its last checkpoint. Raises what a callback raised, if one did."""
+        raised, unfinished = self._run.callbacks.raised, self._steps() < self._shared.roster.steps
+        result = self.close("failed" if raised else "stopped" if unfinished else "done", interrupted)
+        self._run.callbacks.check(self._run.path)
+        return result
+
+    def close(self, state: str, interrupted: bool = False) -> Result:
         """Write the last metrics and the last checkpoint; what the run came to."""
-        snapshot = self._tell(state)
+        snapshot = self._show(state)
         self._write_league()
         try:
             final = self.checkpoint(snapshot.steps)
         except NotReadyError as error:
-            self._say(f"the last checkpoint holds no replay, as keep_replay asks for: {error}")
+            self._run.message(f"the last checkpoint holds no replay, as keep_replay asks for: {error}")
             final = self.checkpoint(snapshot.steps, rows=False)
         if self._directory is not None and final.agents:
             self._directory.save(final)
@@ -261,11 +253,11 @@ class Recorder:
             state=state,
             returns={row.name: row.mean_return for row in snapshot.agents},
             updates={row.name: row.updates for row in snapshot.agents},
-            restarts=sum(role.total_restarts for role in roles),
-            run=self._directory.path if self._directory else None,
+            restarts=sum(role.total_restarts for role in self._roles),
+            run=self._run.path,
             agents=final.agents,
             interrupted=interrupted and state == "stopped",
-            fell_back=self._fell_back,
+            fell_back=self._run.fell_back,
             began=self._began,
         )
 

@@ -1,108 +1,93 @@
-"""train(): the whole loop, wired on one page.
+"""train() and resume(): the wiring of a run on one page.
 
-Actor processes step worlds; each agent has its own replay, publication and learner; the supervisor owns the memory and
-the processes. ``engine="serial"`` drives the same roles in this process, ``engine="ray"`` on a cluster.
+    world, algorithms, settings ─▶ Roster ─▶ SharedMemory ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
+                                 roster.py    shared.py    drivers.py             recorder.py
 
-    world factory ─▶ Roster ─▶ SharedMemory (one segment) ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
+:class:`Run` is what all of them have to know of a run. ``engines.py`` plays it: each role in a process, all roles in
+this process, or on a Ray cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from motet.errors import ChildError, MotetError, SettingError, StartError, UnpicklableError
+from motet.algorithm import AlgorithmConfig
+from motet.errors import SettingError, StartError, UnpicklableError
 from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold
-from motet.streams import global_streams_kept
-from motet.system.child import Child, check_main_guard, interrupts
-from motet.system.pickling import check_picklable
-from motet.system.supervisor import Role, Supervisor
+from motet.system.child import check_main_guard
+from motet.training import engines
 from motet.training.callbacks import Callbacks
-from motet.training.drivers import play_actor, play_learner
-from motet.training.evaluator import Evaluations, play_evaluator
-from motet.training.recorder import Recorder, Result, fill, unused
+from motet.training.recorder import Result, fill, unused
 from motet.training.roster import local_room, make_roster, pace_of
-from motet.training.serial import Serial
 from motet.training.settings import Settings
 from motet.training.shared import Roster, SharedMemory
-from motet.training.watch import Watch
 from motet.worlds.catalogue import world_factory
 
-__all__ = ["Result", "Settings", "resume", "train", "world_factory"]
+__all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
 
-_ALONE = "Make that part where it is used instead; or train in this process alone: engine='serial'"
+WorldSource = Callable[[], Any] | str
+"""What makes a world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``."""
+Algorithms = AlgorithmConfig | type[AlgorithmConfig] | str | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str]
+"""A config or the name of an algorithm, for all agents or by agent."""
+
+_FREE = "; free some memory, processes or open files, or train in this process alone: engine='serial'"
 _MANY = 2**16  # learner processes, where they take no cores
 
 
 def train(
-    world: Any,
-    algorithm: Any = "dqn",
+    world: WorldSource,
+    algorithm: Algorithms = "dqn",
     settings: Settings | None = None,
     *,
     run: str | os.PathLike[str] | None = None,
-    go_on: Checkpoint | None = None,
-    watch: Callable[[Snapshot], None] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    resume_from: Checkpoint | None = None,
+    on_update: Callable[[Snapshot], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Result:
     """Train every agent of a world.
+
+    >>> from motet import Settings, train
+    >>> result = train("matrix", "dqn", Settings(steps=200, engine="serial"))
+    >>> result.state, result.steps
+    ('done', 200)
 
     Args:
         world: makes the world: a callable, the name of a shipped world, or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these.
         settings: how the run is played.
-        run: where to write the run directory; nothing is written without it.
-        go_on: a checkpoint to go on from.
-        watch: called about once a second with how things are. If it raises, the run ends in order, with a checkpoint,
-            and the exception is raised again. The same holds for ``say``.
-        say: called with one line when something happens that the user should know.
+        run: where to write the run directory. Nothing is written without it.
+        resume_from: a checkpoint to start from, instead of fresh weights.
+        on_update: called about once a second with a snapshot of the run. If it raises, the run ends in order, with a
+            checkpoint, and the exception is raised again. The same holds for ``on_message``.
+        on_message: called with one line when something happens that the user should know.
     """
     check_main_guard()
     if not isinstance(settings, Settings | None):
-        raise SettingError(f"settings: given {settings!r}, expected motet.Settings")
+        raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
     settings, factory = settings or Settings(), world_factory(world)
+    callbacks = Callbacks(on_update, on_message)
     with _room(settings) as room:
-        return _begin(factory, algorithm, settings, room, run, go_on, watch, say)
-
-
-def _begin(
-    factory: Callable[[], Any],
-    algorithm: Any,
-    settings: Settings,
-    room: int,
-    run: str | os.PathLike[str] | None,
-    go_on: Checkpoint | None,
-    watch: Callable[[Snapshot], None] | None,
-    say: Callable[[str], None],
-) -> Result:
-    roster = make_roster(factory, algorithm, settings, room)
-    if run is None:
-        return _play(roster, settings, None, go_on, watch, say, lambda fell_back: None)
-    directory = RunDirectory.prepare(run)
-    has_begun = False
-
-    def begun(fell_back: str) -> None:
-        nonlocal has_begun
-        has_begun = True
-        if fell_back:
-            directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
-
-    with hold(directory.path):
-        directory.begin(run_config(factory, roster, settings))
-        try:
-            return _play(roster, settings, directory, go_on, watch, say, begun)
-        finally:
-            if not has_begun:
-                directory.take_back()
+        roster = make_roster(factory, algorithm, settings, room)
+        if run is None:
+            return _play(Run(roster, settings, callbacks, resume_from=resume_from))
+        directory = RunDirectory.prepare(run)
+        with hold(directory.path):
+            directory.begin(run_config(factory, roster, settings))
+            one = Run(roster, settings, callbacks, directory, resume_from, partial(_note, directory))
+            try:
+                return _play(one)
+            finally:
+                if not one.has_begun:
+                    directory.take_back()
 
 
 def resume(
@@ -110,29 +95,33 @@ def resume(
     *,
     steps: int | None = None,
     checkpoint: int | None = None,
-    world: Any = None,
-    algorithm: Any = None,
+    world: WorldSource | None = None,
+    algorithm: Algorithms | None = None,
     trust: bool = False,
     address: str | None = None,
-    watch: Callable[[Snapshot], None] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    on_update: Callable[[Snapshot], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Result:
-    """Go on with a run from its newest checkpoint, in its own directory.
+    """Resume a run from its newest checkpoint, in its own directory.
+
+    ::
+
+        result = motet.resume("runs/hunt", steps=10_000)
 
     Args:
         run: the run directory.
         steps: steps to do on top of those done; by default the rest of what the run was asked for.
-        checkpoint: the step of an older checkpoint to go on from; those after it are given up.
+        checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
         world: makes the world, where the run does not say how (a lambda, a class of a script).
         algorithm: as in :func:`train`, where the run does not say.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
-        address: of the Ray cluster, if it is another one now.
-        watch: as in :func:`train`.
-        say: as in :func:`train`.
+        address: the address of the Ray cluster, if it has changed.
+        on_update: as in :func:`train`.
+        on_message: as in :func:`train`.
     """
     if steps is not None and steps < 1:
-        raise SettingError(f"steps: given {steps}, expected 1 or more on top of those done")
-    directory = RunDirectory.open(run)
+        raise SettingError(f"steps must be an int >= 1 (they are added to the steps done), got {steps}")
+    directory, callbacks = RunDirectory.open(run), Callbacks(on_update, on_message)
     with hold(directory.path):
         directory.sweep()
         config, kept = directory.config(), directory.load(checkpoint)
@@ -141,96 +130,106 @@ def resume(
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
         if kept.step >= settings.steps:
-            raise SettingError(
-                f"run: {str(directory.path)!r} has done all its {settings.steps} steps; ask for more steps"
-            )
+            raise SettingError(f"the run {str(directory.path)!r} has done all its {settings.steps} steps; ask for more")
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
-                say(f"the run was begun with {name} {before}, and goes on with {now}: not bit for bit the same")
+                callbacks.message(
+                    f"the run was begun with {name} {before} and continues with {now}: it will not be bit for bit the "
+                    "same"
+                )
 
         def begun(fell_back: str) -> None:
             same = {key: value for key, value in config.items() if key != "fell_back"}
-            why = {"fell_back": fell_back} if fell_back else {}
-            directory.write_json("config.json", {**same, "settings": describe(settings), **why})
+            directory.write_json("config.json", {**same, "settings": describe(settings)})
+            _note(directory, fell_back)
             if gone := directory.give_up_after(kept.step):
                 steps_gone = ", ".join(f"{step:,}" for step in gone)
-                say(f"the run goes on from step {kept.step:,}, and its later checkpoints are removed: {steps_gone}")
+                callbacks.message(f"the run continues from step {kept.step:,}; later checkpoints removed: {steps_gone}")
 
         with _room(settings) as room:
             roster = make_roster(factory, chosen, settings, room)
-            return _play(roster, settings, directory, kept, watch, say, begun)
+            return _play(Run(roster, settings, callbacks, directory, kept, begun))
 
 
-def _play(
-    roster: Roster,
-    settings: Settings,
-    directory: RunDirectory | None,
-    go_on: Checkpoint | None,
-    watch: Callable[[Snapshot], None] | None,
-    say: Callable[[str], None],
-    begun: Callable[[str], None],
-) -> Result:
-    """``begun`` is called once, when the run has really begun; with why, if not by the engine that was asked for."""
-    callbacks, fell_back = Callbacks(watch, say), ""
-    say = callbacks.say
-    if go_on is not None:
-        _say_unused(roster, go_on, say)
-    if settings.engine == "ray":
-        _check_for_cluster(roster)
-        return _play_on_cluster(roster, settings, directory, go_on, callbacks, begun)
-    if settings.engine == "processes":
-        try:
-            _check_algorithms(roster)
-            return _play_processes(_shared(roster, go_on), settings, directory, callbacks, begun)
-        except UnpicklableError as error:
-            if not settings.fall_back:
-                raise UnpicklableError(
-                    f"{error}. {_ALONE}, or fall_back=True to do so whenever it is needed"
-                ) from error
-            fell_back = str(error)
-        except StartError as error:
-            if not settings.fall_back:
-                raise StartError(
-                    f"{error}; free some memory, processes or open files, or train in this process alone: "
-                    "engine='serial', or fall_back=True to do so whenever it is needed"
-                ) from error
-            fell_back = str(error)
-        settings = replace(settings, engine="serial")
-        roster = replace(roster, pace=pace_of(roster.parts, settings))
-        say(
-            f"NO PROCESSES: {fell_back}. The serial engine plays this run instead, as fall_back allows: everything in "
-            f"turns, updates for each step: {roster.pace.updates_per_step:g}"
+@dataclass
+class Run:
+    """A run: who takes part, how it is played, where it is written, and whom it tells."""
+
+    roster: Roster
+    settings: Settings
+    callbacks: Callbacks
+    directory: RunDirectory | None = None
+    """Where it is written; None: nowhere."""
+    resume_from: Checkpoint | None = None
+    on_begin: Callable[[str], None] = lambda fell_back: None
+    """Called when the run has begun, with :attr:`fell_back`."""
+    fell_back: str = ""
+    """Why the serial engine plays it although another one was asked for; empty where it does not."""
+    has_begun: bool = False
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory."""
+        return self.directory.path if self.directory else None
+
+    def log(self, name: str) -> Path | None:
+        """The log file of a process."""
+        return self.directory.logs / f"{name}.log" if self.directory else None
+
+    def message(self, line: str) -> None:
+        """Tell the user something."""
+        self.callbacks.message(line)
+
+    def begun(self) -> None:
+        """All processes have started: from here on the run directory is kept."""
+        self.has_begun = True
+        self.on_begin(self.fell_back)
+
+    def shared_memory(self) -> SharedMemory:
+        """Make what the roles share, and fill it from the checkpoint."""
+        shared = SharedMemory(self.roster)
+        if self.resume_from is not None:
+            fill(shared, self.resume_from)
+        return shared
+
+    def fall_back(self, reason: Exception) -> None:
+        """Let the serial engine play the run, if the settings allow it; an error otherwise."""
+        if not self.settings.fall_back:
+            remedy = f". {engines.ALONE}" if isinstance(reason, UnpicklableError) else _FREE
+            raise type(reason)(f"{reason}{remedy}, or fall_back=True to do so whenever it is needed") from reason
+        self.fell_back = str(reason)
+        self.settings = replace(self.settings, engine="serial")
+        self.roster = replace(self.roster, pace=pace_of(self.roster.parts, self.settings))
+        self.message(
+            f"NO PROCESSES: {reason}. The serial engine plays this run instead, as fall_back allows, with "
+            f"{self.roster.pace.updates_per_step:g} updates per step"
         )
-    return _play_serial(_shared(roster, go_on), settings, directory, go_on, callbacks, begun, fell_back)
 
 
-def _check_algorithms(roster: Roster) -> None:
-    """Raise if a config cannot be pickled. World and anchors are pickled with each child, and named there: they may
-    hold locks of multiprocessing, which can be pickled for a child alone."""
-    for part in roster.parts:
-        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", dumps=pickle.dumps)
+def _note(directory: RunDirectory, fell_back: str) -> None:
+    """Write into the config that the serial engine plays the run, and why."""
+    if fell_back:
+        directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
 
 
-def _check_for_cluster(roster: Roster) -> None:
-    makers = () if roster.self_play is None else roster.self_play.makers
-    for sent in (roster.world, *makers):
-        check_picklable(sent.value, sent.what, sent.name, _ALONE)
-    for part in roster.parts:
-        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", _ALONE)
-
-
-def _shared(roster: Roster, go_on: Checkpoint | None) -> SharedMemory:
-    shared = SharedMemory(roster)
-    if go_on is not None:
-        fill(shared, go_on)
-    return shared
+def _play(run: Run) -> Result:
+    if run.resume_from is not None:
+        _warn_of_lost_rows(run, run.resume_from)
+    if run.settings.engine == "ray":
+        return engines.play_on_cluster(run)
+    if run.settings.engine == "processes":
+        try:
+            return engines.play_in_processes(run)
+        except (UnpicklableError, StartError) as error:
+            run.fall_back(error)
+    return engines.play_serially(run)
 
 
 @contextlib.contextmanager
 def _room(settings: Settings) -> Iterator[int]:
-    """For how many learner processes there is room beside the actors: here, or on the cluster, connected meanwhile."""
+    """The number of learner processes that fit beside the actors: here, or on the cluster, connected meanwhile."""
     if settings.engine != "ray":
         yield local_room(settings)
         return
@@ -244,195 +243,10 @@ def _room(settings: Settings) -> Iterator[int]:
         yield max(1, min([_MANY, *(int(free / each) for free, each in takes if each)]))
 
 
-# ---- the engines
-
-
-def _play_serial(
-    shared: SharedMemory,
-    settings: Settings,
-    directory: RunDirectory | None,
-    go_on: Checkpoint | None,
-    callbacks: Callbacks,
-    begun: Callable[[str], None],
-    fell_back: str,
-) -> Result:
-    role, say = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic), callbacks.say
-    kept = go_on.notes.get("serial") if go_on is not None else None
-    if go_on is not None and kept is None:
-        say(
-            "the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save): new ones begin"
-        )
-    serial = Serial(shared, kept)
-    if settings.keep_replay:
-        serial.check_streams()
-    _say_new_streams(serial, kept, say)
-    evaluations = _serial_evaluations(shared, settings, directory)
-    recorder = Recorder(shared, settings, directory, Watch(shared, [role]), callbacks.watch, serial, fell_back, say)
-    begun(fell_back)
-
-    with interrupts() as interrupted:
-
-        def each_round() -> bool:
-            if evaluations is not None and evaluations.due():
-                with global_streams_kept():
-                    evaluations.play()
-            recorder.tick()
-            return (
-                interrupted.is_set() or recorder.out_of_time() or recorder.good_enough() or callbacks.raised is not None
-            )
-
-        serial.play(each_round)
-        _say_interrupted(interrupted, directory, say)
-        result = _close(recorder, [role], interrupted.is_set(), callbacks, directory)
-        serial.end()
-        return result
-
-
-def _serial_evaluations(shared: SharedMemory, settings: Settings, directory: RunDirectory | None) -> Evaluations | None:
-    """Those of a serial run, in this process: due at the end of a round."""
-    every, path = settings.evaluate_every, directory.path if directory else None
-    if every is None:
-        return None
-    Evaluations.begin(shared, every)
-    with global_streams_kept():
-        return Evaluations(shared, every, settings.evaluate_episodes, path, settings.until_return, insists=True)
-
-
-def _close(
-    recorder: Recorder, roles: list[Role], interrupted: bool, callbacks: Callbacks, directory: RunDirectory | None
-) -> Result:
-    """The orderly end of a run, with its last checkpoint; then what a callback raised, if one did."""
-    state = "failed" if callbacks.raised else "stopped" if recorder.unfinished() else "done"
-    result = recorder.close(state, roles, interrupted)
-    callbacks.check(directory.path if directory else None)
-    return result
-
-
-def _never() -> Child:
-    raise MotetError("the serial engine starts no process")
-
-
-def _play_processes(
-    shared: SharedMemory,
-    settings: Settings,
-    directory: RunDirectory | None,
-    callbacks: Callbacks,
-    begun: Callable[[str], None],
-) -> Result:
-    roster, limits = shared.roster, settings.limits
-
-    def log(name: str) -> Path | None:
-        return directory.logs / f"{name}.log" if directory else None
-
-    def actor(i: int) -> Role:
-        name = f"actor-{i}"
-        start = lambda n: Child(name, play_actor, (shared, i, n, limits.start_s), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]))
-
-    def learner(i: int) -> Role:
-        name, row = f"learner-{i}", roster.actors + i
-        start = lambda n: Child(name, play_learner, (shared, i), log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
-
-    roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
-    if roster.pace.lockstep and settings.evaluate_every is not None:
-        shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
-    return _supervise(shared, roles, settings, directory, callbacks, begun)
-
-
-def _play_on_cluster(
-    roster: Roster,
-    settings: Settings,
-    directory: RunDirectory | None,
-    go_on: Checkpoint | None,
-    callbacks: Callbacks,
-    begun: Callable[[str], None],
-) -> Result:
-    from motet.cluster.driver import on_cluster
-
-    with on_cluster(
-        roster, settings.cluster, settings.limits, directory, go_on, keep_replay=settings.keep_replay,
-        policies=settings.evaluate_every is not None,
-    ) as remote:  # fmt: skip
-        return _supervise(remote.shared, remote.roles(), settings, directory, callbacks, begun)
-
-
-def _evaluator(shared: SharedMemory, settings: Settings, directory: RunDirectory | None) -> Role:
-    row, path = shared.roster.actors + len(shared.roster.processes), directory.path if directory else None
-    args = (shared, settings.evaluate_every, settings.evaluate_episodes, path, settings.until_return)
-    log = directory.logs / "evaluator.log" if directory else None
-    start = lambda n: Child("evaluator", play_evaluator, args, log)  # noqa: E731
-    return Role("evaluator", start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
-
-
-def _supervise(
-    shared: SharedMemory,
-    roles: list[Role],
-    settings: Settings,
-    directory: RunDirectory | None,
-    callbacks: Callbacks,
-    begun: Callable[[str], None],
-) -> Result:
-    """Start all roles and see to them until the run ends; wherever they are."""
-    limits, say = settings.limits, callbacks.say
-    if settings.evaluate_every is not None:
-        Evaluations.begin(shared, settings.evaluate_every)
-        roles = [*roles, _evaluator(shared, settings, directory)]
-    supervisor = Supervisor(roles, limits, say)
-    recorder = Recorder(shared, settings, directory, Watch(shared, roles), callbacks.watch, say=say)
-
-    def over() -> bool:
-        return interrupted.is_set() or recorder.out_of_time() or recorder.good_enough() or callbacks.raised is not None
-
-    with interrupts() as interrupted:
-        try:
-            supervisor.start()
-            begun("")
-            while not (supervisor.finished() or over()):
-                supervisor.watch(0.1)
-                recorder.tick()
-            _say_interrupted(interrupted, directory, say)
-            shared.board.request_stop()
-            for line in supervisor.stop():
-                say(line)
-            return _close(recorder, roles, interrupted.is_set(), callbacks, directory)
-        except ChildError as error:
-            shared.board.request_stop()
-            try:
-                for line in supervisor.stop():
-                    say(line)
-            except ChildError as more:
-                say(str(more))
-            recorder.close("failed", roles)
-            where = f"; the run's last state is in {directory.path}" if directory else ""
-            first, gap, text = str(error).partition("\n\n")
-            failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
-            if callbacks.raised is not None:
-                failure.add_note(callbacks.cause)
-            raise failure from error
-        finally:
-            supervisor.kill()
-
-
-def _say_unused(roster: Roster, go_on: Checkpoint, say: Callable[[str], None]) -> None:
-    for part in roster.parts:
-        if steps := unused(part, roster.replay_spec(part), go_on):
-            say(
-                f"{part.name}: {steps:,} steps had not been learnt from when the checkpoint was written, and it does "
+def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
+    for part in run.roster.parts:
+        if steps := unused(part, run.roster.replay_spec(part), checkpoint):
+            run.message(
+                f"{part.name}: {steps:,} steps had not been learned from when the checkpoint was written, and it does "
                 "not hold their rows (keep_replay would have kept them): they count as lost"
             )
-
-
-def _say_new_streams(serial: Serial, kept: dict[str, Any] | None, say: Callable[[str], None]) -> None:
-    if kept is not None and "published" not in kept:
-        say("the checkpoint is an older motet's and holds no random streams of actors: new ones begin")
-    elif serial.new_streams:
-        say(
-            f"{', '.join(serial.new_streams)}: the behaviour cannot save its random stream (it has no get_stream and "
-            "set_stream), so a new one begins: the run goes on, but not bit for bit as if it had never stopped"
-        )
-
-
-def _say_interrupted(interrupted: threading.Event, directory: RunDirectory | None, say: Callable[[str], None]) -> None:
-    if interrupted.is_set():
-        say(f"stopping{' with a checkpoint' if directory else ''}; once more to stop at once")

@@ -14,7 +14,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Looks at a run again and again; rates are between two looks.
+    """Takes snapshots of a run; rates are between two of them.
 
     Args:
         shared: what the run shares.
@@ -27,7 +27,7 @@ class Watch:
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
 
-    def look(self, state: str = "running") -> Snapshot:
+    def snapshot(self, state: str = "running") -> Snapshot:
         """The run right now."""
         shared, roster = self._shared, self._shared.roster
         now = time.monotonic()

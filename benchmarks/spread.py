@@ -1,6 +1,6 @@
 """The job that ``motet bench ray`` gives to both sides: simple_spread of MPE, three agents, networks of 64-64.
 
-All that must be equal stands here once: motet's configs and the job that ``_rllib.py`` is given are made from it.
+All that must be equal stands here once: motet's configs and the job that ``rllib.py`` is given are made from it.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench import _run as runs
-from motet._bench import _train_designs as designs
-from motet._bench._overlap import FOR_EVER, Work, balance
-from motet._bench._party import Party, Stage
-from motet._bench._system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
+from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from benchmarks import train_designs as designs
+from benchmarks import whole_run as runs
+from benchmarks.overlap import FOR_EVER, Work, balance
+from benchmarks.party import Party, Stage
+from benchmarks.system import System, actor_roles, at_work, bare_role, hunt_handles, learner_roles, prefill
 from motet.algorithms.dqn import DQNConfig
 from motet.system.supervisor import Role
 from motet.training.settings import Settings as RunSettings
@@ -102,7 +102,7 @@ def _against_locks(result: Result, settings: Settings) -> None:
             at_work(system)
             return system.rates(seconds)
 
-    with Stage(preload=("torch", "motet._bench._train_designs")) as stage:
+    with Stage(preload=("torch", "benchmarks.train")) as stage:  # motet's processes come from the same fork server
         rings = [designs.LockedRing(stage.context, WIDE.capacity, ROWS) for _ in range(2)]
         shared = [designs.locked_network(WIDE.hidden).share_memory() for _ in rings]
         actor = stage.party(designs.LockedActor, rings, shared, WIDE.hidden)
@@ -244,7 +244,7 @@ def _soak(result: Result, settings: Settings) -> None:
     if not Path("/proc/self/status").exists():
         result.skipped["rss_growth"] = "this system does not tell how much memory is private"
         return
-    warm, length = (1.0, 1.0) if settings.quick else (SOAK_WARM_S, min(SOAK_S, SOAK_S * settings.seconds / 0.4))
+    warm, length = (0.1, 0.2) if settings.quick else (SOAK_WARM_S, min(SOAK_S, SOAK_S * settings.seconds / 0.4))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "soak"
         with runs.begun("soak", path, 1) as (process, at):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._bench._party import rate
+from benchmarks.party import rate
 from motet.replay import Field, Replay, ReplaySpec
 from motet.system.memory import Array, Segment
 

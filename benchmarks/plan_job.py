@@ -1,6 +1,6 @@
 """One planning job in a process of its own, so that its memory can be measured: enumerate, solve, say how long it took.
 
-Run as ``python -m motet._bench._plan_job MAP HORIZON WORKERS``; writes one object of JSON.
+Run as ``python -m benchmarks.plan_job MAP HORIZON WORKERS``; writes one object of JSON.
 """
 
 from __future__ import annotations

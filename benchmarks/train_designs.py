@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._bench._party import rate
+from benchmarks.party import rate
 from motet.system.memory import Array, Segment
 from motet.worlds import TreasureHunt
 

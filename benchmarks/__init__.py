@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 BENCHES = {
-    "replay": "motet._bench.replay",
-    "publication": "motet._bench.publication",
-    "bell": "motet._bench.bell",
-    "plan": "motet._bench.plan",
-    "train": "motet._bench.train",
-    "collect": "motet._bench.collect",
-    "isolation": "motet._bench.isolation",
-    "ray": "motet._bench.ray",
+    "replay": "benchmarks.replay",
+    "publication": "benchmarks.publication",
+    "bell": "benchmarks.bell",
+    "plan": "benchmarks.plan",
+    "train": "benchmarks.train",
+    "collect": "benchmarks.collect",
+    "isolation": "benchmarks.isolation",
+    "ray": "benchmarks.ray",
 }
 """Name and module. A module has ``run(settings) -> Result``."""
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave
-from motet._bench._hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
-from motet._bench._objects import CONTESTANTS as OBJECTS
-from motet._bench._objects import turns_per_s
-from motet._bench._overlap import FOR_EVER, Work, balance
-from motet._bench._party import Missing, Stage
-from motet._bench._system import System, actor_roles, at_work, learner_roles, role
+from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave
+from benchmarks.hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
+from benchmarks.object_worlds import CONTESTANTS as OBJECTS
+from benchmarks.object_worlds import turns_per_s
+from benchmarks.overlap import FOR_EVER, Work, balance
+from benchmarks.party import Missing, Stage
+from benchmarks.system import System, actor_roles, at_work, learner_roles, role
 from motet.algorithm import StackedBatch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec

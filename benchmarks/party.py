@@ -34,6 +34,9 @@ START_S = 120.0
 CALL_S = 300.0
 """How long a call may take beyond its own measuring time."""
 
+END_S = 0.5
+"""How long parties may take to end, each time that they are pushed harder."""
+
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -75,21 +78,20 @@ class Party:
         self.begin(method, *arguments)
         return self.result(timeout_s)
 
-    def close(self, deadline: float) -> None:
-        """End the process: by asking, by terminating, by killing."""
+    def hang_up(self) -> None:
+        """Ask the process to end: it does so if it waits for a question."""
         self._pipe.close()
-        for push in (None, self.process.terminate, self.process.kill):
-            if push is not None:
-                push()
-            self.process.join(max(deadline - time.monotonic(), 0.2))
-            if self.process.exitcode is not None:
-                return
+
+    def ended_by(self, deadline: float) -> bool:
+        """Wait for its end, but no longer than that."""
+        self.process.join(max(deadline - time.monotonic(), 0))
+        return self.process.exitcode is not None
 
 
 class Stage:
     """The processes of one bench. Use it as a context."""
 
-    def __init__(self, preload: Sequence[str] = ("motet._bench._peers",)) -> None:
+    def __init__(self, preload: Sequence[str] = ("benchmarks.replay_peers",)) -> None:
         self.context = mp.get_context("forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn")
         self._preload, self._parties = list(preload), list[Party]()
         self._environment: dict[str, str | None] = {}
@@ -117,10 +119,13 @@ class Stage:
         return party
 
     def clear(self) -> None:
-        """End all processes so far."""
-        deadline = time.monotonic() + 2
-        while self._parties:
-            self._parties.pop().close(deadline)
+        """End all processes so far: by asking all, by terminating those that are left, by killing."""
+        left, self._parties = self._parties, []
+        for push in (Party.hang_up, lambda party: party.process.terminate(), lambda party: party.process.kill()):
+            for party in left:
+                push(party)
+            deadline = time.monotonic() + END_S
+            left = [party for party in left if not party.ended_by(deadline)]
 
 
 def _serve(pipe: connection.Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

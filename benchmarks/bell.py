@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import Comparison, Measure, Result, Settings, interleave_pairs
+from benchmarks.party import Party, Stage
 from motet import _native
-from motet._bench import Comparison, Measure, Result, Settings, interleave_pairs
-from motet._bench._party import Party, Stage
 from motet.errors import WaitTimeoutError
 from motet.system.memory import Array, Segment
 
@@ -55,7 +55,7 @@ COMPARISONS = {
 def run(settings: Settings) -> Result:
     """Measure everything."""
     result = Result("bell", MEASURES, COMPARISONS)
-    with Stage(preload=("motet._bench.bell",)) as stage:
+    with Stage(preload=("benchmarks.bell",)) as stage:
         alone = {title: _table(stage, channel, 1) for title, channel in _CHANNELS.items()}
         _ask_all(result, "roundtrip", alone, settings)
         busy = [stage.party(_Busy) for _ in range(2)]

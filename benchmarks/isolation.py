@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench._party import Stage
-from motet._bench.bell import FLOATS, QUEUE, _Player, _QueueChannel
+from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from benchmarks.bell import FLOATS, QUEUE, _Player, _QueueChannel
+from benchmarks.party import Stage
 from motet.isolation.policy import IsolatedPolicy
 from motet.policy import PolicySpec
 from motet.system.child import one_thread
@@ -63,7 +63,7 @@ def run(settings: Settings) -> Result:
     """Measure everything."""
     from gymnasium.spaces import Box, Discrete
 
-    from motet._bench._jobs import Jobs
+    from benchmarks.evaluation_jobs import Jobs
 
     result = Result("isolation", MEASURES, COMPARISONS, amounts=AMOUNTS)
     isolated = partial(IsolatedPolicy, observation_space=Box(0, 1, (FLOATS,)), action_space=Discrete(1000))

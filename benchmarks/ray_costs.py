@@ -1,10 +1,10 @@
 """What a run on Ray costs beside acting and learning: processor time for each block, row and look, and bytes.
 
-``python -m motet._bench._ray_costs`` starts two Ray nodes on this machine, carries rows from one to the other, in few
+``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine, carries rows from one to the other, in few
 and in many blocks, few and many of them, and looks at the learner's place, each for some seconds. Processor time is
 that of the process on either side, all of Ray's threads in it included, and of Ray's own processes of both nodes; the
 rest of the machine does not count. What a block costs is what more blocks cost more.
-``_ray_scale`` simulates runs with these numbers.
+``benchmarks.ray_scale`` simulates runs with these numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from motet._bench._spread import DQN, spread
-from motet._bench.ray import _TwoNodes
+from benchmarks.ray import _TwoNodes
+from benchmarks.spread import DQN, spread
 from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
 from motet.cluster.hosts import LearnerHost

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from motet._bench import Comparison, Measure, Result, Settings, interleave
-from motet._bench._plain_plan import PlainPlan
+from benchmarks import Comparison, Measure, Result, Settings, interleave
+from benchmarks.plain_plan import PlainPlan
 from motet.errors import MotetError
 from motet.plan import Graph, Response, best_response, enumerate_states, solve
 from motet.plan.induction import _solved
@@ -172,7 +172,7 @@ def _induction(result: PlanResult, settings: Settings) -> None:
 
 def _big_job(result: PlanResult, settings: Settings) -> None:
     name, horizon = ("closet", 3) if settings.quick else ("courtyard", MAPS["courtyard"][1])
-    command = [sys.executable, "-m", "motet._bench._plan_job", name, str(horizon), "2"]
+    command = [sys.executable, "-m", "benchmarks.plan_job", name, str(horizon), "2"]
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(command, stdout=out)
         peak = 0

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from benchmarks import replay_designs as designs
+from benchmarks import replay_peers as peers
+from benchmarks.limits import copy_rows
+from benchmarks.party import Missing, Party, Stage, rate
+from benchmarks.replay_designs import BATCH
 from motet import _native
-from motet._bench import Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench import _designs as designs
-from motet._bench import _peers as peers
-from motet._bench._designs import BATCH
-from motet._bench._limits import copy_rows
-from motet._bench._party import Missing, Party, Stage, rate
 from motet.replay import Replay
 from motet.system.memory import Array, Segment
 
@@ -112,13 +112,13 @@ def _rings(result: Result, stage: Stage, settings: Settings, name: str, shape: t
             contestants[title] = make(stage, shape, capacity)
         except Missing as missing:
             result.skipped[title] = str(missing)
-    seconds, repeats = settings.seconds, settings.repeats
+    seconds, repeats, warm = settings.seconds, settings.repeats, not settings.quick
     adders = {title: partial(c.add, seconds) for title, c in contestants.items() if c.add is not None}
-    interleave(result, f"add_{name}", adders, repeats)
+    interleave(result, f"add_{name}", adders, repeats, warm)
     samplers = {title: partial(c.sample, seconds) for title, c in contestants.items()}
-    interleave(result, f"sample_{name}", samplers, repeats)
+    interleave(result, f"sample_{name}", samplers, repeats, warm)
     couples = {title: partial(c.both, seconds) for title, c in contestants.items() if c.both is not None}
-    interleave_pairs(result, (f"add_both_{name}", f"sample_both_{name}"), couples, repeats)
+    interleave_pairs(result, (f"add_both_{name}", f"sample_both_{name}"), couples, repeats, warm)
 
 
 def _ask(party: Party, method: str) -> Side:

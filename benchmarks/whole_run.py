@@ -1,4 +1,4 @@
-"""Whole runs in an interpreter of their own: ``python -m motet._bench._run hunt|soak RUN SEED``.
+"""Whole runs in an interpreter of their own: ``python -m benchmarks.whole_run hunt|soak RUN SEED``.
 
 The run is the public :func:`motet.train`, nothing else; the bench watches its directory and its processes from
 outside. It ends when the bench does: by SIGINT as a user would end it, or because the pipe that it reads from breaks.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._bench._limits import copy_rows
+from benchmarks.limits import copy_rows
 from motet.publication import HeaderField, Publication
 from motet.system.memory import Array, Segment
 

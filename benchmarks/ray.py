@@ -1,11 +1,12 @@
 """``motet bench ray``: rows through a remote writer, a run on Ray beside one in processes, and RLlib on the same job.
 
 Ray starts on this machine with two nodes, and is gone before anything is compared with RLlib, which runs in an
-interpreter of its own (``_rllib.py``) and is asked in the way of working that is its fastest here.
+interpreter of its own (``rllib.py``) and is asked in the way of working that is its fastest here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from motet._bench import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
-from motet._bench._spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
+from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave, interleave_pairs
+from benchmarks.spread import DQN, OPTIMISER_STEPS, Kind, job, ppo, spread
 from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
 from motet.cluster.hosts import LearnerHost
@@ -96,7 +97,9 @@ class _TwoNodes:
         size = {"num_cpus": 2, "object_store_memory": 200 * 2**20}
         self._cluster = tools.Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
         self._cluster.add_node(**size)
-        ray.init(address=self._cluster.address, log_to_driver=False, logging_level="ERROR")
+        # Workers look first in the folder in which the driver connects, even before PYTHONPATH.
+        with contextlib.chdir(Path(__file__).parents[1]):
+            ray.init(address=self._cluster.address, log_to_driver=False, logging_level="ERROR")
         self._ray = ray
         return ray
 
@@ -120,7 +123,7 @@ def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, fl
             signal.raise_signal(signal.SIGINT)
 
     limit_s = seconds + START_S
-    ended = train(spread, algorithm, replace(settings, steps=10**9, seconds=limit_s), watch=watch)
+    ended = train(spread, algorithm, replace(settings, steps=10**9, seconds=limit_s), on_update=watch)
     if not looks or looks[-1].seconds - looks[0].seconds < seconds:
         if ended.interrupted:
             raise KeyboardInterrupt
@@ -250,7 +253,7 @@ class _Peer:
 
     def __init__(self, python: str | os.PathLike[str]) -> None:
         # -P: the folder of the program holds a module called ray, which is not the one that is meant.
-        self._command = [str(python), "-W", "ignore", "-P", str(Path(__file__).with_name("_rllib.py"))]
+        self._command = [str(python), "-W", "ignore", "-P", str(Path(__file__).with_name("rllib.py"))]
         try:
             self.versions = self._ask([], timeout_s=60)
         except OSError as error:
@@ -268,7 +271,7 @@ class _Peer:
         )
 
     def train(self, kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
-        """What it did, as ``_rllib.py`` counts."""
+        """What it did, as ``rllib.py`` counts."""
         given = {**job(kind), "runners": setup.processes, "envs": setup.worlds, "seconds": seconds}
         return self._ask([json.dumps(given)], timeout_s=seconds + 300)
 

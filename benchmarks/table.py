@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from motet._bench import Comparison, Result, machine
+from benchmarks import Comparison, Result, machine
 
 __all__ = ["show"]
 

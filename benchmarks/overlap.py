@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from motet._bench._system import System, actor_roles, at_work, learner_roles, serial_role
+from benchmarks.system import System, actor_roles, at_work, learner_roles, serial_role
 from motet.system.supervisor import Role
 from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory

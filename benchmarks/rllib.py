@@ -1,4 +1,4 @@
-"""RLlib on the job of ``motet bench ray``, in an interpreter of its own: ``python -P _rllib.py JOB``, JSON in and out.
+"""RLlib on the job of ``motet bench ray``, in an interpreter of its own: ``python -P rllib.py JOB``, JSON in and out.
 
 RLlib pins its version of gymnasium and sets up more than it can take back, so this file is a program, imports nothing
 of motet, and gets all of the job as one argument: what is learnt is said in one place, for both sides. Without an

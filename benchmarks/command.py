@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from motet._bench import BENCHES, Result, Settings
+from benchmarks import BENCHES, Result, Settings
 from motet.errors import SettingError
 
-__all__ = ["bench"]
+__all__ = ["bench", "run"]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the bench that the arguments of the command name; returns the exit code."""
+    return tyro.cli(bench, prog="motet bench", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
 
 
 def bench(
@@ -38,11 +45,22 @@ def bench(
     if rllib_python is not None and name != "ray":
         raise SettingError(f"rllib_python: given for {name!r}, expected for 'ray' alone, which compares with RLlib")
     settings = Settings(repeats, seconds, quick, rllib_python)
+    _let_children_find_us()
     result: Result = importlib.import_module(BENCHES[name]).run(settings)
     if json:
         sys.stdout.write(result.as_json() + "\n")
     else:
-        from motet._bench._table import show
+        from benchmarks.table import show
 
         show(result)
     return 0
+
+
+def _let_children_find_us() -> None:
+    """Make this package importable for all processes that come of this one: fork servers, interpreters, Ray's workers.
+
+    They look in its folder first, and never in the working directory, which may be that of another project with a
+    package of this name.
+    """
+    folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ.update(PYTHONPATH=os.pathsep.join(folders), PYTHONSAFEPATH="1")

@@ -2,7 +2,7 @@
 
 Blocks of rows, replies, versions and looks are events. A core, or the network of a node, does one thing after the
 other; messages come first, and acting and learning get what time is left. Nobody waits for the pace: a learner that
-cannot keep up does fewer updates for each step. ``python -m motet._bench._ray_scale`` shows the sizes of the scaling
+cannot keep up does fewer updates for each step. ``python -m benchmarks.ray_scale`` shows the sizes of the scaling
 guide; :func:`simulate` takes any others.
 """
 
@@ -18,14 +18,14 @@ __all__ = ["Costs", "Plan", "simulate"]
 
 _PUBLISH_EVERY = 10  # updates
 _DRIVER = -1  # its node
-_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # as in _cluster_run
+_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # as in motet.cluster.driver
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds of a core, and bytes.
 
-    As ``python -m motet._bench._ray_costs`` measures them: simple_spread, networks of 64-64. The last three are chosen.
+    As ``python -m benchmarks.ray_costs`` measures them: simple_spread, networks of 64-64. The last three are chosen.
     """
 
     send_s: float = 0.0014

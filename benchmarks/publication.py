@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import Comparison, Measure, Result, Settings, interleave_pairs
+from benchmarks import weight_designs as weights
+from benchmarks.party import Party, Stage
 from motet import _native
-from motet._bench import Comparison, Measure, Result, Settings, interleave_pairs
-from motet._bench import _weights as weights
-from motet._bench._party import Party, Stage
 from motet.errors import MotetError, WaitTimeoutError
 from motet.system.memory import Array, Segment
 
@@ -62,7 +62,7 @@ COMPARISONS = {
 def run(settings: Settings) -> Result:
     """Measure times, then count torn reads."""
     result = Result("publication", MEASURES, COMPARISONS)
-    with Stage(preload=("torch", "motet._bench._weights")) as stage:
+    with Stage(preload=("torch", "benchmarks.weight_designs")) as stage:
         _times(result, stage, settings)
         stage.clear()
         _torn(result, stage, settings)

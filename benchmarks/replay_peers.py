@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet._bench._designs import BATCH, BATCHES_A_LOOK, ROWS_A_LOOK, Sampler, Shape, Writer, observations
-from motet._bench._party import Missing, rate
+from benchmarks.party import Missing, rate
+from benchmarks.replay_designs import BATCH, BATCHES_A_LOOK, ROWS_A_LOOK, Sampler, Shape, Writer, observations
 from motet.errors import WaitTimeoutError
 
 __all__ = ["CpprbSampler", "CpprbWriter", "Sb3", "Torchrl", "cpprb_environment"]

@@ -1,0 +1,178 @@
+"""The engines: the same roles played in processes, in this process, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import TYPE_CHECKING
+
+from motet.errors import ChildError, MotetError
+from motet.streams import global_streams_kept
+from motet.system.child import Child, interrupts
+from motet.system.pickling import check_picklable
+from motet.system.supervisor import Role, Supervisor
+from motet.training.drivers import play_actor, play_learner
+from motet.training.evaluator import Evaluations, play_evaluator
+from motet.training.recorder import Recorder, Result
+from motet.training.serial import Serial
+from motet.training.shared import Roster, SharedMemory
+
+if TYPE_CHECKING:
+    from motet.training.run import Run
+
+__all__ = ["ALONE", "play_in_processes", "play_on_cluster", "play_serially"]
+
+ALONE = "Make that part where it is used instead; or train in this process alone: engine='serial'"
+
+
+def play_in_processes(run: Run) -> Result:
+    """Play a run with each actor and each learner in a process."""
+    for part in run.roster.parts:  # worlds and anchors are pickled, and named, with each child
+        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", dumps=pickle.dumps)
+    shared, roster, start_s = run.shared_memory(), run.roster, run.settings.limits.start_s
+
+    def actor(i: int) -> Role:
+        name = f"actor-{i}"
+        start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]))
+
+    def learner(i: int) -> Role:
+        name, row = f"learner-{i}", roster.actors + i
+        start = lambda n: Child(name, play_learner, (shared, i), run.log(name))  # noqa: E731
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
+
+    roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
+    if roster.pace.lockstep and run.settings.evaluate_every is not None:
+        shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
+    return _supervise(run, shared, roles)
+
+
+def play_on_cluster(run: Run) -> Result:
+    """Play a run on a Ray cluster, each actor and each learner in a process of some node."""
+    from motet.cluster.driver import on_cluster
+
+    _check_for_cluster(run.roster)
+    settings = run.settings
+    with on_cluster(
+        run.roster, settings.cluster, settings.limits, run.directory, run.resume_from,
+        keep_replay=settings.keep_replay, policies=settings.evaluate_every is not None,
+    ) as remote:  # fmt: skip
+        return _supervise(run, remote.shared, remote.roles())
+
+
+def _check_for_cluster(roster: Roster) -> None:
+    makers = () if roster.self_play is None else roster.self_play.makers
+    for sent in (roster.world, *makers):
+        check_picklable(sent.value, sent.what, sent.name, ALONE)
+    for part in roster.parts:
+        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", ALONE)
+
+
+def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
+    """Start all roles, wherever they are, and watch them until the run ends."""
+    if run.settings.evaluate_every is not None:
+        Evaluations.begin(shared, run.settings.evaluate_every)
+        roles = [*roles, _evaluator(run, shared, run.settings.evaluate_every)]
+    supervisor = Supervisor(roles, run.settings.limits, run.message)
+    recorder = Recorder(run, shared, roles)
+    with interrupts() as interrupted:
+        try:
+            supervisor.start()
+            run.begun()
+            while not (supervisor.finished() or interrupted.is_set() or recorder.over()):
+                supervisor.watch(0.1)
+                recorder.tick()
+            if interrupted.is_set():
+                _say_interrupted(run)
+            shared.board.request_stop()
+            for line in supervisor.stop():
+                run.message(line)
+            return recorder.end(interrupted.is_set())
+        except ChildError as error:
+            shared.board.request_stop()
+            try:
+                for line in supervisor.stop():
+                    run.message(line)
+            except ChildError as more:
+                run.message(str(more))
+            recorder.close("failed")
+            where = f"; the run's last state is in {run.path}" if run.path else ""
+            first, gap, text = str(error).partition("\n\n")
+            failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
+            if run.callbacks.raised is not None:
+                failure.add_note(run.callbacks.cause)
+            raise failure from error
+        finally:
+            supervisor.kill()
+
+
+def _evaluator(run: Run, shared: SharedMemory, every: int) -> Role:
+    row = shared.roster.actors + len(shared.roster.processes)
+    args = (shared, every, run.settings.evaluate_episodes, run.path, run.settings.until_return)
+    start = lambda n: Child("evaluator", play_evaluator, args, run.log("evaluator"))  # noqa: E731
+    return Role("evaluator", start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
+
+
+def play_serially(run: Run) -> Result:
+    """Play a run in this process, one role after the other."""
+    shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
+    if run.resume_from is not None and kept is None:
+        run.message("the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save its "
+                    "state): new ones begin")  # fmt: skip
+    serial = Serial(shared, kept)
+    if run.settings.keep_replay:
+        serial.check_streams()
+    if kept is not None:
+        _warn_of_new_streams(run, serial, "published" not in kept)
+    evaluations = _serial_evaluations(run, shared)
+    role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
+    recorder = Recorder(run, shared, [role], serial)
+    run.begun()
+    with interrupts() as interrupted:
+
+        def each_round() -> bool:
+            if evaluations is not None and evaluations.due():
+                with global_streams_kept():
+                    evaluations.play()
+            recorder.tick()
+            return interrupted.is_set() or recorder.over()
+
+        serial.play(each_round)
+        if interrupted.is_set():
+            _say_interrupted(run)
+        result = recorder.end(interrupted.is_set())
+        serial.end()
+        return result
+
+
+def _serial_evaluations(run: Run, shared: SharedMemory) -> Evaluations | None:
+    """The evaluations of a serial run, in this process: due at the end of a round."""
+    settings = run.settings
+    if settings.evaluate_every is None:
+        return None
+    Evaluations.begin(shared, settings.evaluate_every)
+    with global_streams_kept():
+        return Evaluations(
+            shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True
+        )
+
+
+def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:
+    if is_old:
+        run.message(
+            "the checkpoint was written by an older motet and holds no random streams of actors: new ones begin"
+        )
+    elif serial.new_streams:
+        run.message(
+            f"{', '.join(serial.new_streams)}: the behaviour cannot save its random stream (it has no get_stream and "
+            "set_stream), so a new one begins: the run continues, but not bit for bit as if it had never stopped"
+        )
+
+
+def _say_interrupted(run: Run) -> None:
+    what = "Saving a checkpoint and stopping" if run.directory else "Stopping"
+    run.message(f"{what}. Press Ctrl-C again to stop immediately.")
+
+
+def _never() -> Child:
+    raise MotetError("the serial engine starts no process")
