@@ -153,7 +153,7 @@ def test_runs_that_differ_are_groups_beside_each_other(tmp_path):
     assert (
         "In what the groups differ" in text
         and "agents.left.gamma" in text
-        and "agents.right.gamma" not in (text.split("In what the groups differ")[1].split("LearnerDriver")[0])
+        and "agents.right.gamma" not in (text.split("In what the groups differ")[1].split("Learning")[0])
     )
     assert "2 groups of 2 runs and 2 runs" in text
 

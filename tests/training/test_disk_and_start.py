@@ -135,7 +135,7 @@ def test_the_command_says_it_in_one_line(tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("motet.runs.checkpoint._sync", full)
+    monkeypatch.setattr("motet.runs.checkpoint.sync", full)
     flags = [*TINY, "--engine", "serial", "--world.size", "7", "--world.turns", "10", "--steps", "50"]
     assert main(["train", "treasure_hunt", *flags, "--run", str(tmp_path / "run")]) == 1
     err = capsys.readouterr().err

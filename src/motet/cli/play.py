@@ -26,6 +26,7 @@ from motet.evaluation.result import Episode
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
+from motet.system.files import write_whole
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -302,14 +303,10 @@ class _PlayResult(Protocol):
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def plain_table(*columns: str) -> Any:

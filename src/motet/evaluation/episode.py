@@ -1,8 +1,8 @@
 """Playing episodes: one world, everybody who sits in it, and what came of it. A worker process runs nothing else.
 
-A :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every draw
-is decided by the plan's seed and the task's key: the world's, each policy's and each stand-in's seeds are derived from
-them. So it does not matter who plays an episode, when, or after which others.
+An :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every
+draw is decided by the plan's seed and the task's key: the seeds of the world, of each policy and of each stand-in are
+derived from them. So it does not matter who plays an episode, when, or after which others.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import CorruptionError, SettingError
-from motet.system.files import replace_folder
+from motet.system.files import replace_folder, sync
 
 __all__ = ["check_target", "read_folder", "write_folder"]
 
@@ -32,7 +32,7 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
             np.save(fresh / f"{name}.npy", array, allow_pickle=False)
         (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted(arrays)}, indent=1))
         for file in fresh.iterdir():
-            _flush(file)
+            sync(file)
         replace_folder(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -50,11 +50,6 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise SettingError(f"{str(target)!r} cannot be written: {error.strerror or error}") from error
     return target
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -197,7 +197,7 @@ def spread(
         backup: what is done.
         states: how many there are.
         levels: first state and the one behind the last, of each level.
-        workers: threads at most, or worker_team, that may be elsewhere.
+        workers: threads at most, or a team of workers, which may be elsewhere.
         few: fewer states than this are done by one thread of the caller.
     """
     elsewhere = workers.elsewhere if isinstance(workers, WorkerTeam) else None

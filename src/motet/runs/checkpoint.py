@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
-from motet.system.files import file_stems, replace_folder
+from motet.system.files import file_stems, replace_folder, sync, write_whole
 from motet.text import typed
 
 __all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "read_notes"]
@@ -358,7 +358,8 @@ def _write_folder(checkpoint: Checkpoint, target: Path) -> Path:
         mode = stat.S_IMODE((beside / "checkpoint.json").stat().st_mode)
         for path in beside.iterdir():
             path.chmod(mode)  # as the umask has it; safetensors makes files for their owner alone
-        _sync(beside)
+        for path in beside.iterdir():
+            sync(path)
         replace_folder(beside, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -366,16 +367,12 @@ def _write_folder(checkpoint: Checkpoint, target: Path) -> Path:
 
 
 def _write_json(target: Path, value: Any) -> None:
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    def write(beside: Path) -> None:
         with beside.open("w") as file:
             json.dump(value, file, indent=1, allow_nan=True)
             file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(target)
-    finally:
-        beside.unlink(missing_ok=True)
+
+    write_whole(target, write)
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
@@ -394,15 +391,6 @@ def _end_of_lines(file: IO[bytes]) -> int:
 
 def _contiguous(arrays: Arrays) -> Arrays:
     return {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray adds an axis
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def encode(value: Any) -> Any:
