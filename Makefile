@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard src/native/*.cpp src/native/*.hpp)
+NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup train test test-slow lint format bench sanitize docs clean
+.PHONY: help setup train test test-slow coverage lint format bench sanitize docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,13 @@ test: setup  ## Run the tests
 
 test-slow: setup  ## Run the soak, storm and learning tests
 	$(BIN)/python -m pytest -m slow
+
+coverage: setup  ## Run the tests and say which lines they run, also in child processes
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[coverage]'
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check src tests examples benchmarks

@@ -1,6 +1,7 @@
 """Compiles the native core: plain C API, one abi3 extension for every CPython from 3.11 on.
 
 ``MOTET_SANITIZE=address,undefined`` or ``=thread`` builds it with sanitizers (see ``make sanitize``).
+``MOTET_PORTABLE=1`` builds it without its knowledge of numpy's objects: arrays are read by the buffer protocol only.
 """
 
 import glob
@@ -14,15 +15,18 @@ link: list[str] = []
 if sanitize := os.environ.get("MOTET_SANITIZE"):
     flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-O1"]
     link += [f"-fsanitize={sanitize}"]
+macros: list[tuple[str, str | None]] = [("Py_LIMITED_API", "0x030B0000"), ("PY_SSIZE_T_CLEAN", None)]
+if os.environ.get("MOTET_PORTABLE") == "1":
+    macros.append(("MOTET_PORTABLE", None))
 
 setup(
     ext_modules=[
         Extension(
             "motet._native",
-            sources=sorted(glob.glob("src/native/*.cpp")),
-            depends=sorted(glob.glob("src/native/*.hpp")),
+            sources=sorted(glob.glob("src/native/python/*.cpp")),
+            depends=sorted(glob.glob("src/native/*/*.hpp")),
             include_dirs=["src/native"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("PY_SSIZE_T_CLEAN", None)],
+            define_macros=macros,
             py_limited_api=True,
             extra_compile_args=flags,
             extra_link_args=link,

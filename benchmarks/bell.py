@@ -19,8 +19,9 @@ import numpy.typing as npt
 from benchmarks import Comparison, Measure, Result, Settings, interleave_pairs
 from benchmarks.party import Party, Stage
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.errors import WaitTimeoutError
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = ["run"]
 
@@ -77,10 +78,10 @@ class _BellChannel:
     """Observations and actions in shared memory; one bell for all players, one for each answer."""
 
     def __init__(self, context: Any, n: int) -> None:
-        bells = Array((n + 1, _native.BELL_BYTES))
+        bells = ArraySpec((n + 1, _native.BELL_BYTES), "uint8")
         self._n = n
         self._segment = Segment(
-            {"observation": Array((n, FLOATS), "float32"), "action": Array((n, 8), "int64"), "bells": bells}
+            {"observation": ArraySpec((n, FLOATS), "float32"), "action": ArraySpec((n, 8), "int64"), "bells": bells}
         )
         for i in range(n + 1):
             _native.Bell(self._segment["bells"][i], True)
@@ -123,7 +124,9 @@ class _SemaphoreChannel:
     """Observations and actions in shared memory; two semaphores for each player."""
 
     def __init__(self, context: Any, n: int) -> None:
-        self._segment = Segment({"observation": Array((n, FLOATS), "float32"), "action": Array((n, 8), "int64")})
+        self._segment = Segment(
+            {"observation": ArraySpec((n, FLOATS), "float32"), "action": ArraySpec((n, 8), "int64")}
+        )
         self._asked = [context.Semaphore(0) for _ in range(n)]
         self._answered = [context.Semaphore(0) for _ in range(n)]
 

@@ -22,7 +22,7 @@ from benchmarks.object_worlds import turns_per_s
 from benchmarks.overlap import FOR_EVER, Work, balance
 from benchmarks.party import Missing, Stage
 from benchmarks.system import System, actor_roles, at_work, learner_roles, role
-from motet.algorithm import StackedBatch
+from motet.algorithm import stacked_batch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
 from motet.system.child import one_thread
@@ -229,7 +229,7 @@ class _Prioritised:
         config = TD3Config(hidden=HIDDEN, batch_size=BATCH, capacity=rows, prioritised=True)
         self._td3 = config.build(*spaces, agents=1, seeds=[0])
         settings = config.replay(*spaces)
-        self._batch = StackedBatch.zeros(*spaces, settings, agents=1)
+        self._batch = stacked_batch(*spaces, settings, agents=1)
         replay, rng = Replay(ReplaySpec(*spaces, capacity=rows)), np.random.default_rng(0)
         writer = replay.writer()
         for first in range(0, rows, 10_000):
@@ -237,12 +237,7 @@ class _Prioritised:
             seen = rng.standard_normal((n, 18), np.float32)
             writer.append_many(seen, rng.uniform(-1, 1, (n, 4)).astype(np.float32), seen[:, 0].copy())
         self._reader = replay.reader(prioritised=True, alpha=config.alpha)
-        arrays = {
-            "observation": self._batch.observation, "next_observation": self._batch.next_observation,
-            "action": self._batch.action, "reward": self._batch.reward, "discount": self._batch.discount,
-            "weight": self._batch.weight, "version": self._batch.version,
-        }  # fmt: skip
-        self._drawn = self._reader.batch(BATCH, 0, lambda name, shape, dtype: arrays[name][0])
+        self._drawn = self._reader.bind(self._batch.agent(0))
         self._reader.sample(BATCH, into=self._drawn)  # the first draw gives every row its first priority
 
     def share(self, seconds: float) -> tuple[float, float]:

@@ -23,8 +23,9 @@ from benchmarks import Comparison, Measure, Result, Settings, interleave_pairs
 from benchmarks import weight_designs as weights
 from benchmarks.party import Party, Stage
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.errors import MotetError, WaitTimeoutError
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = ["run"]
 
@@ -150,8 +151,8 @@ def _times(result: Result, stage: Stage, settings: Settings) -> None:
 
 
 def _pair(stage: Stage, publisher: Any, subscriber: Any, shared: Any, cpu: bool = False) -> tuple[Party, Party]:
-    bell = Array((_native.BELL_BYTES,))
-    segment = Segment({"learner": bell, "actor": bell, "stop": Array((1,), "int64")})
+    bell = ArraySpec((_native.BELL_BYTES,), "uint8")
+    segment = Segment({"learner": bell, "actor": bell, "stop": ArraySpec((1,), "int64")})
     for name in ("learner", "actor"):
         _native.Bell(segment[name], True)
     return stage.party(_Turns, segment, publisher, cpu, shared), stage.party(_Turns, segment, subscriber, cpu, shared)
@@ -220,7 +221,7 @@ class _Judge:
 
 def _torn(result: Result, stage: Stage, settings: Settings) -> None:
     reads, others = (200, 200) if settings.quick else (READS, READS_OF_OTHERS)
-    active = Segment({"active": Array((1,), "int64")})
+    active = Segment({"active": ArraySpec((1,), "int64")})
     active["active"][0] = 0
     ours, model = (weights.MotetPublisher, weights.MotetSubscriber), weights.shared_model
     runs: dict[str, tuple[int, tuple[Any, Any], tuple[Any, ...]]] = {
@@ -230,7 +231,7 @@ def _torn(result: Result, stage: Stage, settings: Settings) -> None:
         "torn_slot_flip": (others, (weights.FlipPublisher, weights.FlipSubscriber), (model(), model(), active)),
     }
     for name, (wanted, (publisher, subscriber), shared) in runs.items():
-        stop = Segment({"stop": Array((1,), "int64")})
+        stop = Segment({"stop": ArraySpec((1,), "int64")})
         learner = stage.party(_Flood, stop, publisher, *shared)
         actor = stage.party(_Judge, stop, subscriber, *shared)
         learner.call("one")

@@ -22,8 +22,9 @@ from benchmarks.limits import copy_rows
 from benchmarks.party import Missing, Party, Stage, rate
 from benchmarks.replay_designs import BATCH
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.replay import Replay
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = ["run"]
 
@@ -209,7 +210,7 @@ class _Gather:
     def __init__(self, replay: Replay, shape: tuple[int, ...]) -> None:
         self._writer, self._reader = designs.MotetWriter(replay, shape), designs.MotetSampler(replay)
         capacity, self._row_bytes = replay.spec.capacity, 4 * int(np.prod(shape))
-        self._memory = Segment({"rows": Array((capacity, self._row_bytes))})["rows"]
+        self._memory = Segment({"rows": ArraySpec((capacity, self._row_bytes), "uint8")})["rows"]
         self._out = np.zeros(2 * BATCH * self._row_bytes, np.uint8)
         rng = np.random.default_rng(2)
         self._rows = list(rng.integers(0, capacity, (self.SETS, 2 * BATCH), dtype=np.uint64))

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.party import rate
+from motet.arrays import ArraySpec
 from motet.replay import Field, Replay, ReplaySpec
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = [
     "BATCH",
@@ -123,12 +124,12 @@ class LockRing:
         self.shape, self.capacity, self.lock = shape, capacity, context.Lock()
         self.segment = Segment(
             {
-                "observation": Array((capacity, *shape), "float32"),
-                "action": Array((capacity,), "int64"),
-                "reward": Array((capacity,), "float32"),
-                "done": Array((capacity,), "bool"),
-                "index": Array((1,), "int64"),
-                "size": Array((1,), "int64"),
+                "observation": ArraySpec((capacity, *shape), "float32"),
+                "action": ArraySpec((capacity,), "int64"),
+                "reward": ArraySpec((capacity,), "float32"),
+                "done": ArraySpec((capacity,), "bool"),
+                "index": ArraySpec((1,), "int64"),
+                "size": ArraySpec((1,), "int64"),
             }
         )
         for name in ("action", "reward", "done", "index"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import AlgorithmConfig, StackedBatch
+from motet.algorithm import AlgorithmConfig, stacked_batch
 from motet.errors import WaitTimeoutError
 from motet.system.child import Child
 from motet.system.supervisor import RestartLimits, Role, Supervisor
@@ -102,7 +102,7 @@ def _play_bare(shared: SharedMemory) -> None:
     pulse = board.pulse(roster.actors)
     pulse.start(os.getpid())
     algorithm = part.config.build(part.observation_space, part.action_space, 1, [0])
-    batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, 1)
+    batch = stacked_batch(part.observation_space, part.action_space, part.settings, 1)
     rng = np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
         seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as the world shows

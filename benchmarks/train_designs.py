@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.party import rate
-from motet.system.memory import Array, Segment
+from motet.arrays import ArraySpec
+from motet.system.memory import Segment
 from motet.worlds import TreasureHunt
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ class LockedRing:
         self.lock, self.capacity = context.Lock(), capacity
         self.segment = Segment(
             {
-                "observation": Array((capacity, INPUTS), "float32"),
-                "next": Array((capacity, INPUTS), "float32"),
-                "action": Array((capacity,), "int64"),
-                "reward": Array((capacity,), "float32"),
-                "done": Array((capacity,), "float32"),
-                "head": Array((2,), "int64"),  # where the next row goes, how many there are
+                "observation": ArraySpec((capacity, INPUTS), "float32"),
+                "next": ArraySpec((capacity, INPUTS), "float32"),
+                "action": ArraySpec((capacity,), "int64"),
+                "reward": ArraySpec((capacity,), "float32"),
+                "done": ArraySpec((capacity,), "float32"),
+                "head": ArraySpec((2,), "int64"),  # where the next row goes, how many there are
             }
         )
         rng = np.random.default_rng(0)

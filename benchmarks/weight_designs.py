@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.limits import copy_rows
-from motet.publication import HeaderField, Publication
-from motet.system.memory import Array, Segment
+from motet.arrays import ArraySpec
+from motet.publication import Publication
+from motet.system.memory import Segment
 
 __all__ = [
     "WEIGHTS",
@@ -46,7 +47,7 @@ Flat = npt.NDArray[np.float32]
 
 def publication_of(slots: int) -> Publication:
     """The weights, and the version once more in the header."""
-    return Publication(WEIGHTS, {"step": HeaderField(dtype="int64")}, slots=slots)
+    return Publication(WEIGHTS, {"step": ArraySpec(dtype="int64")}, slots=slots)
 
 
 class MotetPublisher:
@@ -87,7 +88,7 @@ class MotetSubscriber:
 
 def buffers() -> Segment:
     """Two buffers that are written in turn, as two slots are."""
-    return Segment({"0": Array((WEIGHTS,), "float32"), "1": Array((WEIGHTS,), "float32")})
+    return Segment({"0": ArraySpec((WEIGHTS,), "float32"), "1": ArraySpec((WEIGHTS,), "float32")})
 
 
 class _Memcpy:

@@ -9,7 +9,8 @@ import sys
 
 import numpy as np
 
-from motet.publication import HeaderField, Publication
+from motet.arrays import ArraySpec
+from motet.publication import Publication
 
 VERSIONS = 20_000
 
@@ -25,7 +26,7 @@ def learn(publication: Publication) -> None:
 
 def main() -> None:
     """The actor: never waits, never holds half of anything."""
-    header = {"epsilon": HeaderField(), "stage": HeaderField(dtype="int64")}
+    header = {"epsilon": ArraySpec(dtype="float64"), "stage": ArraySpec(dtype="int64")}
     publication = Publication(weights=10_000, header=header, slots=2)
     context = multiprocessing.get_context("spawn")
     learner = context.Process(target=learn, args=(publication,))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from motet.algorithm import ExtraField, ReaderSettings, SavesStream, StackedBatch
+from motet.algorithm import Field, ReaderSettings, SavesStream, stacked_batch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._value import EpsilonGreedy
 from motet.algorithms.dqn import DQN
@@ -37,16 +37,14 @@ def test_settings_that_contradict_raise(wrong) -> None:
 
 def test_a_stacked_batch_has_the_shapes_of_its_settings() -> None:
     space = Dict(a=Box(0, 1, (2,)), b=Discrete(3))
-    extra = {"mask": ExtraField((4,), "bool", next=True), "chance": ExtraField()}
-    batch = StackedBatch.zeros(space, Discrete(4), ReaderSettings(batch_size=5, n_frames=3, extra=extra), agents=2)
+    extra = {"mask": Field((4,), "bool", next=True), "chance": Field()}
+    batch = stacked_batch(space, Discrete(4), ReaderSettings(batch_size=5, n_frames=3, extra=extra), agents=2)
     assert batch.observation["a"].shape == (2, 5, 3, 2) and batch.next_observation["b"].shape == (2, 5, 3)
     assert set(batch.next_extra) == {"mask"} and batch.extra["chance"].shape == (2, 5) and batch.weight is None
     part = batch.agent(1)
     part.observation["a"][:] = 7
     assert batch.observation["a"][1].min() == 7 and batch.observation["a"][0].max() == 0
-    once = StackedBatch.zeros(
-        space, Discrete(4), ReaderSettings(batch_size=5, once=True, length=6, extra=extra), agents=2
-    )
+    once = stacked_batch(space, Discrete(4), ReaderSettings(batch_size=5, once=True, length=6, extra=extra), agents=2)
     assert (
         once.observation["a"].shape == (2, 5, 7, 2) and once.action.shape == (2, 5, 6) and once.next_observation is None
     )

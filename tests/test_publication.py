@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from motet.arrays import ArraySpec
 from motet.errors import CorruptionError, MotetError, NotReadyError, SettingError, SpecError, SupersededError
-from motet.publication import HeaderField, Publication
+from motet.publication import Publication
 from motet.system.memory import Segment
 
-HEADER = {"epsilon": HeaderField(), "stage": HeaderField(dtype="int32"), "mean": HeaderField((3,), "float32")}
+HEADER = {"epsilon": ArraySpec(dtype="float64"), "stage": ArraySpec(dtype="int32"), "mean": ArraySpec((3,), "float32")}
 BEFORE_SLOTS = 192  # bytes: constants, words, bell
 
 
@@ -240,10 +241,10 @@ def test_a_flipped_byte_is_found_and_what_was_held_stays(where):
         ({"weights": -3}, "weights: given -3, expected 1 or more"),
         ({"weights": 1, "slots": 0}, "slots: given 0, expected 1 (snapshot), 2 (double buffer)"),
         ({"weights": 1, "slots": 65}, "slots: given 65"),
-        ({"weights": 1, "header": {"x": HeaderField(dtype="O")}}, "header x: given dtype 'O', expected bool"),
-        ({"weights": 1, "header": {"x": HeaderField(dtype="U4")}}, "header x: given dtype 'U4', expected bool"),
-        ({"weights": 1, "header": {"version": HeaderField()}}, "header: given the name 'version'"),
-        ({"weights": 1, "header": {"a b": HeaderField()}}, "header: given the name 'a b'"),
+        ({"weights": 1, "header": {"x": ArraySpec(dtype="O")}}, "header x: given dtype 'O', expected bool"),
+        ({"weights": 1, "header": {"x": ArraySpec(dtype="U4")}}, "header x: given dtype 'U4', expected bool"),
+        ({"weights": 1, "header": {"version": ArraySpec(dtype="float64")}}, "header: given the name 'version'"),
+        ({"weights": 1, "header": {"a b": ArraySpec(dtype="float64")}}, "header: given the name 'a b'"),
     ],
 )
 def test_bad_publications(settings, message):

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 BELL_BYTES: int
+DIRECT_ARRAYS: bool
 
 class Bell:
     def __new__(cls, memory: npt.NDArray[Any], fresh: bool = False) -> Bell: ...

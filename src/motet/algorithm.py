@@ -18,39 +18,29 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from motet.arrays import Batch, Field
 from motet.errors import SettingError
-from motet.nest import Nest, map_nest
+from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages, check_schedule
 
 __all__ = [
     "Algorithm",
     "AlgorithmConfig",
+    "Batch",
     "Behaviour",
-    "ExtraField",
+    "Field",
     "HeaderSpec",
     "ReaderSettings",
     "SavesStream",
     "Sizes",
-    "StackedBatch",
     "Update",
+    "stacked_batch",
 ]
 
 Space = Any
 """A Gymnasium space, or anything with ``shape`` and ``dtype``; dict and tuple spaces have ``spaces``."""
 HeaderSpec = Mapping[str, tuple[tuple[int, ...], str]]
 """What travels with the weights: shape and dtype by name."""
-
-
-@dataclass(frozen=True)
-class ExtraField:
-    """A field of the replay beside observation, action and reward, filled from what ``act`` or the world returns."""
-
-    shape: tuple[int, ...] = ()
-    """Its shape in one row."""
-    dtype: str = "float32"
-    """Its dtype."""
-    next: bool = False
-    """Also needed at the transition's end."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class ReaderSettings:
     """Exponent of the priorities."""
     beta: Schedule = 0.4
     """Exponent of the importance weights, by the agent's steps."""
-    extra: Mapping[str, ExtraField] = field(default_factory=dict)
+    extra: Mapping[str, Field] = field(default_factory=dict)
     """Further fields by name: ``mask`` comes from the world, all others from what ``Behaviour.act`` returns."""
     once: bool = False
     """Read every row once and in order, in fragments of ``length`` rows, instead of drawing."""
@@ -103,69 +93,36 @@ class ReaderSettings:
             raise SettingError(f"min_rows: given {self.min_rows}, expected at most the capacity {self.capacity}")
 
 
-@dataclass(eq=False)
-class StackedBatch:
-    """The batches of A agents as arrays ``[A, batch, ...]``; the same arrays every time, filled anew.
-
-    With ``once`` they are ``[A, fragments, length, ...]``, observations and fields with a next ``length + 1``, as in
-    :class:`motet.replay.Batch`.
+def stacked_batch(observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int) -> Batch:
+    """Arrays for the batches of a stack of agents.
 
     >>> from gymnasium.spaces import Box, Discrete
-    >>> batch = StackedBatch.zeros(Box(0, 1, (3,)), Discrete(2), ReaderSettings(batch_size=4), agents=5)
+    >>> batch = stacked_batch(Box(0, 1, (3,)), Discrete(2), ReaderSettings(batch_size=4), agents=5)
     >>> batch.next_observation.shape, batch.action.dtype, batch.agent(1).reward.shape
     ((5, 4, 3), dtype('int64'), (4,))
     """
+    length = (settings.length,) if settings.once else ()
+    rows = (agents, settings.batch_size, *length)
+    more = (agents, settings.batch_size, *(n + 1 for n in length))
+    frames = (settings.n_frames,) if settings.n_frames > 1 else ()
 
-    observation: Nest
-    action: Nest
-    reward: npt.NDArray[Any]
-    discount: npt.NDArray[np.float32]
-    """What the value behind a transition is multiplied with: gamma ** steps, 0 where the episode terminated."""
-    next_observation: Nest = None
-    weight: npt.NDArray[np.float32] | None = None
-    """Importance weights (prioritised replay)."""
-    extra: dict[str, Nest] = field(default_factory=dict)
-    next_extra: dict[str, Nest] = field(default_factory=dict)
-    version: npt.NDArray[np.uint64] | None = None
-    """Of the policy that acted."""
-    valid: npt.NDArray[np.bool_] | None = None
-    """With ``once``: False where no transition starts."""
+    def arrays(lead: tuple[int, ...], space: Space) -> Nest:
+        return map_space(lambda s: np.zeros((*lead, *s.shape), s.dtype), space)
 
-    @classmethod
-    def zeros(
-        cls, observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int
-    ) -> StackedBatch:
-        """Arrays for batches of this kind."""
-        length = (settings.length,) if settings.once else ()
-        rows = (agents, settings.batch_size, *length)
-        more = (agents, settings.batch_size, *(n + 1 for n in length))
-        frames = (settings.n_frames,) if settings.n_frames > 1 else ()
-
-        def arrays(lead: tuple[int, ...], space: Space) -> Nest:
-            return map_space(lambda s: np.zeros((*lead, *s.shape), s.dtype), space)
-
-        return cls(
-            observation=arrays((*more, *frames), observation_space),
-            action=arrays(rows, action_space),
-            reward=np.zeros(rows, np.float32),
-            discount=np.zeros(rows, np.float32),
-            next_observation=None if length else arrays((*more, *frames), observation_space),
-            weight=np.ones(rows, np.float32) if settings.prioritised else None,
-            extra={name: arrays(more if item.next else rows, item) for name, item in settings.extra.items()},
-            next_extra={name: arrays(rows, item) for name, item in settings.extra.items() if item.next and not length},
-            version=np.zeros(rows, np.uint64),
-            valid=np.ones(rows, np.bool_) if length else None,
-        )
-
-    def agent(self, index: int) -> StackedBatch:
-        """One agent's part: views without the first axis."""
-
-        def part(nest: Nest) -> Nest:
-            if nest is None:
-                return None
-            return map_nest(lambda array: array[index], nest)
-
-        return StackedBatch(**{name: part(value) for name, value in self.__dict__.items()})
+    return Batch(
+        observation=arrays((*more, *frames), observation_space),
+        action=arrays(rows, action_space),
+        reward=np.zeros(rows, np.float32),
+        discount=np.zeros(rows, np.float32),
+        version=np.zeros(rows, np.uint64),
+        lane=np.zeros(rows, np.uint32),
+        row=np.zeros(rows, np.uint64),
+        extra={name: arrays(more if item.next else rows, item) for name, item in settings.extra.items()},
+        next_observation=None if length else arrays((*more, *frames), observation_space),
+        next_extra={name: arrays(rows, item) for name, item in settings.extra.items() if item.next and not length},
+        weight=np.ones(rows, np.float32) if settings.prioritised else None,
+        valid=np.ones(rows, np.bool_) if length else None,
+    )
 
 
 class Update(NamedTuple):
@@ -202,7 +159,7 @@ class Algorithm(Protocol):
     random: npt.NDArray[np.uint8]  # [A, sizes.random]
     n_weights: int
 
-    def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch. ``steps``: each agent's steps so far, for schedules."""
         ...
 

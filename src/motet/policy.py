@@ -385,8 +385,9 @@ def _is_path(text: str) -> bool:
 def imported(path: str, what: str = "policy") -> Callable[..., Any]:
     """What ``'module:Class'`` names."""
     module, _, name = path.partition(":")
+    module, name = now_at(module, name)
     try:
-        found: Any = importlib.import_module(now_at(module, name))
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise  # the module is there, and lacks something itself

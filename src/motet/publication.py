@@ -6,7 +6,8 @@ buffer) the publisher fills the one that is not the newest; with one slot (snaps
 subscriber verifies what it copied, and if it met a write it keeps what it has. No reader can make the writer wait, and
 no writer can make a reader wait.
 
->>> publication = Publication(weights=4, header={"epsilon": HeaderField(), "stage": HeaderField(dtype="int64")})
+>>> header = {"epsilon": ArraySpec(dtype="float64"), "stage": ArraySpec(dtype="int64")}
+>>> publication = Publication(weights=4, header=header)
 >>> publisher, subscriber = publication.publisher(), publication.subscriber()
 >>> publisher.publish(np.ones(4, "float32"), epsilon=0.25, stage=3)
 1
@@ -20,25 +21,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.errors import NotReadyError, SettingError, SpecError, WaitTimeoutError
-from motet.system.memory import LINE, Array, Segment
+from motet.system.memory import LINE, Segment
 
-__all__ = ["HeaderField", "Publication", "Publisher", "Subscriber"]
-
-
-@dataclass(frozen=True)
-class HeaderField:
-    """One value that travels with the weights."""
-
-    shape: tuple[int, ...] = ()
-    dtype: str = "float64"
+__all__ = ["Publication", "Publisher", "Subscriber"]
 
 
 class Publication:
@@ -56,7 +49,7 @@ class Publication:
     def __init__(
         self,
         weights: int,
-        header: Mapping[str, HeaderField] | None = None,
+        header: Mapping[str, ArraySpec] | None = None,
         *,
         slots: int = 2,
         checked: bool = False,
@@ -72,15 +65,15 @@ class Publication:
 
     @staticmethod
     def layout(
-        weights: int, header: Mapping[str, HeaderField] | None = None, *, slots: int = 2, prefix: str = "publication"
-    ) -> dict[str, Array]:
+        weights: int, header: Mapping[str, ArraySpec] | None = None, *, slots: int = 2, prefix: str = "publication"
+    ) -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a publication."""
         if weights < 1:
             raise SettingError(f"weights: given {weights}, expected 1 or more")
         if not 1 <= slots <= 64:
             raise SettingError(f"slots: given {slots}, expected 1 (snapshot), 2 (double buffer), or up to 64")
         payload = _offset(_record(header or {})) + weights * 4
-        return {f"{prefix}/slots": Array((_native.slots_bytes(payload, slots),))}
+        return {f"{prefix}/slots": ArraySpec((_native.slots_bytes(payload, slots),), "uint8")}
 
     def _attach(self) -> None:
         self._record = _record(self.header)
@@ -212,7 +205,7 @@ class Subscriber(_native.SlotReader):
             raise NotReadyError("nothing has been taken from this publication yet: call refresh() first")
 
 
-def _record(header: Mapping[str, HeaderField]) -> np.dtype[Any]:
+def _record(header: Mapping[str, ArraySpec]) -> np.dtype[Any]:
     for name, item in header.items():
         if name in ("weights", "version", "self") or not name.isidentifier():
             raise SettingError(f"header: given the name {name!r}, expected an identifier that is not taken")
@@ -222,7 +215,7 @@ def _record(header: Mapping[str, HeaderField]) -> np.dtype[Any]:
     return np.dtype(fields or [("_pad", np.uint8)], align=True)
 
 
-def _range(item: HeaderField) -> tuple[np.dtype[Any], tuple[int, ...], float, float]:
+def _range(item: ArraySpec) -> tuple[np.dtype[Any], tuple[int, ...], float, float]:
     """Dtype, shape, and the lowest and highest integer that such a field holds exactly."""
     dtype = np.dtype(item.dtype)
     if dtype.kind in "iu":

@@ -5,8 +5,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from motet.algorithm import AlgorithmConfig, StackedBatch
-from motet.nest import map_nest
+from motet.algorithm import AlgorithmConfig, Batch, stacked_batch
 
 OBSERVATIONS, ACTIONS = Box(-1, 1, (7,)), Discrete(3)
 
@@ -19,10 +18,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def random_batch(config: AlgorithmConfig, agents: int, seed: int, *, masked: bool = False) -> StackedBatch:
+def random_batch(config: AlgorithmConfig, agents: int, seed: int, *, masked: bool = False) -> Batch:
     """A batch with everything drawn: a fifth of the transitions terminate."""
     rng = np.random.default_rng(seed)
-    batch = StackedBatch.zeros(OBSERVATIONS, ACTIONS, config.replay(OBSERVATIONS, ACTIONS, masked=masked), agents)
+    batch = stacked_batch(OBSERVATIONS, ACTIONS, config.replay(OBSERVATIONS, ACTIONS, masked=masked), agents)
     batch.observation[:] = rng.normal(size=batch.observation.shape)
     batch.next_observation[:] = rng.normal(size=batch.observation.shape)
     batch.action[:] = rng.integers(0, 3, batch.action.shape)
@@ -36,7 +35,7 @@ def random_batch(config: AlgorithmConfig, agents: int, seed: int, *, masked: boo
     return batch
 
 
-def copy_into(to: StackedBatch, source: StackedBatch) -> None:
+def copy_into(to: Batch, source: Batch) -> None:
     for name in ("observation", "action", "reward", "discount", "next_observation", "weight"):
         if getattr(to, name) is not None:
             getattr(to, name)[:] = getattr(source, name)
@@ -44,7 +43,6 @@ def copy_into(to: StackedBatch, source: StackedBatch) -> None:
         to.next_extra[name][:] = source.next_extra[name]
 
 
-def one_of(batch: StackedBatch, agent: int) -> StackedBatch:
+def one_of(batch: Batch, agent: int) -> Batch:
     """One agent's part as a stack of one, with its own arrays."""
-    own = lambda nest: None if nest is None else map_nest(lambda array: array[None].copy(), nest)  # noqa: E731
-    return StackedBatch(**{name: own(value) for name, value in batch.agent(agent).__dict__.items()})
+    return batch.agent(agent).map(lambda array: array[None].copy())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import Batch, stacked_batch
 from motet.algorithms.dqn import DQN, DQNConfig
 from motet.errors import NotReadyError, SettingError, SpecError
 from motet.schedule import Linear
@@ -46,7 +46,7 @@ class Naive:
             return out
         return out[:, :1] + out[:, 1:] - out[:, 1:].mean(1, keepdim=True)
 
-    def update(self, batch: StackedBatch) -> np.ndarray:
+    def update(self, batch: Batch) -> np.ndarray:
         arrays = {
             k: torch.from_numpy(v.copy())
             for k, v in batch.__dict__.items()
@@ -331,7 +331,7 @@ def test_it_learns_the_identity(options: dict[str, Any]) -> None:
         config.behaviour(space, actions),
         np.random.default_rng(0),
     )
-    batch = StackedBatch.zeros(space, actions, config.replay(space, actions), 2)
+    batch = stacked_batch(space, actions, config.replay(space, actions), 2)
     for _ in range(400):
         best = rng.integers(0, 4, batch.action.shape)
         batch.observation[:] = np.eye(4)[best]

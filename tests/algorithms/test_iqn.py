@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import stacked_batch
 from motet.algorithms.iqn import IQN, IQNConfig, quantile_loss
 from motet.errors import SettingError
 
@@ -187,7 +187,7 @@ def test_it_learns_the_identity_and_the_spread() -> None:
         config.behaviour(space, actions),
         np.random.default_rng(0),
     )
-    batch = StackedBatch.zeros(space, actions, config.replay(space, actions), 1)
+    batch = stacked_batch(space, actions, config.replay(space, actions), 1)
     for _ in range(600):
         best = rng.integers(0, 4, batch.action.shape)
         batch.observation[:] = np.eye(4)[best]

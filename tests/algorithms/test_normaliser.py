@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import stacked_batch
 from motet.algorithms._normaliser import CLIP, Normaliser, Statistics
 from motet.algorithms.td3 import TD3Config
 from motet.schedule import Stages
@@ -83,7 +83,7 @@ def test_an_update_works_with_the_statistics_that_were_published() -> None:
     """What a version acts with is what learning begins from; its own batch counts from the next version on."""
     td3 = CONFIG.build(SEEN, DONE, 1, [0])
     behaviour = CONFIG.behaviour(SEEN, DONE)
-    batch = StackedBatch.zeros(SEEN, DONE, CONFIG.replay(SEEN, DONE), 1)
+    batch = stacked_batch(SEEN, DONE, CONFIG.replay(SEEN, DONE), 1)
     rng = np.random.default_rng(0)
     for step in range(6):
         batch.observation[:] = step + 5 * rng.normal(size=batch.observation.shape)
@@ -100,7 +100,7 @@ def test_an_update_works_with_the_statistics_that_were_published() -> None:
 def test_it_freezes_at_a_stage_and_each_agent_by_its_own_steps() -> None:
     config = replace(CONFIG, stages=Stages({"ramp": 10, "full": None}), freeze_normaliser_on_stage="full")
     td3 = config.build(SEEN, DONE, 2, [0, 1])
-    batch = StackedBatch.zeros(SEEN, DONE, config.replay(SEEN, DONE), 2)
+    batch = stacked_batch(SEEN, DONE, config.replay(SEEN, DONE), 2)
     batch.observation[:] = np.random.default_rng(0).normal(size=batch.observation.shape)
     td3.update(batch, [9, 9])
     before = td3.state[:, :10].copy()

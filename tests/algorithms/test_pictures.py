@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import stacked_batch
 from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
@@ -65,7 +65,7 @@ def test_ppo_sees_pictures_and_keeps_the_contract(shape):
 def test_actor_and_learner_see_the_same():
     config, spaces = PPOConfig(**SMALL, n_frames=2), (space(LAST), Discrete(3))
     ppo, behaviour = config.build(*spaces, agents=1, seeds=[1]), config.behaviour(*spaces)
-    batch = StackedBatch.zeros(*spaces, config.replay(*spaces), 1)
+    batch = stacked_batch(*spaces, config.replay(*spaces), 1)
     rng = np.random.default_rng(0)
     for _ in range(3):
         batch.observation[:] = rng.integers(0, 256, batch.observation.shape)

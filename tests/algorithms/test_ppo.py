@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import stacked_batch
 from motet.algorithms._distributions import actions_of
 from motet.algorithms.ppo import PPOConfig, _MiniBatch, advantages
 from motet.errors import NotReadyError, SettingError
@@ -27,7 +27,7 @@ SMALL = {"hidden": (8, 6), "batch_size": 3, "length": 10, "minibatches": 3, "epo
 def acted(config, actions, ppo, seed=0, *, masked=False, lag=0.0):
     """A batch as actors would make it with the present policies, a sixth of its rows without a start."""
     agents, rng = len(ppo.state), np.random.default_rng(seed)
-    batch = StackedBatch.zeros(OBSERVATIONS, actions, config.replay(OBSERVATIONS, actions, masked=masked), agents)
+    batch = stacked_batch(OBSERVATIONS, actions, config.replay(OBSERVATIONS, actions, masked=masked), agents)
     batch.observation[:] = rng.normal(size=batch.observation.shape)
     batch.reward[:] = rng.normal(size=batch.reward.shape)
     batch.valid[:] = rng.random(batch.valid.shape) > 1 / 6

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional
 
-from motet.algorithm import StackedBatch
+from motet.algorithm import Batch, stacked_batch
 from motet.algorithms._networks import Block, Network
 from motet.algorithms.td3 import TD3, TD3Config
 from motet.errors import NotReadyError, SettingError
@@ -20,9 +20,9 @@ SEEN, DONE = Box(-np.inf, np.inf, (5,)), Box(np.array([-2, 0], "float32"), np.ar
 SMALL = TD3Config(hidden=(16, 12), batch_size=8, min_rows=8, learning_rate=1e-2, target_rate=0.1, reward_scale=0.5)
 
 
-def random_batch(config: TD3Config, agents: int, seed: int) -> StackedBatch:
+def random_batch(config: TD3Config, agents: int, seed: int) -> Batch:
     rng = np.random.default_rng(seed)
-    batch = StackedBatch.zeros(SEEN, DONE, config.replay(SEEN, DONE), agents)
+    batch = stacked_batch(SEEN, DONE, config.replay(SEEN, DONE), agents)
     batch.observation[:] = 2 + 3 * rng.normal(size=batch.observation.shape)
     batch.next_observation[:] = 2 + 3 * rng.normal(size=batch.observation.shape)
     batch.action[:] = DONE.low + (DONE.high - DONE.low) * rng.random(batch.action.shape)
@@ -33,7 +33,7 @@ def random_batch(config: TD3Config, agents: int, seed: int) -> StackedBatch:
     return batch
 
 
-def copy_into(to: StackedBatch, source: StackedBatch) -> None:
+def copy_into(to: Batch, source: Batch) -> None:
     for name in ("observation", "action", "reward", "discount", "next_observation", "weight"):
         if getattr(to, name) is not None:
             getattr(to, name)[:] = getattr(source, name)
@@ -77,7 +77,7 @@ class Naive:
         normal = (observation - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-6)
         return torch.from_numpy(normal.clip(-10, 10).astype(np.float32))
 
-    def update(self, batch: StackedBatch) -> np.ndarray:
+    def update(self, batch: Batch) -> np.ndarray:
         config, n = self.config, len(batch.reward)
         x, next_x = self.normal(batch.observation), self.normal(batch.next_observation)
         action = torch.from_numpy((batch.action - [0, 5]) / [2, 5]).float()
@@ -198,7 +198,7 @@ def test_stacked_equals_separate() -> None:
     stacked = config.build(SEEN, DONE, 3, seeds)
     batch = random_batch(config, 3, 1)
     alone = [config.build(SEEN, DONE, 1, [seed]) for seed in seeds]
-    single = StackedBatch.zeros(SEEN, DONE, config.replay(SEEN, DONE), 1)
+    single = stacked_batch(SEEN, DONE, config.replay(SEEN, DONE), 1)
     for step in range(4):
         copy_into(batch, random_batch(config, 3, step))
         update = stacked.update(batch, [0, 0, 0])
@@ -238,7 +238,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
     picture, critic, policy = td3._layout.picture, td3._places.critic, td3._places.policy
     assert picture is not None
-    batch, rng = StackedBatch.zeros(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
+    batch, rng = stacked_batch(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
         seen[:] = rng.integers(0, 256, seen.shape)
     batch.action[:] = DONE.low + (DONE.high - DONE.low) * rng.random(batch.action.shape)

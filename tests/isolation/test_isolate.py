@@ -14,12 +14,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from support import TESTS
 
+from motet.arrays import ArraySpec
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import policy as isolate
 from motet.isolation.guard import _children, descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits
 from motet.policy import Policy, PolicySpec, RandomPolicy
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="there is a guard on Linux alone")
@@ -184,7 +185,7 @@ def test_an_observation_of_another_shape_is_refused_and_nothing_is_asked():
 def test_nothing_is_in_its_reach_but_its_own_memory():
     secret = os.open("/", os.O_RDONLY)  # inherited by nobody
     os.set_inheritable(secret, True)
-    other = Segment({"a": Array((4096,))})
+    other = Segment({"a": ArraySpec((4096,), "uint8")})
     limits = PolicyLimits(open_files=77)
     with IsolatedPolicy(
         PolicySpec(Reports), SEEN, ACTIONS, agent="agent_7", world={"turns": 3}, limits=limits, masked=True
@@ -203,7 +204,7 @@ def test_nothing_is_in_its_reach_but_its_own_memory():
 
 @LINUX
 def test_its_memory_is_sealed():
-    segment = Segment({"a": Array((4096,))}, sealed=True)
+    segment = Segment({"a": ArraySpec((4096,), "uint8")}, sealed=True)
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
             os.ftruncate(segment._fd, size)
@@ -368,12 +369,14 @@ PARENT = textwrap.dedent("""
 
 
 @LINUX
+@pytest.mark.parametrize("way", ["", "standard"], ids=["nameless", "standard"])
 @pytest.mark.parametrize("how", ["killed", "killed while all are stopped", "dropped", "over"])
-def test_all_die_with_their_parent(how, tmp_path):
+def test_all_die_with_their_parent(how, way, tmp_path):
     script = tmp_path / "parent.py"
     last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")
     script.write_text(PARENT.replace("time.sleep(1e6)", last))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    environment["MOTET_START"] = way
     parent = subprocess.Popen(
         [sys.executable, script, "Forks", "IgnoresSigterm", "Honest"],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

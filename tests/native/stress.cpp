@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "reader.hpp"
-#include "slots.hpp"
+#include "core/reader.hpp"
+#include "core/slots.hpp"
 
 using namespace motet;
 

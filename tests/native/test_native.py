@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.errors import CorruptionError, MemoryShortError, MotetError, NotReadyError, SettingError, SpecError
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec, Writer
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 SEED = np.arange(1, 5, dtype=np.uint64)
 
 
 def line(n: int = 1) -> np.ndarray:
     """Shared memory of n cache lines."""
-    return Segment({"a": Array((64 * n,))})["a"]
+    return Segment({"a": ArraySpec((64 * n,), "uint8")})["a"]
 
 
 # ---- Bell

@@ -1,5 +1,6 @@
 """Replay: dtypes and spaces, priorities, consume-once, state, counters, checksums, and every wrong use."""
 
+import dataclasses
 import pickle
 import re
 import threading
@@ -151,12 +152,13 @@ def test_batches_of_equal_size_share_their_arrays_others_do_not():
     assert (mine.observation[:, 0] == mine.action).all()
 
 
-def test_an_allocator_that_gives_nothing_is_told_so():
+def test_a_batch_that_lacks_an_array_is_refused():
     replay = make()
     fill(replay, 5)
     reader = replay.reader()
-    with pytest.raises(SettingError, match=re.escape("allocate: gave nothing for action, expected int64 (3,)")):
-        reader.batch(3, allocate=lambda name, shape, dtype: None if name == "action" else np.zeros(shape, dtype))
+    lacking = dataclasses.replace(reader.batch(3), action=None)
+    with pytest.raises(SettingError, match="batch must have arrays for action, got none"):
+        reader.bind(lacking)
 
 
 def test_a_reader_belongs_to_one_thread_at_a_time():
@@ -966,9 +968,9 @@ def test_wrong_uses_of_a_reader():
         once.reader().take(1, 0)
     with pytest.raises(SettingError, match="batch: given 0, expected 1 or more"):
         reader.sample(0)
-    with pytest.raises(SettingError, match=r"into: expected a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\)"):
         reader.sample(2, into=other.batch(2))
-    with pytest.raises(SettingError, match=r"into: expected a batch that this reader made by batch\(2\)"):
+    with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\)"):
         reader.sample(2, into=reader.batch(3))
     with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
         reader.update(reader.sample(2), np.ones(2, np.float32))

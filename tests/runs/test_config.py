@@ -124,7 +124,7 @@ def test_fields_that_an_older_run_lacks_take_their_defaults():
         (lambda: DQNConfig(hidden="64"), "hidden: given '64', expected tuple"),
         (lambda: DQNConfig(gamma=None), "gamma: given None, expected a number"),
         (lambda: DQNConfig(learning_rate="fast"), "learning_rate: given 'fast', expected a number or a Linear"),
-        (lambda: train("matrix", "dqn", {"steps": 5}), "settings: given {'steps': 5}, expected motet.Settings"),
+        (lambda: train("matrix", "dqn", {"steps": 5}), "settings must be a motet.Settings, got {'steps': 5}"),
         (lambda: train("matrix", "dqn", Settings(engine="serial"), run=""), "run: given an empty path"),
     ],
 )

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from motet.arrays import ArraySpec
 from motet.errors import NotReadyError
-from motet.publication import HeaderField, Publication, Subscriber
+from motet.publication import Publication, Subscriber
 from motet.replay import Batch, Field, Replay, ReplaySpec
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 crew: list[BaseProcess] = []  # everybody who was started; whoever is left after a test is killed
 
@@ -32,7 +33,7 @@ class Board:
     """A few words that the processes of one test share: who is there, how far they are, what went wrong."""
 
     def __init__(self) -> None:
-        self._segment = Segment({"words": Array((8,), "int64"), "text": Array((4096,), "uint8")})
+        self._segment = Segment({"words": ArraySpec((8,), "int64"), "text": ArraySpec((4096,), "uint8")})
         self._segment["words"][:] = 0
         self._segment["text"][:] = 0
 
@@ -238,7 +239,7 @@ def pause_at_random(process: BaseProcess, seconds: float, seed: int) -> int:
 
 
 def publication(floats: int, slots: int, checked: bool = False) -> Publication:
-    return Publication(floats, {"number": HeaderField(dtype="int64"), "pid": HeaderField(dtype="int64")},
+    return Publication(floats, {"number": ArraySpec(dtype="int64"), "pid": ArraySpec(dtype="int64")},
                        slots=slots, checked=checked)  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """The server that children are forked from: it has no name, and any temporary folder will do."""
 
+import importlib.util
+import json
 import multiprocessing
 import os
 import signal
@@ -7,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import connection, forkserver
 from pathlib import Path
 
 import pytest
 
+from motet.errors import SettingError
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child
+from motet.system.preload import preloaded
 
 HUNT = ["treasure_hunt", "--world.size", "7", "--world.turns", "10"]
 TINY = ["--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16"]
@@ -24,36 +29,94 @@ COMMANDS = {
 LEAST = {"train": 4, "eval": 8}  # processes: the tracker, the server, and those who work and their servers
 
 
+@pytest.fixture(params=["nameless", "standard"])
+def way(request, monkeypatch):
+    """Each way to start children; "unknown" is the standard one, chosen because this Python's server is not known."""
+    _use(monkeypatch, request.param)
+    yield request.param
+    _kill_the_server()
+    monkeypatch.undo()
+    _fork_server.why_standard.cache_clear()
+
+
+def _use(monkeypatch, way):
+    _kill_the_server()
+    monkeypatch.delenv("MOTET_START", raising=False)
+    if way == "standard":
+        monkeypatch.setenv("MOTET_START", "standard")
+    if way == "unknown":
+        monkeypatch.setattr(_fork_server, "_server", None)
+    _fork_server.why_standard.cache_clear()
+    assert (_fork_server.why_standard() is None) == (way == "nameless")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("length", [20, 180], ids=["short", "long"])  # 180: longer than the address of a socket may be
 def test_killed_while_it_works_it_leaves_nothing_in_the_temporary_folder(command, length, tmp_path):
     temporary = tmp_path / ("t" * length)
     temporary.mkdir()
-    with (tmp_path / "out").open("w") as out:
+    # A name is there while a server starts.
+    _kill_while_it_works(command, tmp_path, {"TMPDIR": str(temporary)}, lambda: not list(temporary.iterdir()))
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "stopped"), [("train", False), ("train", True), ("eval", False)])
+def test_killed_in_the_standard_way_it_leaves_no_process(command, stopped, tmp_path):
+    """Only the folder of the server's socket, which the nameless way is for."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary), "MOTET_START": "standard"}
+    _kill_while_it_works(command, tmp_path, environment, lambda: bool(list(temporary.iterdir())), stopped)
+    assert all(path.name.startswith("pymp-") for path in temporary.iterdir())
+
+
+def _kill_while_it_works(command, folder, environment, ready, stopped=False):
+    """Kill a command when all its processes are there; they must all end, also if they were stopped before."""
+    with (folder / "out").open("w") as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "motet.cli", *COMMANDS[command]],
-            cwd=tmp_path,
-            env=os.environ | {"TMPDIR": str(temporary)},
+            cwd=folder,
+            env={name: value for name, value in os.environ.items() if name != "MOTET_START"} | environment,
             stdout=out,
             stderr=out,
         )
     children: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120  # two servers that import torch, one after the other
     try:
-        while len(children) < LEAST[command] or list(temporary.iterdir()):  # a name is there while a server starts
-            assert time.monotonic() < deadline and child.poll() is None, (tmp_path / "out").read_text()
+        while len(children) < LEAST[command] or not ready():
+            assert time.monotonic() < deadline and child.poll() is None, (folder / "out").read_text()
             time.sleep(0.05)
             children |= _family(child.pid)
+        servers = set(_children(child.pid))
+        for pid in children - servers if stopped else ():
+            os.kill(pid, signal.SIGSTOP)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < deadline + 30
         time.sleep(0.05)
-    assert list(temporary.iterdir()) == []
 
 
-def test_a_server_that_was_killed_has_a_successor_and_its_socket_is_given_back():
+def test_both_ways_play_and_train(tmp_path):
+    """One seed gives one result, whichever way the processes were started."""
+    played = {}
+    for way in ("", "standard"):
+        environment = os.environ | {"MOTET_START": way}
+        play = ["eval", *HUNT, "-p", "random", "-n", "4", "--jobs", "2", "--isolate", "--seed", "1", "--format", "json"]
+        train = ["train", *HUNT, *TINY, "--steps", "200", "--run", f"mine{way}"]
+        outputs = [
+            subprocess.run(
+                [sys.executable, "-m", "motet.cli", *command],
+                cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+            ).stdout
+            for command in (play, train)
+        ]  # fmt: skip
+        played[way] = json.loads(outputs[0])["result"]
+    assert played[""] == played["standard"]
+
+
+def test_a_server_that_was_killed_has_a_successor_and_its_socket_is_given_back(way):
     def have_a_child():
         child = Child("sleeper", time.sleep, (0,))
         assert child.join(60) and child.exit == 0
@@ -68,7 +131,7 @@ def test_a_server_that_was_killed_has_a_successor_and_its_socket_is_given_back()
     assert counts[1] == counts[2]
 
 
-def test_children_can_be_started_from_several_threads_when_the_server_is_gone():
+def test_children_can_be_started_from_several_threads_when_the_server_is_gone(way):
     ends = []
 
     def have_a_child(number):
@@ -115,23 +178,104 @@ def threads_in_child(path):
     Path(path).write_text(os.environ["OMP_NUM_THREADS"])
 
 
-def test_children_have_one_numeric_thread(tmp_path):
+@pytest.mark.parametrize("way", ["nameless", "standard", "unknown"], indirect=True)
+def test_children_have_one_numeric_thread(way, tmp_path):
     child = Child("counter", threads_in_child, (str(tmp_path / "n"),))
     assert child.join(60)
     child.close()
     assert (tmp_path / "n").read_text() == "1"
 
 
+def test_a_child_whose_server_was_killed_counts_as_killed(way):
+    child = Child("left", time.sleep, (1e6,))
+    _kill_the_server()
+    assert child.join(60) and child.exit == -signal.SIGKILL
+    child.close()
+
+
+def have_a_child_of_its_own(path):
+    _fork_server.host_children()
+    child = Child("grandchild", threads_in_child, (path,))
+    assert child.join(60) and child.exit == 0
+    child.close()
+
+
+def test_a_child_can_have_children(way, tmp_path):
+    child = Child("child", have_a_child_of_its_own, (str(tmp_path / "n"),))
+    assert child.join(120) and child.exit == 0, child.traceback()
+    child.close()
+    assert (tmp_path / "n").read_text() == "1"
+
+
+def is_loaded(path):
+    Path(path).write_text(json.dumps([name for name in preloaded() if name not in sys.modules]))
+
+
+def test_children_find_everything_imported(way, tmp_path):
+    pytest.importorskip("torch")
+    for name in preloaded():  # what is missing is skipped, and so would be what is misspelt
+        assert importlib.util.find_spec(name) is not None, name
+    child = Child("reader", is_loaded, (str(tmp_path / "missing"),))
+    assert child.join(60) and child.exit == 0, child.traceback()
+    child.close()
+    assert {"motet.training.drivers", "motet.isolation.process", "torch"} <= set(preloaded())
+    assert json.loads((tmp_path / "missing").read_text()) == []
+
+
+# ---- which way
+
+
+class Stranger:
+    """A server without the attributes, or with others, or that does not use them."""
+
+    _forkserver_address = _forkserver_alive_fd = _forkserver_pid = None
+    ensure_running = connect_to_new_process = len
+
+
+CHANGES = {
+    "no server": lambda patch: patch.setattr(_fork_server, "_server", None),
+    "another server": lambda patch: patch.setattr(_fork_server, "_server", Stranger()),
+    "not the one in use": lambda patch: patch.setattr(_fork_server, "_server", forkserver.ForkServer()),
+    "no address": lambda patch: patch.delattr(forkserver._forkserver, "_forkserver_address"),
+    "no process number": lambda patch: patch.delattr(forkserver._forkserver, "_forkserver_pid"),
+    "no alive descriptor": lambda patch: patch.delattr(forkserver._forkserver, "_forkserver_alive_fd"),
+    "an address of bytes": lambda patch: patch.setattr(forkserver._forkserver, "_forkserver_address", b"/tmp/socket"),
+    "a process, not its number": lambda patch: patch.setattr(forkserver._forkserver, "_forkserver_pid", Stranger()),
+    "no settings": lambda patch: patch.delattr(multiprocessing.current_process(), "_config"),
+    "abstract sockets": lambda patch: patch.setattr(connection, "arbitrary_address", lambda family: "\0listener"),
+    "no addresses": lambda patch: patch.delattr(connection, "arbitrary_address"),
+    "addresses of other families": lambda patch: patch.setattr(connection, "arbitrary_address", lambda: "/tmp/socket"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_unknown_server_is_used_in_the_standard_way(change, monkeypatch):
+    monkeypatch.delenv("MOTET_START", raising=False)
+    assert _fork_server.why_standard.__wrapped__() is None
+    CHANGES[change](monkeypatch)
+    assert "is not known to motet" in _fork_server.why_standard.__wrapped__()
+
+
+def test_a_way_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setenv("MOTET_START", "spwan")
+    with pytest.raises(SettingError, match="MOTET_START must be 'standard' or not set, got 'spwan'"):
+        _fork_server.why_standard.__wrapped__()
+
+
 def _kill_the_server():
-    pid = _fork_server._server._forkserver_pid
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    pid = forkserver._forkserver._forkserver_pid
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def _family(pid: int) -> set[int]:
     """The descendants of a process."""
     found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        for one in map(int, (thread / "children").read_text().split()):
-            found |= {one} | _family(one)
+    for one in _children(pid):
+        found |= {one} | _family(one)
     return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for task in Path(f"/proc/{pid}/task").glob("*") for one in (task / "children").read_text().split()]

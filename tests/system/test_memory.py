@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
 from motet.system import machine as _machine
 from motet.system import memory as _memory
 from motet.system.machine import available_bytes
-from motet.system.memory import LINE, Array, Segment, format_bytes
+from motet.system.memory import LINE, Segment, format_bytes
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-SPEC = {"status": Array((3,), "uint64"), "odd": Array((7,), "uint8"), "flat": Array((5, 2), "float32")}
+SPEC = {"status": ArraySpec((3,), "uint64"), "odd": ArraySpec((7,), "uint8"), "flat": ArraySpec((5, 2), "float32")}
 
 
 def test_arrays_begin_on_their_own_cache_line():
@@ -31,7 +32,9 @@ def test_arrays_begin_on_their_own_cache_line():
 
 
 def test_fresh_memory_is_poisoned():
-    segment = Segment({"f4": Array((9,), "float32"), "f8": Array((9,), "float64"), "i": Array((9,), "int32")})
+    segment = Segment(
+        {"f4": ArraySpec((9,), "float32"), "f8": ArraySpec((9,), "float64"), "i": ArraySpec((9,), "int32")}
+    )
     assert np.isnan(segment["f4"]).all() and np.isnan(segment["f8"]).all()
     assert (segment["i"] == -1).all()
 
@@ -68,12 +71,12 @@ def test_without_tmpfile_a_file_is_unlinked_at_once(tmp_path, monkeypatch):
 def test_room_is_really_reserved(tmp_path):
     size = 1 << 20
     for directory in (None, tmp_path):
-        segment = Segment({"a": Array((size,))}, directory)
+        segment = Segment({"a": ArraySpec((size,), "uint8")}, directory)
         assert os.fstat(segment._fd).st_blocks * 512 >= size
 
 
 def test_memory_comes_back_when_the_last_array_goes():
-    segment = Segment({"a": Array((1 << 20,))})
+    segment = Segment({"a": ArraySpec((1 << 20,), "uint8")})
     array = segment["a"]
     del segment
     gc.collect()
@@ -151,7 +154,7 @@ def test_short_memory_is_said_before_anything_is_made(monkeypatch):
     monkeypatch.setattr(_memory, "available_bytes", lambda _directory=None: 1000)
     monkeypatch.setattr(os, "memfd_create", lambda *_: made.append("memfd"))
     with pytest.raises(MemoryShortError, match=r"9\.8 KiB of memory asked for, 1000 bytes available: choose a smaller"):
-        Segment({"a": Array((10_000,))})
+        Segment({"a": ArraySpec((10_000,), "uint8")})
     assert made == []
 
 
@@ -168,12 +171,12 @@ def test_a_full_file_system_is_a_clear_error(tmp_path, monkeypatch, code):
 
 def test_a_directory_too_small_is_said_first(tmp_path):
     with pytest.raises(MemoryShortError, match=r"TiB on the file system of .* asked for"):
-        Segment({"a": Array((1 << 60,))}, directory=tmp_path)
+        Segment({"a": ArraySpec((1 << 60,), "uint8")}, directory=tmp_path)
 
 
 def test_sizes_do_not_wrap_around():
     with pytest.raises(MemoryShortError, match="TiB"):
-        Segment({"a": Array((2**40, 2**40))})
+        Segment({"a": ArraySpec((2**40, 2**40), "uint8")})
 
 
 def test_a_missing_directory_is_a_setting_error(tmp_path):
@@ -184,12 +187,12 @@ def test_a_missing_directory_is_a_setting_error(tmp_path):
 @pytest.mark.parametrize("shape", [(-1,), (1.5,), ("3",)])
 def test_bad_shapes(shape):
     with pytest.raises(SettingError, match="shape: given"):
-        Array(shape)
+        ArraySpec(shape)
 
 
 def test_objects_cannot_be_shared():
     with pytest.raises(SettingError, match=r"dtype: given .*, expected one without Python objects"):
-        Array((3,), "O")
+        ArraySpec((3,), "O")
 
 
 # ---- limits of a machine, told by a fake one
@@ -241,7 +244,7 @@ def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
         machine(f"/sys/fs/cgroup/memory.{name}", text)
     assert available_bytes() == 0
     with pytest.raises(MemoryShortError, match="64 bytes of memory asked for, 0 bytes available"):
-        Segment({"a": Array((1,))})
+        Segment({"a": ArraySpec((1,), "uint8")})
 
 
 def test_sizes_for_people():

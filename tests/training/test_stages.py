@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from motet.algorithm import ExtraField, ReaderSettings, Sizes, Update
+from motet.algorithm import Field, ReaderSettings, Sizes, Update
 from motet.algorithms.dqn import DQNConfig
 from motet.cli.flags import parse
 from motet.errors import SettingError, SupersededError
@@ -72,7 +72,7 @@ class Witness:
         return {"stage": ((), "int64"), "rate": ((), "float64")}
 
     def replay(self, observation_space, action_space, *, masked=False):
-        extra = {"stage": ExtraField((), "int64"), "rate": ExtraField((), "float32")}
+        extra = {"stage": Field((), "int64"), "rate": Field((), "float32")}
         return ReaderSettings(
             batch_size=self.batch_size, min_rows=self.min_rows, extra=extra, stages=self.stages,
             prioritised=self.prioritised, capacity=4000,

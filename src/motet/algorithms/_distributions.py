@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import ExtraField, Space, StackedBatch
+from motet.algorithm import Batch, Field, Space
 from motet.errors import SettingError
 
 __all__ = ["Actions", "Choices", "Gaussian", "Look", "actions_of"]
@@ -30,7 +30,7 @@ class Actions(Protocol):
     """Outputs of the policy's network."""
     parameters: int
     """Numbers of the row beside the network."""
-    fields: dict[str, ExtraField]
+    fields: dict[str, Field]
     """What the learner needs of an action beside itself."""
 
     def prepare(self, own: npt.NDArray[np.float32]) -> Any:
@@ -47,7 +47,7 @@ class Actions(Protocol):
         """Actions and extra fields from outputs ``[B, outputs]``; greedy without ``rng``."""
         ...
 
-    def chosen(self, batch: StackedBatch) -> Tensor:
+    def chosen(self, batch: Batch) -> Tensor:
         """``[A, rows, ...]``: what was done, as :meth:`look` wants it; a view of the batch's arrays if that will do."""
         ...
 
@@ -84,7 +84,7 @@ class Choices:
     """One or several choices among so many: their logits lie side by side."""
 
     parameters = 0
-    fields: dict[str, ExtraField] = {}  # noqa: RUF012
+    fields: dict[str, Field] = {}  # noqa: RUF012
 
     def __init__(self, space: Space, counts: tuple[int, ...]) -> None:
         self.counts, self.outputs = counts, sum(counts)
@@ -127,7 +127,7 @@ class Choices:
             actions[:, i] = index + self._start[i]
         return actions.reshape(len(out), *self._shape), {"log_prob": log_prob.astype(np.float32)}
 
-    def chosen(self, batch: StackedBatch) -> Tensor:
+    def chosen(self, batch: Batch) -> Tensor:
         """Indices ``[A, rows, choices]``."""
         agents, fragments, length = batch.reward.shape
         indices = torch.from_numpy(batch.action).view(agents, fragments * length, len(self.parts)).to(torch.int64)
@@ -172,7 +172,7 @@ class Gaussian:
     def __init__(self, space: Space) -> None:
         self._shape, self._dtype = tuple(space.shape), np.dtype(space.dtype)
         self.outputs = self.parameters = math.prod(self._shape)
-        self.fields = {"unclipped": ExtraField((self.outputs,))}
+        self.fields = {"unclipped": Field((self.outputs,))}
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
         if not (low < high).all():
@@ -208,7 +208,7 @@ class Gaussian:
         extra = {"log_prob": log_prob, "unclipped": unclipped}
         return inside.astype(self._dtype).reshape(len(out), *self._shape), extra
 
-    def chosen(self, batch: StackedBatch) -> Tensor:
+    def chosen(self, batch: Batch) -> Tensor:
         """What was drawn, ``[A, rows, outputs]``."""
         agents, fragments, length = batch.reward.shape
         return torch.from_numpy(batch.extra["unclipped"]).view(agents, fragments * length, self.outputs)

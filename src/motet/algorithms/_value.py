@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from motet import _native
-from motet.algorithm import ExtraField, HeaderSpec, ReaderSettings, Space, StackedBatch
+from motet.algorithm import Batch, Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._flat import FlatLearner, padded
 from motet.algorithms._networks import Block, Encoder
 from motet.algorithms._settings import check_finite, check_hidden, check_limits, check_replay
@@ -83,9 +83,9 @@ class ValueConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """What the replay must offer."""
-        return self._reader({"mask": ExtraField((n_actions(action_space),), "bool", next=True)} if masked else {})
+        return self._reader({"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {})
 
-    def _reader(self, extra: Mapping[str, ExtraField]) -> ReaderSettings:
+    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
             n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
@@ -115,7 +115,7 @@ class Tensors:
 
     action_dtype = torch.int64
 
-    def __init__(self, batch: StackedBatch, encoder: Encoder, action_space: Space, device: torch.device) -> None:
+    def __init__(self, batch: Batch, encoder: Encoder, action_space: Space, device: torch.device) -> None:
         self.batch, self._device = batch, device
         self._first_action = int(getattr(action_space, "start", 0))
         rows = batch.reward.shape
@@ -192,7 +192,7 @@ class ValueLearner(FlatLearner):
         """What travels with this agent's weights, when it has done ``step`` steps."""
         return self._settings._header_values(step, int(self.counters[agent, 0]))
 
-    def _fetched(self, batch: StackedBatch) -> Tensors:
+    def _fetched(self, batch: Batch) -> Tensors:
         """The present content of a batch."""
         if id(batch) not in self._batches:
             self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import Sizes, Space, StackedBatch, Update
+from motet.algorithm import Batch, Sizes, Space, Update
 from motet.algorithms._flat import STREAM_BYTES, check_seeds, padded
 from motet.algorithms._networks import Block, Encoder, Network
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, ValueLearner, n_actions
@@ -33,7 +33,7 @@ class IQNConfig(ValueConfig):
     >>> from gymnasium.spaces import Box, Discrete
     >>> config = IQNConfig(hidden=(32,), batch_size=8, min_rows=8)
     >>> iqn = config.build(Box(0, 1, (5,)), Discrete(3), agents=2, seeds=[1, 2])
-    >>> batch = StackedBatch.zeros(Box(0, 1, (5,)), Discrete(3), config.replay(Box(0, 1, (5,)), Discrete(3)), agents=2)
+    >>> batch = stacked_batch(Box(0, 1, (5,)), Discrete(3), config.replay(Box(0, 1, (5,)), Discrete(3)), agents=2)
     >>> sorted(iqn.update(batch, steps=[100, 100]).metrics)
     ['grad_norm', 'loss', 'mean_q']
     """
@@ -138,7 +138,7 @@ class IQN(ValueLearner):
         self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
 
     @torch.inference_mode()
-    def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, rows = self.config, batch.reward.shape[1]
         data = self._fetched(batch)

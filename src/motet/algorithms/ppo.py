@@ -31,7 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import ExtraField, HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
+from motet.algorithm import Batch, Field, HeaderSpec, ReaderSettings, Sizes, Space, Update
 from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms._distributions import Actions, Choices, Look, actions_of
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
@@ -53,7 +53,7 @@ class PPOConfig(Freezing):
     >>> config = PPOConfig(hidden=(32,), batch_size=2, length=8, minibatches=2)
     >>> spaces = Box(-1, 1, (5,)), Discrete(3)
     >>> ppo = config.build(*spaces, agents=2, seeds=[1, 2])
-    >>> batch = StackedBatch.zeros(*spaces, config.replay(*spaces), agents=2)
+    >>> batch = stacked_batch(*spaces, config.replay(*spaces), agents=2)
     >>> sorted(ppo.update(batch, steps=[100, 100]).metrics)
     ['clipped', 'entropy', 'grad_norm', 'kl', 'policy_loss', 'value_loss', 'weight']
     >>> behaviour = config.behaviour(*spaces)
@@ -140,14 +140,14 @@ class PPOConfig(Freezing):
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """What the replay must offer."""
         actions = actions_of(action_space)
-        extra = {"log_prob": ExtraField(), **actions.fields}
+        extra = {"log_prob": Field(), **actions.fields}
         if masked:
             if not isinstance(actions, Choices) or len(actions.counts) > 1:
                 raise SettingError(f"action masks: given by the world for {action_space!r}, expected Discrete actions")
-            extra["mask"] = ExtraField((actions.outputs,), "bool", next=True)
+            extra["mask"] = Field((actions.outputs,), "bool", next=True)
         return self._reader(extra)
 
-    def _reader(self, extra: Mapping[str, ExtraField]) -> ReaderSettings:
+    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
         return ReaderSettings(
             batch_size=self.batch_size, length=self.length, once=True, capacity=self.batch_size * self.length,
             gamma=self.gamma, n_frames=self.n_frames, extra=extra, stages=self.stages,
@@ -225,7 +225,7 @@ class _Rows:
     """The rows of an update as tensors, and the same in the order of a pass."""
 
     def __init__(
-        self, batch: StackedBatch, encoder: Encoder, actions: Actions, minibatches: int, device: torch.device
+        self, batch: Batch, encoder: Encoder, actions: Actions, minibatches: int, device: torch.device
     ) -> None:
         self.batch, self._actions, self._device, self._parts = batch, actions, device, minibatches
         agents, fragments, length = batch.reward.shape
@@ -349,7 +349,7 @@ class PPO(FlatRows):
         return {"learner_step": int(self.counters[agent, 0]), "stage": self.config.stages.index(step)}
 
     @torch.inference_mode()
-    def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch of rows, in several passes."""
         config = self.config
         if id(batch) not in self._batches:

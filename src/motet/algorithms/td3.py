@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space, StackedBatch, Update
+from motet.algorithm import Batch, HeaderSpec, ReaderSettings, Sizes, Space, Update
 from motet.algorithms._convolution import Convolution, Picture
 from motet.algorithms._flat import STREAM_BYTES, Adam, FlatRows, check_seeds, clip_rows, padded
 from motet.algorithms._networks import Block, Encoder, Network
@@ -48,7 +48,7 @@ class TD3Config(Freezing):
     >>> config = TD3Config(hidden=(32,), batch_size=8, min_rows=8)
     >>> spaces = Box(-1, 1, (5,)), Box(-2, 2, (3,))
     >>> td3 = config.build(*spaces, agents=2, seeds=[1, 2])
-    >>> batch = StackedBatch.zeros(*spaces, config.replay(*spaces), agents=2)
+    >>> batch = stacked_batch(*spaces, config.replay(*spaces), agents=2)
     >>> sorted(td3.update(batch, steps=[100, 100]).metrics)
     ['grad_norm', 'loss', 'mean_q']
     >>> behaviour = config.behaviour(*spaces)
@@ -227,7 +227,7 @@ class _Transitions(Tensors):
 
     def __init__(
         self,
-        batch: StackedBatch,
+        batch: Batch,
         encoder: Encoder,
         action_space: Space,
         device: torch.device,
@@ -346,7 +346,7 @@ class TD3(FlatRows):
         }
 
     @torch.inference_mode()
-    def update(self, batch: StackedBatch, steps: Sequence[int]) -> Update:
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config = self.config
         if id(batch) not in self._batches:

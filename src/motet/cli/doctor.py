@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json as json_format
-import multiprocessing
 import os
 import platform
 import subprocess
@@ -101,17 +100,19 @@ def _core() -> Finding:
         advice = "needs a C++17 compiler: apt install g++ (or xcode-select --install), then pip install motet again"
         return Finding("native core", "missing", str(error), advice, essential=True)
     file = Path(str(native.__file__)).name
+    arrays = "arrays read directly" if native.DIRECT_ARRAYS else "arrays read by the buffer protocol"
     # A core whose atomics are not lock-free does not compile.
-    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free", essential=True)
+    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free, {arrays}", essential=True)
 
 
 def _shared_memory() -> Look:
+    from motet.arrays import ArraySpec
     from motet.system import memory as _memory
 
     limits = _memory_limits()
     room = available_bytes()
     try:
-        _memory.Segment({"probe": _memory.Array((1 << 20,))})
+        _memory.Segment({"probe": ArraySpec((1 << 20,), "uint8")})
     except (MotetError, OSError) as error:
         return "missing", str(error), "free some memory, or allow memfd_create in the container"
     if room is None or not limits:
@@ -190,10 +191,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def _start_method() -> Look:
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" in methods:
-        return "ok", "forkserver, a child starts in milliseconds", ""
-    return "warning", methods[0], "no forkserver here: a child takes about 1.5 s to start"
+    from motet.system import fork_server as _fork_server
+
+    method = _fork_server.context().get_start_method()
+    if method != "forkserver":
+        return "warning", method, "no forkserver here: a child takes about 1.5 s to start"
+    why = _fork_server.why_standard()
+    way = "nameless" if why is None else f"the standard library's own ({why})"
+    return "ok", f"forkserver, {way}; a child starts in milliseconds", ""
 
 
 def _open_files() -> Look:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
 from motet.plan.folder import check_target
+from motet.system.imports import import_named
 from motet.system.memory import format_bytes
 from motet.text import label
 
@@ -145,13 +145,9 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
     path = WORLDS.get(model, model)
-    module, _, name = path.partition(":")
-    if not name:
+    if ":" not in path:
         raise SettingError(f"model: given {model!r}, expected one of {', '.join(WORLDS)}, or 'module:factory'")
-    try:
-        factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(f"model: given {model!r}, which cannot be imported: {error}") from error
+    factory: Callable[..., Any] = import_named(path, "model", list(WORLDS))
     settings: dict[str, Any] = {}
     if map is not None:
         settings["map"] = _text_of(map)

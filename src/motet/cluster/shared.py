@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from motet.arrays import ArraySpec
 from motet.errors import NotReadyError
-from motet.publication import HeaderField, Publication
+from motet.publication import Publication
 from motet.replay import Replay, ReplaySpec, Writers
 from motet.replay.replay import LaneWords
-from motet.system.memory import LINE, Array, Segment
+from motet.system.memory import LINE, Segment
 from motet.training.shared import Roster, SharedMemory
 
 __all__ = ["DistantReplay", "LocalMemory", "VersionBundle", "packed", "unpack", "words_of"]
@@ -53,9 +54,9 @@ class DistantReplay:
             self.outbox = Replay(replace(spec, lanes=len(self.lanes), capacity=rows * len(self.lanes), once=True))
 
     @staticmethod
-    def layout(spec: ReplaySpec, prefix: str) -> dict[str, Array]:
+    def layout(spec: ReplaySpec, prefix: str) -> dict[str, ArraySpec]:
         """The arrays that a segment needs for it."""
-        return {f"{prefix}/words": Array((spec.n_lanes, 8), "uint64")}
+        return {f"{prefix}/words": ArraySpec((spec.n_lanes, 8), "uint64")}
 
     @property
     def table(self) -> npt.NDArray[np.uint64]:
@@ -140,7 +141,7 @@ class LocalMemory(SharedMemory):
         self.board.acted.ring()
         self.board.updated.ring()
 
-    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
+    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         if agent in self._agents:
             return super()._replay_layout(agent, spec)
         return DistantReplay.layout(spec, f"agent{agent}/replay")
@@ -150,7 +151,7 @@ class LocalMemory(SharedMemory):
             return super()._replay(agent, spec, segment)
         return DistantReplay(spec, segment, f"agent{agent}/replay", self._lanes, self._timeout_s)
 
-    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
+    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, ArraySpec]]:
         if self._keeps and (not self._agents or set(stack) <= self._agents):
             return super()._vault_size(stack, specs)
         return 1, {}

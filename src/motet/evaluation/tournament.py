@@ -51,6 +51,7 @@ from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import versions
 from motet.runs.status import hold
 from motet.system.child import interrupts
+from motet.system.imports import paths_now
 from motet.text import counted
 
 __all__ = ["Tournament", "tournament"]
@@ -442,9 +443,9 @@ class _GameLog:
             RunDirectory(self._path).write_json("tournament.json", self._asked)
             self._file.truncate(0)
             return {}
-        before = json.loads(header.read_text())
-        if before != self._asked:
-            changed = [key for key in self._asked if before.get(key) != self._asked[key]]
+        before, asked = paths_now(json.loads(header.read_text())), paths_now(self._asked)
+        if before != asked:
+            changed = [key for key in asked if before.get(key) != asked[key]]
             raise SettingError(
                 f"path: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; choose another "
                 "path, or ask for the same"

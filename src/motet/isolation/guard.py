@@ -85,8 +85,8 @@ class Guard:
     """Watches one policy process and everything it starts.
 
     It is deaf to the death of the fork server it came from, because it has work to do then: it learns of the parent's
-    end by the pipe. Should it have been stopped, being the last of its process group wakes it: the kernel sends such a
-    group SIGHUP, which it ignores, and SIGCONT.
+    end by the pipe. Should it have been stopped, the kernel wakes it when the parent ends. If only the server ends, it
+    is the last of its process group: the kernel sends such a group SIGHUP, which it ignores, and SIGCONT.
     """
 
     def __init__(self, pid: int, output: Output, pipe: Connection, start: PolicyStart, mailbox: Mailbox) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.errors import SettingError
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 from motet.world.spaces import observation_caster
 
 __all__ = [
@@ -100,7 +101,7 @@ class Mailbox:
         return data.decode(errors="replace")
 
 
-def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> dict[str, Array]:
+def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> dict[str, ArraySpec]:
     """What a mailbox is made of.
 
     Args:
@@ -110,15 +111,19 @@ def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> 
         output_bytes: how much of the policy's output is kept.
     """
     return {
-        "bells": Array((2, _native.BELL_BYTES)),
-        "question": Array((8,), "uint64"),
-        "answer": Array((8,), "uint64"),
-        "written": Array((8,), "uint64"),
-        "text": Array((TEXT_BYTES,)),
-        "output": Array((output_bytes,)),
-        "mask": Array((int(actions.n) if masked else 0,), "bool"),
+        "bells": ArraySpec((2, _native.BELL_BYTES), "uint8"),
+        "question": ArraySpec((8,), "uint64"),
+        "answer": ArraySpec((8,), "uint64"),
+        "written": ArraySpec((8,), "uint64"),
+        "text": ArraySpec((TEXT_BYTES,), "uint8"),
+        "output": ArraySpec((output_bytes,), "uint8"),
+        "mask": ArraySpec((int(actions.n) if masked else 0,), "bool"),
         **_leaves(actions, "action"),
-        **(_leaves(observations, "observation") if is_arrays(observations) else {"piece": Array((PIECE_BYTES,))}),
+        **(
+            _leaves(observations, "observation")
+            if is_arrays(observations)
+            else {"piece": ArraySpec((PIECE_BYTES,), "uint8")}
+        ),
     }
 
 
@@ -140,11 +145,11 @@ def _parts(space: Any, name: str) -> dict[Any, tuple[Any, str]] | None:
     return {key: (part, f"{name}.{index}") for index, (key, part) in enumerate(items)}
 
 
-def _leaves(space: Any, name: str) -> dict[str, Array]:
+def _leaves(space: Any, name: str) -> dict[str, ArraySpec]:
     """All arrays that make up a value of a space."""
     parts = _parts(space, name)
     if parts is None:
-        return {name: Array(tuple(space.shape or ()), space.dtype)}
+        return {name: ArraySpec(tuple(space.shape or ()), space.dtype)}
     return {key: array for part in parts.values() for key, array in _leaves(*part).items()}
 
 

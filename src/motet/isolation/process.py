@@ -34,6 +34,7 @@ from motet.isolation.mailbox import Mailbox
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
+from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
 from motet.system.raised import describe
 from motet.world.spaces import InvalidValue, action_checker
@@ -68,6 +69,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     os.setpgid(0, 0)  # see Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, 0)
+    signal_when_parent_ends(signal.SIGCONT)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # what is there now stays shared with the process it was copied from
     pid = os.fork()

@@ -1,6 +1,8 @@
 """Replay: what an agent experienced, in shared memory. Actors write, one learner reads, nobody waits."""
 
-from motet.replay.replay import Batch, Counters, Field, FrameStack, Reader, Replay, ReplaySpec, Writer, Writers, rewound
+from motet.arrays import Batch, Field
+from motet.replay.replay import Counters, FrameStack, Reader, Replay, Writer, Writers, rewound
+from motet.replay.spec import ReplaySpec
 
 __all__ = [
     "Batch",

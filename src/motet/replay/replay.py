@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet.arrays import Batch
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 from motet.nest import map_nest
 from motet.replay.spec import Field, Leaf, Nest, ReplaySpec, Row
@@ -60,36 +60,6 @@ class Counters(NamedTuple):
     """How often a writer waited for room."""
     waited_s: float
     """How long writers waited for room, in all."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Arrays of one batch; the next ``sample`` or ``take`` of the same size writes over them.
-
-    From ``sample`` all have the shape ``[batch, ...]``, stacked observations ``[batch, n_frames, ...]``. From ``take``
-    they have ``[fragments, length, ...]``, but ``observation`` and fields with a next have one row more,
-    ``[fragments, length + 1, ...]``: row ``t + 1`` is what the action of row ``t`` led to.
-    """
-
-    observation: Nest
-    action: Nest
-    reward: npt.NDArray[Any]
-    """Sum of up to ``n_step`` discounted rewards."""
-    discount: npt.NDArray[np.float32]
-    """What the value behind the transition is multiplied with: gamma ** steps, 0 where the episode terminated."""
-    version: npt.NDArray[np.uint64]
-    """Of the policy that acted."""
-    extra: dict[str, Nest]
-    next_observation: Nest = None
-    next_extra: dict[str, Nest] = field(default_factory=dict)
-    weight: npt.NDArray[np.float32] | None = None
-    """Importance weights, divided by the largest one (prioritised replay)."""
-    valid: npt.NDArray[np.bool_] | None = None
-    """From ``take``: False where no transition starts (an episode's final row, or a row behind which a writer died)."""
-    lane: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
-    row: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    """Which row of which lane each transition started at."""
-    _target: int = -1
 
 
 class Writer(_native.LaneWriter):
@@ -125,6 +95,8 @@ class Reader(_native.LaneReader):
     _samples: dict[int, Batch]
     _takes: dict[tuple[int, int], Batch]
     _bound: list[Batch]
+    _targets: dict[int, int]
+    """By the id of a bound batch, the number of its arrays in the core."""
 
     def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
         """Draw transitions, with replacement.
@@ -137,9 +109,9 @@ class Reader(_native.LaneReader):
         batch = self._samples.get(batch_size) if into is None else into
         if batch is None:
             batch = self._samples[batch_size] = self.batch(batch_size)
-        elif into is not None and not (self._mine(batch) and batch.reward.shape == (batch_size,)):
-            raise SettingError(f"into: expected a batch that this reader made by batch({batch_size})")
-        self._sample(batch._target, beta)
+        elif into is not None and not (id(batch) in self._targets and batch.reward.shape == (batch_size,)):
+            raise SettingError(f"into must be a batch that this reader made by batch({batch_size})")
+        self._sample(self._targets[id(batch)], beta)
         return batch
 
     def take(self, fragments: int, length: int, *, into: Batch | None = None) -> Batch | None:
@@ -161,13 +133,13 @@ class Reader(_native.LaneReader):
         batch = self._takes.get((fragments, length)) if into is None else into
         if batch is None:
             batch = self._takes[fragments, length] = self.batch(fragments, length)
-        elif into is not None and not (self._mine(batch) and batch.reward.shape == (fragments, length)):
-            raise SettingError(f"into: expected a batch that this reader made by batch({fragments}, {length})")
-        return batch if self._take(batch._target) else None
+        elif into is not None and not (id(batch) in self._targets and batch.reward.shape == (fragments, length)):
+            raise SettingError(f"into must be a batch that this reader made by batch({fragments}, {length})")
+        return batch if self._take(self._targets[id(batch)]) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
         """Give the rows of a batch new priorities, usually the absolute errors."""
-        if not self._mine(batch):
+        if id(batch) not in self._targets:
             raise SettingError("batch: expected one that this reader made")
         if not self._prioritised:
             raise SettingError("this reader draws uniformly: make it with prioritised=True")
@@ -204,59 +176,55 @@ class Reader(_native.LaneReader):
             waited_s=sum(w.waited_ns for w in words) * 1e-9,
         )
 
-    def batch(
-        self, batch_size: int, length: int = 0, allocate: Callable[[str, tuple[int, ...], Any], Any] | None = None
-    ) -> Batch:
-        """Arrays for batches of this size, shared with no other batch.
-
-        ``allocate(name, shape, dtype)`` may hand out the arrays, e.g. slices of larger ones; they must be contiguous.
-        """
-        make = allocate or (lambda _, shape, dtype: np.zeros(shape, dtype))
+    def batch(self, batch_size: int, length: int = 0) -> Batch:
+        """Arrays for batches of this size, shared with no other batch; with a ``length`` for fragments (``take``)."""
         if batch_size < 1:
-            raise SettingError(f"batch: given {batch_size}, expected 1 or more")
+            raise SettingError(f"batch_size must be an int >= 1, got {batch_size}")
         rows = (batch_size, length) if length else (batch_size,)
         more = (batch_size, length + 1) if length else (batch_size,)
-        row = self._row
+        row, extra = self._row, self._replay.spec.extra
 
-        def array(leaf: Leaf, prefix: str = "") -> npt.NDArray[Any] | None:
-            if leaf is row.reward:  # summed over n_step into an array of its own
-                return None
-            shape = (*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape)
-            array: npt.NDArray[Any] | None = make(prefix + leaf.name, shape, leaf.dtype)
-            if array is None:
-                raise SettingError(f"allocate: gave nothing for {prefix}{leaf.name}, expected {leaf.dtype} {shape}")
-            return array
+        def array(leaf: Leaf) -> npt.NDArray[Any]:
+            return np.zeros((*(more if leaf.next else rows), *self._frames(leaf), *leaf.shape), leaf.dtype)
 
         here = [array(leaf) for leaf in row.leaves]
-        there = [array(leaf, "next_") if leaf.next and not length else None for leaf in row.leaves]
-        batch = Batch(
-            observation=row.nest("observation", here),
-            action=row.nest("action", here),
-            reward=make("reward", rows, row.reward.dtype),
-            discount=make("discount", rows, np.float32),
-            version=make("version", rows, np.uint64),
-            extra={name: row.nest(name, here) for name in self._replay.spec.extra},
-            next_observation=None if length else row.nest("observation", there),
-            next_extra={
-                name: row.nest(name, there)
-                for name in self._replay.spec.extra
-                if not length and any(leaf.next for leaf in row.leaves if leaf.root == name)
-            },
-            weight=make("weight", rows, np.float32) if self._prioritised else None,
-            valid=make("valid", rows, np.bool_) if length else None,
-            lane=np.zeros(rows, np.uint32),
-            row=np.zeros(rows, np.uint64),
+        there = [array(leaf) if leaf.next and not length else None for leaf in row.leaves]
+        following = {leaf.root for leaf, one in zip(row.leaves, there, strict=True) if one is not None}
+        return self.bind(
+            Batch(
+                observation=row.nest("observation", here),
+                action=row.nest("action", here),
+                reward=np.zeros(rows, row.reward.dtype),
+                discount=np.zeros(rows, np.float32),
+                version=np.zeros(rows, np.uint64),
+                lane=np.zeros(rows, np.uint32),
+                row=np.zeros(rows, np.uint64),
+                extra={name: row.nest(name, here) for name in extra},
+                next_observation=None if length else row.nest("observation", there),
+                next_extra={name: row.nest(name, there) for name in extra if name in following},
+                weight=np.zeros(rows, np.float32) if self._prioritised else None,
+                valid=np.zeros(rows, np.bool_) if length else None,
+            )
         )
-        target = self._bind(
+
+    def bind(self, batch: Batch) -> Batch:
+        """Let this reader fill the arrays of a batch, e.g. slices of larger ones; they must be contiguous.
+
+        Returns the batch, for ``sample`` and ``take``.
+        """
+        batch_size, length = (*batch.reward.shape, 0)[:2]
+        row = self._row
+        here = row.arrays({"observation": batch.observation, "action": batch.action, **batch.extra})
+        there = row.arrays({} if length else {"observation": batch.next_observation, **batch.next_extra})
+        for leaf, now, later in zip(row.leaves, here, there, strict=True):
+            if (now is None and leaf is not row.reward) or (later is None and leaf.next and not length):
+                raise SettingError(f"batch must have arrays for {leaf.name}, got none")
+        self._targets[id(batch)] = self._bind(
             batch_size, length, here, there, batch.reward, batch.discount, batch.weight, batch.version, batch.row,
             batch.lane, batch.valid,
         )  # fmt: skip
-        object.__setattr__(batch, "_target", target)
         self._bound.append(batch)
         return batch
-
-    def _mine(self, batch: Batch) -> bool:
-        return 0 <= batch._target < len(self._bound) and self._bound[batch._target] is batch
 
     def _frames(self, leaf: Leaf) -> tuple[int, ...]:
         return (self._n_frames,) if leaf.root == "observation" and self._n_frames > 1 else ()
@@ -407,7 +375,7 @@ class Replay:
             seed=np.random.SeedSequence(seed).generate_state(4, np.uint64).astype(np.uint64),
         )
         reader._replay, reader._row = self, row
-        reader._samples, reader._takes, reader._bound = {}, {}, []
+        reader._samples, reader._takes, reader._bound, reader._targets = {}, {}, [], {}
         reader._n_frames, reader._once, reader._prioritised = n_frames, spec.once, prioritised
         return reader
 

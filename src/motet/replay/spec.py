@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet.arrays import ArraySpec, Field
 from motet.errors import SettingError
 from motet.nest import map_nest
-from motet.system.memory import Array
 
 __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 
@@ -23,29 +23,6 @@ Nest = Any
 
 _CONSUMED = 9  # where this one is in the state of a reader
 _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of a row."""
-
-    shape: tuple[int, ...] = ()
-    """Its shape in one row."""
-    dtype: str = "float32"
-    """How it is stored; what is appended must have it already, so that nothing is converted in silence."""
-    next: bool = False
-    """Also gathered from the transition's end (observations always are), e.g. for the mask of the next actions."""
-    finite: bool = False
-    """Refuse NaN and infinity."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        dtype = np.dtype(self.dtype)
-        object.__setattr__(self, "dtype", dtype.name)
-        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
-            raise SettingError(f"dtype: given {self.dtype!r}, expected bool, an integer or a float of up to 64 bits")
-        if any(n < 1 for n in self.shape):
-            raise SettingError(f"shape: given {self.shape}, expected sizes from 1 on")
 
 
 @dataclass(frozen=True)
@@ -66,7 +43,7 @@ class ReplaySpec:
     """How many lanes; or for each partition, by name, how many."""
     extra: Mapping[str, Nest] = field(default_factory=dict)
     """Any further fields by name, e.g. a log-probability or an action mask."""
-    reward: Field = Field(finite=True)
+    reward: Field = Field(finite=True)  # noqa: RUF009
     """The reward; float32 or float64."""
     once: bool = False
     """Every row is read once and in order; a writer waits rather than overwrite what has not been released."""
@@ -128,9 +105,9 @@ class ReplaySpec:
         assert isinstance(self.lanes, dict)
         return self.lanes
 
-    def layout(self, prefix: str = "replay") -> dict[str, Array]:
+    def layout(self, prefix: str = "replay") -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a replay."""
-        memory = Array((_native.lane_bytes(self.lane_capacity, Row(self).bytes),))
+        memory = ArraySpec((_native.lane_bytes(self.lane_capacity, Row(self).bytes),), "uint8")
         return {f"{prefix}/lane{i}": memory for i in range(self.n_lanes)}
 
 
@@ -165,7 +142,7 @@ class Row:
                 itemsize = np.dtype(leaf.dtype).itemsize
                 offset = -(-offset // itemsize) * itemsize
                 following = leaf.next or root == "observation"
-                self.leaves.append(_Leaf(root, path, leaf.shape, leaf.dtype, offset, following, leaf.finite))
+                self.leaves.append(_Leaf(root, path, leaf.shape, str(leaf.dtype), offset, following, leaf.finite))
                 offset += itemsize * math.prod(leaf.shape)
         self.bytes = -(-offset // 8) * 8 + (8 if spec.checked else 0)
         self.reward = next(leaf for leaf in self.leaves if leaf.root == "reward")
@@ -179,6 +156,16 @@ class Row:
             for leaf in self.leaves
             for dtype in [np.dtype(leaf.dtype)]
         ]  # fmt: skip
+
+    def arrays(self, nests: Mapping[str, Nest]) -> list[npt.NDArray[Any] | None]:
+        """For each leaf its array in these nests, by root; None where there is none."""
+        found = []
+        for leaf in self.leaves:
+            nest = nests.get(leaf.root)
+            for key in leaf.path:
+                nest = None if nest is None else nest[key]
+            found.append(nest)
+        return found
 
     def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
         """The arrays of one root, in the shape of its spec."""

@@ -21,6 +21,7 @@ from motet.intervals import student
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.snapshot import AgentRow, Snapshot
 from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
+from motet.system.imports import paths_now
 
 __all__ = ["COUNTERS", "Curves", "RunHistory", "SessionCounts", "Table", "extent", "interval", "read_run", "thinned"]
 
@@ -94,7 +95,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         MotetError: it is no run, of another format, or its config cannot be read.
     """
     directory = RunDirectory.open(path)
-    config, problems = directory.config(), list[str]()
+    config, problems = paths_now(directory.config()), list[str]()
     if not all(isinstance(config.get(key), dict) for key in ("world", "agents", "settings")):
         raise MotetError(f"run: {str(directory.path)!r} has a config.json without world, agents or settings")
     tally = SessionCounts()

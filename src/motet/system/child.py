@@ -25,7 +25,7 @@ from typing import Any
 from motet.errors import MotetError, StartError, WaitTimeoutError
 from motet.system import fork_server as _fork_server
 
-__all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name"]
+__all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name", "signal_when_parent_ends"]
 
 _MAX_TRACEBACK = 64 * 1024
 GUARD = "the script calls motet without a guard: put the call behind `if __name__ == '__main__':`"
@@ -85,11 +85,8 @@ class Child:
     def exit(self) -> int | None:
         """None while it lives; then its exit code, negative for a signal."""
         code: int | None = self._process.exitcode
-        if code == _UNKNOWN and self._server is not None and self._lost is None:
-            deadline = time.monotonic() + 1.0  # a server that dies is silent a moment before it is dead
-            while (alive := _fork_server.number() == self._server) and time.monotonic() < deadline:
-                time.sleep(0.001)
-            self._lost = not alive
+        if code == _UNKNOWN and self._lost is None:
+            self._lost = _fork_server.died(self._server)
         return -signal.SIGKILL if self._lost else code  # killed with its server, which alone could have told its code
 
     def join(self, timeout_s: float) -> bool:
@@ -235,18 +232,36 @@ def _room(home: multiprocessing.connection.Connection) -> int:
 def _die_with_parent() -> None:
     """End when the parent ends, however it ends, even while stopped.
 
-    The parent in the kernel's eyes is the fork server, which ends with the true parent.
+    The parent in the kernel's eyes is the fork server. If that does not end with the true parent, the kernel is asked
+    to watch the true parent too.
     """
-    _fork_server.let_go()
+    ends_with_parent = _fork_server.let_go()
+    parent = multiprocessing.parent_process()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(1, signal.SIGKILL, 0, 0, 0) != 0:  # PR_SET_PDEATHSIG
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        if not ends_with_parent:
+            signal_when_parent_ends(signal.SIGKILL)
     else:
-        threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    parent = multiprocessing.parent_process()
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if parent is not None and not parent.is_alive():  # it went before we asked
         os._exit(1)
+
+
+def signal_when_parent_ends(number: signal.Signals) -> None:
+    """On Linux: have the kernel send this signal to this process when the parent ends, even while it is stopped.
+
+    The parent holds the other end of a pipe as long as it lives. The last call counts.
+    """
+    import fcntl
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        pipe = parent.sentinel
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _end_with(parent: Any) -> None:

@@ -1,28 +1,48 @@
 """The server that children are forked from: loaded once, quiet, and without a name in any file system.
 
 Python's own fork server, which knows nothing of the three. All that motet does to it is here; nothing else touches it.
+There are two ways to use it.
+
+*Nameless*, the usual one: this module writes to private attributes of ``multiprocessing``.
+
+*Standard*: only what ``multiprocessing`` documents. It is used where the environment has ``MOTET_START=standard``, and
+where those attributes are not as this module knows them; that is decided once, at the first use. Its losses:
+
+- The server's socket has a name, in a folder ``pymp-…`` in the temporary folder. After ``kill -9`` it stays there. The
+  path of the temporary folder must be short (about 70 characters), since the address of a socket is.
+- A child that has children of its own starts a server for them, which imports everything once more: seconds with torch.
+- Children keep the server alive. A process that a world forked, and that outlives the run, keeps it too.
+- If the server dies, its children's exit codes are lost, as in the nameless way, but the server's death cannot be told
+  from a child that ended with exit code 255. Both count as killed.
+
+Where there is no fork server, and on macOS, children are spawned.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
+import functools
 import inspect
 import multiprocessing
 import os
+import platform
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["DEAF_TO", "context", "host_children", "is_up", "let_go", "number", "starting"]
+from motet.errors import SettingError
+from motet.system.preload import preloaded
+
+__all__ = ["DEAF_TO", "context", "died", "host_children", "is_up", "let_go", "number", "starting", "why_standard"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -31,7 +51,8 @@ DEAF_TO = (signal.SIGINT, signal.SIGTERM)
 """What children leave to their parent to decide about."""
 
 _lock = threading.Lock()  # of this process alone
-_server: Any = forkserver._forkserver
+_server: Any = getattr(forkserver, "_forkserver", None)
+_started = False  # a child was started from a server, by this process
 _socket: int | None = None  # holds the server's socket, which has no name to be found by
 
 
@@ -40,31 +61,66 @@ def context() -> ForkServerContext | SpawnContext:
     if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
-    # What children import before they can work, 0.2 s each time; what is missing is passed over.
-    preload = [
-        "numpy",
-        "cloudpickle",
-        "gymnasium",
-        "pettingzoo",
-        "motet.system.child",
-        "motet.training.drivers",
-        *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
-    ]
-    preload.append("motet.isolation.process")
-    if importlib.util.find_spec("torch") is not None:
-        preload += ["torch", *(f"motet.algorithms.{name}" for name in ("dqn", "iqn", "ppo", "td3"))]
-    chosen.set_forkserver_preload(preload)
+    chosen.set_forkserver_preload(preloaded())
     return chosen
+
+
+@functools.cache
+def why_standard() -> str | None:
+    """Why the server is used by documented means only; None: it is used in the nameless way."""
+    asked = os.environ.get("MOTET_START", "")
+    if asked not in ("", "standard"):
+        raise SettingError(f"MOTET_START must be 'standard' or not set, got {asked!r}")
+    if asked:
+        return "MOTET_START=standard"
+    return None if _is_known() else f"the fork server of Python {platform.python_version()} is not known to motet"
+
+
+def _is_known() -> bool:
+    """Whether each private attribute that the nameless way touches is there, and used as this module believes."""
+    kinds = {"_forkserver_address": str, "_forkserver_alive_fd": int, "_forkserver_pid": int}
+    methods = [part for part in vars(type(_server)).values() if inspect.isfunction(part)]
+    used = {name for method in methods for name in method.__code__.co_names}
+    try:
+        for name, kind in kinds.items():
+            if name not in used or not isinstance(getattr(_server, name), kind | None):
+                return False
+        if any(
+            getattr(forkserver, name).__self__ is not _server for name in ("ensure_running", "connect_to_new_process")
+        ):
+            return False
+        with _lock, _temporary("/motet"):
+            return bool(connection.arbitrary_address("AF_UNIX").startswith("/motet/"))  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _is_nameless() -> bool:
+    return isinstance(context(), ForkServerContext) and why_standard() is None
 
 
 def is_up() -> bool:
     """Whether a server was started before: children come quickly then."""
-    return getattr(_server, "_forkserver_pid", None) is not None
+    return _started
 
 
 def number() -> int | None:
-    """The process number of the server that runs now, if one does."""
-    return _server._forkserver_pid if is_up() and _runs() else None
+    """The process number of the server that runs now, if there is one and it is known."""
+    return _server._forkserver_pid if _is_nameless() and _server._forkserver_pid is not None and _runs() else None
+
+
+def died(server: int | None) -> bool:
+    """Whether a child's exit code is unknown because its server died.
+
+    Args:
+        server: what :func:`number` gave when the child was started.
+    """
+    if server is None:
+        return isinstance(context(), ForkServerContext)
+    deadline = time.monotonic() + 1.0  # a server that dies is silent a moment before it is dead
+    while (alive := number() == server) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return not alive
 
 
 @contextlib.contextmanager
@@ -74,18 +130,20 @@ def starting() -> Iterator[None]:
     Sent to a whole group of processes they would end the server, and with it all children. They are held back here, by
     a mask that the server inherits and keeps, and come when the child is there; what they mean is decided then.
     """
+    global _started
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         resource_tracker.ensure_running()  # it would take the mask away when it is started
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
         _forget_a_file_that_is_none()
-        if isinstance(context(), ForkServerContext):
+        if _is_nameless():
             _have_one()
             yield
-        else:
+        else:  # the server, or the child itself, starts in there
             with _lock, _one_thread():
                 yield
+        _started = isinstance(context(), ForkServerContext)
     finally:
         if masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -105,11 +163,13 @@ def host_children() -> None:
 
     A child of a fork server would begin by starting a server of its own, which loads everything once more. Instead a
     copy of this process, as it is now and without its descriptors, becomes that server: call it first thing, before
-    anything is here that children should not see.
+    anything is here that children should not see. In the standard way, and where ``forkserver.main`` takes more than
+    this module knows (Python 3.14), the server is started as usual instead.
     """
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    known = inspect.signature(forkserver.main).parameters
-    if not isinstance(context(), ForkServerContext) or "authkey_r" in known:  # 3.14: then it is started as usual
+    global _started
+    multiprocessing.current_process().daemon = False
+    known = ["listener_fd", "alive_r", "preload", "main_path", "sys_path"]
+    if not _is_nameless() or list(inspect.signature(forkserver.main).parameters) != known:
         return
     with socket.socket(socket.AF_UNIX) as listener, _nameless() as folder:
         address = f"{folder}/server"
@@ -123,17 +183,21 @@ def host_children() -> None:
             _serve(listener.fileno(), alive_r)
         os.close(alive_r)
     _server._forkserver_address, _server._forkserver_alive_fd, _server._forkserver_pid = address, alive_w, pid
+    _started = True
 
 
-def let_go() -> None:
-    """In a child: no longer keep the server alive.
+def let_go() -> bool:
+    """In a child: no longer keep the server alive. True if the server now ends with the true parent.
 
     It ends when the last copy of its alive descriptor is closed. Each child was given a copy; without it only the true
     parent keeps the server alive.
     """
-    if (alive := getattr(_server, "_forkserver_alive_fd", None)) is not None:
-        os.close(alive)
-        _server._forkserver_alive_fd = None
+    alive = _server._forkserver_alive_fd if why_standard() is None else None
+    if alive is None:  # the standard way, or a spawned child
+        return False
+    os.close(alive)
+    _server._forkserver_alive_fd = None
+    return True
 
 
 def _have_one() -> None:

@@ -6,17 +6,19 @@ import contextlib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from motet.errors import SettingError
 
-__all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_of"]
+__all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_now", "path_of", "paths_now"]
 
 _MOVED = {
     "motet.train": "motet.training.run",
-    "motet.train:Settings": "motet.training.settings",
     "motet.training.run:Settings": "motet.training.settings",
+    "motet.system.supervisor:Limits": "motet.system.supervisor:RestartLimits",
+    "motet.isolation.policy:Limits": "motet.isolation.policy:PolicyLimits",
+    "motet.evaluation.evaluate:Settings": "motet.evaluation.evaluate:EvaluationSettings",
     "motet.league": "motet.training.league",
     "motet.supervisor": "motet.system.supervisor",
     "motet.cluster:Cluster": "motet.placement",
@@ -29,7 +31,12 @@ _MOVED = {
     "motet.worlds._treasure_rules": "motet.worlds.treasure_hunt.rules",
     **{f"motet.algorithm:{name}": "motet.schedule" for name in ("Exponential", "Linear", "Staged", "Stages")},
 }
-"""Where modules are now that are named in files of earlier versions; ``module:name`` where only that name moved."""
+"""What files of earlier versions name, and where that is now.
+
+A key is a module, or ``module:Name`` where only that name moved. A value is the module, or ``module:Name`` where it has
+another name now. Entries are followed one after another: a class that is renamed after its module moved needs one more
+entry, from where it was last.
+"""
 
 
 class Imported:
@@ -77,19 +84,49 @@ def path_of(thing: Any) -> str:
     return f"{module}:{name}"
 
 
-def now_at(module: str, name: str) -> str:
-    """The module in which a name is now, if files of an earlier version of motet name another one.
+def now_at(module: str, name: str) -> tuple[str, str]:
+    """The module and the name of something now, if files of an earlier version of motet name another one.
 
     >>> now_at("motet.train", "Settings"), now_at("motet.algorithm", "Linear"), now_at("numpy", "zeros")
-    ('motet.training.settings', 'motet.schedule', 'numpy')
+    (('motet.training.settings', 'Settings'), ('motet.schedule', 'Linear'), ('numpy', 'zeros'))
     """
-    return _MOVED.get(f"{module}:{name}", _MOVED.get(module, module))
+    outer, dot, inner = name.partition(".")
+    while (moved := _MOVED.get(f"{module}:{outer}", _MOVED.get(module))) is not None:
+        module, _, renamed = moved.partition(":")
+        outer = renamed or outer
+    return module, f"{outer}{dot}{inner}"
+
+
+def path_now(path: str) -> str:
+    """A path ``module:Name`` of an earlier version, as it is now; any other text stays as it is.
+
+    >>> path_now("motet.train:Settings")
+    'motet.training.settings:Settings'
+    """
+    module, colon, name = path.partition(":")
+    return ":".join(now_at(module, name)) if colon else path
+
+
+def paths_now(plain: Any) -> Any:
+    """Plain values, such as a run's config, in which every ``class`` and ``path`` is as it is now.
+
+    >>> paths_now({"class": "motet.algorithm:Linear", "start": 1.0})
+    {'class': 'motet.schedule:Linear', 'start': 1.0}
+    """
+    if isinstance(plain, list):
+        return [paths_now(item) for item in plain]
+    if not isinstance(plain, Mapping):
+        return plain
+    return {
+        key: path_now(item) if key in ("class", "path") and isinstance(item, str) else paths_now(item)
+        for key, item in plain.items()
+    }
 
 
 def find(module: str, name: str) -> Any:
     """What ``module:name`` names."""
     try:
-        return functools.reduce(getattr, name.split("."), importlib.import_module(now_at(module, name)))
+        return _imported(module, name)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"class: given '{module}:{name}', which cannot be imported: {error}") from error
 
@@ -100,6 +137,11 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
     if not name:
         raise SettingError(f"{what}: given {path!r}, expected one of {', '.join(known)}, or 'module:attribute'")
     try:
-        return getattr(importlib.import_module(now_at(module, name)), name)
+        return _imported(module, name)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"{what}: given {path!r}, which cannot be imported: {error}") from error
+
+
+def _imported(module: str, name: str) -> Any:
+    module, name = now_at(module, name)
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))

@@ -5,7 +5,7 @@ killed. It is made by one process, poisoned (so that use before writing shows), 
 started, also to those started much later. All of its room is reserved when it is made: a machine that cannot hold it
 says so at once, with the sizes, instead of killing something in the middle of a run.
 
->>> segment = Segment({"status": Array((4,), "uint64"), "flat": Array((1000,), "float32")})
+>>> segment = Segment({"status": ArraySpec((4,), "uint64"), "flat": ArraySpec((1000,), "float32")})
 >>> segment["flat"].shape, bool(np.isnan(segment["flat"]).all())
 ((1000,), True)
 """
@@ -19,7 +19,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -28,35 +27,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
 from motet.system.machine import available_bytes
 
-__all__ = ["LINE", "Array", "Segment", "format_bytes"]
+__all__ = ["LINE", "Segment", "format_bytes"]
 
 LINE = 64
 """Bytes of a cache line: what every array is aligned to, so that no two writers share one."""
 
 POISON = 0xFF
 """What fresh memory is filled with: NaN in every float, -1 in every signed integer, an absurd size in the others."""
-
-
-@dataclass(frozen=True)
-class Array:
-    """Shape and dtype of one named array of a segment."""
-
-    shape: tuple[int, ...]
-    dtype: npt.DTypeLike = "uint8"
-
-    def __post_init__(self) -> None:
-        if any(not isinstance(n, int) or n < 0 for n in self.shape):
-            raise SettingError(f"shape: given {self.shape!r}, expected sizes from 0 on")
-        if np.dtype(self.dtype).hasobject:
-            raise SettingError(f"dtype: given {self.dtype!r}, expected one without Python objects")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array alone."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Segment:
@@ -69,7 +50,7 @@ class Segment:
     """
 
     def __init__(
-        self, spec: Mapping[str, Array], directory: str | os.PathLike[str] | None = None, *, sealed: bool = False
+        self, spec: Mapping[str, ArraySpec], directory: str | os.PathLike[str] | None = None, *, sealed: bool = False
     ) -> None:
         self._spec = dict(spec)
         size = max(sum(_padded(a.nbytes) for a in self._spec.values()), LINE)
@@ -109,7 +90,7 @@ class Segment:
             os.close(fd)
 
 
-def _arrive(descriptor: Any, size: int, spec: dict[str, Array]) -> Segment:
+def _arrive(descriptor: Any, size: int, spec: dict[str, ArraySpec]) -> Segment:
     segment = Segment.__new__(Segment)
     segment._spec = spec
     segment._map(descriptor.detach(), size)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import Algorithm, AlgorithmConfig, Behaviour, Space, StackedBatch, map_space
+from motet.algorithm import Algorithm, AlgorithmConfig, Batch, Behaviour, Space, map_space, stacked_batch
 from motet.errors import SettingError, SpecError
 from motet.nest import Nest, map_nest
 from motet.policies.teams import Alone, is_team, team_policy
@@ -173,8 +173,8 @@ def check_algorithm(
         _expect(algorithm.n_weights == sizes.weights, "n_weights is what sizes() tells", "let both use one formula")
         return algorithm
 
-    def batch(agents: int, seed: int) -> StackedBatch:
-        made = StackedBatch.zeros(*spaces, settings, agents)
+    def batch(agents: int, seed: int) -> Batch:
+        made = stacked_batch(*spaces, settings, agents)
         rng = np.random.default_rng(seed)
         _fill(made, observation_space, action_space, rng)
         return made
@@ -334,7 +334,7 @@ def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None
     )
 
 
-def _arrays(batch: StackedBatch) -> list[Any]:
+def _arrays(batch: Batch) -> list[Any]:
     found: list[Any] = []
     for value in batch.__dict__.values():
         if value is not None:
@@ -342,7 +342,7 @@ def _arrays(batch: StackedBatch) -> list[Any]:
     return found
 
 
-def _fill(batch: StackedBatch, observation_space: Space, action_space: Space, rng: np.random.Generator) -> None:
+def _fill(batch: Batch, observation_space: Space, action_space: Space, rng: np.random.Generator) -> None:
     """Any elements of the spaces, any rewards, a fifth of the transitions terminated."""
 
     def put(to: Nest, space: Space) -> None:

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet.arrays import ArraySpec
 from motet.runs.snapshot import Wait
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = ["FINISHED", "Board"]
 
@@ -131,21 +132,21 @@ class Board:
         self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, agents: int) -> dict[str, Array]:
+    def layout(processes: int, actors: int, agents: int) -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a board."""
         return {
-            "board/stop": Array((_WORDS,), "uint64"),
-            "board/evaluation": Array((1, _WORDS), "float64"),
-            "board/evaluated": Array((_WORDS,), "uint64"),
-            "board/processes": Array((processes, _WORDS), "float64"),
-            "board/rounds": Array((actors, _WORDS), "uint64"),
-            "board/learned": Array((agents, _WORDS), "uint64"),
-            "board/episodes": Array((actors, agents, _WORDS), "float64"),
-            "board/metrics": Array((agents, _METRICS), "float64"),
-            "board/names": Array((agents, _NAMES), "uint8"),
-            "board/rows": Array((agents, _WORDS), "uint64"),
-            "board/acted": Array((_native.BELL_BYTES,)),
-            "board/updated": Array((_native.BELL_BYTES,)),
+            "board/stop": ArraySpec((_WORDS,), "uint64"),
+            "board/evaluation": ArraySpec((1, _WORDS), "float64"),
+            "board/evaluated": ArraySpec((_WORDS,), "uint64"),
+            "board/processes": ArraySpec((processes, _WORDS), "float64"),
+            "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
+            "board/learned": ArraySpec((agents, _WORDS), "uint64"),
+            "board/episodes": ArraySpec((actors, agents, _WORDS), "float64"),
+            "board/metrics": ArraySpec((agents, _METRICS), "float64"),
+            "board/names": ArraySpec((agents, _NAMES), "uint8"),
+            "board/rows": ArraySpec((agents, _WORDS), "uint64"),
+            "board/acted": ArraySpec((_native.BELL_BYTES,), "uint8"),
+            "board/updated": ArraySpec((_native.BELL_BYTES,), "uint8"),
         }
 
     def _attach(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, Behaviour, StackedBatch, continue_stream, stream_of
+from motet.algorithm import Algorithm, Batch, Behaviour, continue_stream, stacked_batch, stream_of
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
@@ -158,7 +158,7 @@ class LearnerDriver:
             [seed_for(roster.seed, _LEARNER, a) for a in agents],
             part.device,
         )
-        batch = StackedBatch.zeros(part.observation_space, part.action_space, part.settings, len(agents))
+        batch = stacked_batch(part.observation_space, part.action_space, part.settings, len(agents))
         members = [self._member(shared, a, i, batch) for i, a in enumerate(agents)]
         self.readers = dict(zip(agents, [member.reader for member in members], strict=True))
         kept = shared.vaults[index].subscriber()
@@ -171,7 +171,7 @@ class LearnerDriver:
         vault = shared.vaults[index].publisher()
         self.updates = learn(self.algorithm, members, vault, part.settings, batch, roster.publish_every)
 
-    def _member(self, shared: SharedMemory, agent: int, position: int, batch: StackedBatch) -> LearningAgent:
+    def _member(self, shared: SharedMemory, agent: int, position: int, batch: Batch) -> LearningAgent:
         settings, mine = self._settings, batch.agent(position)
         reader = shared.replays[agent].reader(
             n_frames=settings.n_frames,
@@ -182,8 +182,7 @@ class LearnerDriver:
             shares=shared.roster.partitions,
             seed=seed_for(shared.roster.seed, _READER, agent),
         )
-        arrays = _arrays(mine)
-        drawn = reader.batch(settings.batch_size, settings.length, lambda name, shape, dtype: arrays[name])
+        drawn = reader.bind(mine)
         return LearningAgent(reader, Counter(shared, agent), shared.publications[agent].publisher(), drawn)
 
     @property
@@ -296,31 +295,6 @@ class LearnerDriver:
         """Keep and publish the last state."""
         self.updates.close()
         self._show()
-
-
-def _arrays(batch: StackedBatch) -> dict[str, Any]:
-    """The arrays of one agent's part by the names under which a reader asks for them."""
-    own = ("reward", "discount", "weight", "version", "valid")
-    found: dict[str, Any] = {name: getattr(batch, name) for name in own}
-
-    def name(prefix: str, nest: Any) -> None:
-        if isinstance(nest, dict):
-            for key, value in nest.items():
-                name(f"{prefix}/{key}", value)
-        elif isinstance(nest, tuple):
-            for i, value in enumerate(nest):
-                name(f"{prefix}/{i}", value)
-        elif nest is not None:
-            found[prefix] = nest
-
-    name("observation", batch.observation)
-    name("action", batch.action)
-    name("next_observation", batch.next_observation)
-    for key, value in batch.extra.items():
-        name(key, value)
-    for key, value in batch.next_extra.items():
-        name(f"next_{key}", value)
-    return found
 
 
 def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:

@@ -22,10 +22,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from motet.arrays import ArraySpec
 from motet.errors import SettingError, WaitTimeoutError
-from motet.publication import HeaderField, Publication
+from motet.publication import Publication
 from motet.settings import check_types
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 
 __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", "Standings", "anchor"]
 
@@ -170,27 +171,27 @@ class LeagueBoard:
         self.results[...] = 0
 
     @staticmethod
-    def layout(league: League, anchors: int, weights: int, actors: int) -> dict[str, Array]:
+    def layout(league: League, anchors: int, weights: int, actors: int) -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a board."""
         header = LeagueBoard._header(league, anchors, actors)
         return {
             **Publication.layout(league.pool * weights, header, prefix="league"),
-            "league/results": Array((actors, _RING), "uint64"),
+            "league/results": ArraySpec((actors, _RING), "uint64"),
         }
 
     @staticmethod
-    def _header(league: League, anchors: int, actors: int) -> dict[str, HeaderField]:
+    def _header(league: League, anchors: int, actors: int) -> dict[str, ArraySpec]:
         """What is published beside the weights: of the anchors first, then of the pool's places."""
         rows = anchors + league.pool
         return {
-            "number": HeaderField((league.pool,), "int64"),  # of the snapshot in a place; 0: none
-            "step": HeaderField((league.pool,), "int64"),  # at which it was taken
-            "points": HeaderField((rows,), "float64"),  # a win 1, a draw 0.5; fading
-            "games": HeaderField((rows,), "float64"),  # fading alike
-            "played": HeaderField((rows,), "int64"),
-            "chance": HeaderField((rows + 1,), "float64"),  # to be drawn; the last one is the newest policy's
-            "heard": HeaderField((actors,), "int64"),  # results taken in from each actor
-            "counts": HeaderField((3,), "int64"),  # snapshots taken, reviews, results lost
+            "number": ArraySpec((league.pool,), "int64"),  # of the snapshot in a place; 0: none
+            "step": ArraySpec((league.pool,), "int64"),  # at which it was taken
+            "points": ArraySpec((rows,), "float64"),  # a win 1, a draw 0.5; fading
+            "games": ArraySpec((rows,), "float64"),  # fading alike
+            "played": ArraySpec((rows,), "int64"),
+            "chance": ArraySpec((rows + 1,), "float64"),  # to be drawn; the last one is the newest policy's
+            "heard": ArraySpec((actors,), "int64"),  # results taken in from each actor
+            "counts": ArraySpec((3,), "int64"),  # snapshots taken, reviews, results lost
         }
 
     @property

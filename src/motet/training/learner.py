@@ -20,9 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, ReaderSettings, Sizes, StackedBatch, Update
+from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
-from motet.nest import map_nest
 from motet.schedule import value_at
 
 __all__ = ["LearningAgent", "learn", "restore", "state_of", "vault_header"]
@@ -177,7 +176,7 @@ def learn(
     agents: Sequence[LearningAgent],
     vault: PolicySink,
     settings: ReaderSettings,
-    batch: StackedBatch,
+    batch: Batch,
     publish_every: int = 1,
 ) -> Generator[Update | None, bool | Sequence[bool] | None, None]:
     """Publish what there is and yield None; then update for ever, once for each ``next``.
@@ -221,7 +220,7 @@ def _update(
     algorithm: Algorithm,
     agents: Sequence[LearningAgent],
     settings: ReaderSettings,
-    batch: StackedBatch,
+    batch: Batch,
     due: Sequence[bool],
 ) -> Update:
     steps = [agent.replay.steps for agent in agents]
@@ -248,7 +247,7 @@ def _update(
 def _update_some(
     algorithm: Algorithm,
     agents: Sequence[LearningAgent],
-    batch: StackedBatch,
+    batch: Batch,
     steps: Sequence[int],
     due: Sequence[bool],
 ) -> Update:
@@ -257,7 +256,7 @@ def _update_some(
     others = [i for i, is_due in enumerate(due) if not is_due]
     for i in others:
         if not agents[i].drawn:  # nothing has been in its part of the batch: any rows will do, if the space has them
-            for array in _leaves(batch):
+            for array in batch.arrays():
                 array[i] = array[model]
             agents[i].drawn = True
     algorithm.save()
@@ -269,15 +268,6 @@ def _update_some(
         part[others] = rows
     algorithm.load()
     return update
-
-
-def _leaves(batch: StackedBatch) -> list[npt.NDArray[Any]]:
-    """All arrays of a batch."""
-    found: list[npt.NDArray[Any]] = []
-    for value in vars(batch).values():
-        if value is not None:
-            map_nest(found.append, value)
-    return found
 
 
 def _keep(algorithm: Algorithm, agents: Sequence[LearningAgent], vault: PolicySink) -> None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
+from motet.arrays import ArraySpec
 from motet.errors import SettingError
 from motet.pace import Pace
-from motet.publication import HeaderField, Publication
+from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
-from motet.system.memory import Array, Segment
+from motet.system.memory import Segment
 from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.board import Board
@@ -124,7 +125,7 @@ class SharedMemory:
         self.updates_before = [0] * len(roster.parts)
         self.versions_before = [0] * len(roster.parts)
         specs = [roster.replay_spec(part) for part in roster.parts]
-        layout: dict[str, Array] = {}
+        layout: dict[str, ArraySpec] = {}
         for i, (spec, part) in enumerate(zip(specs, roster.parts, strict=True)):
             layout |= self._replay_layout(i, spec)
             header = _header(part)
@@ -160,16 +161,16 @@ class SharedMemory:
             for k, stack in enumerate(roster.stacks)
         ]
 
-    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, Array]:
+    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         return spec.layout(f"agent{agent}/replay")
 
     def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Replay:
         return Replay(spec, segment, f"agent{agent}/replay")
 
-    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, HeaderField]]:
+    def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, ArraySpec]]:
         sizes = self.roster.parts[stack[0]].sizes
         words = specs[stack[0]].reader_words
-        header = {name: HeaderField(*item) for name, item in vault_header(len(stack), sizes, words).items()}
+        header = {name: ArraySpec(*item) for name, item in vault_header(len(stack), sizes, words).items()}
         return sizes.state * len(stack), header
 
     def steps(self, agent: int) -> int:
@@ -305,11 +306,11 @@ class Counter:
         return self._shared.steps(self._agent)
 
 
-def _header(part: AgentSpec) -> dict[str, HeaderField]:
+def _header(part: AgentSpec) -> dict[str, ArraySpec]:
     """What travels with the weights: what the algorithm declares, and when it was published, by its agents' steps."""
-    header = {name: HeaderField(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
+    header = {name: ArraySpec(shape, dtype) for name, (shape, dtype) in part.config.header.items()}
     if "published_step" in header:
         raise SettingError(
             "header: given the name 'published_step', expected another one: that is in every publication"
         )
-    return {"published_step": HeaderField(dtype="int64"), **header}
+    return {"published_step": ArraySpec(dtype="int64"), **header}

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "shared.hpp"
+#include "core/shared.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MOTET_X86_CLONES 1

@@ -1,6 +1,6 @@
 // A value that Python gives for a leaf: checked against its spec, its bytes ready to be copied.
 #pragma once
-#include "leaf.hpp"
+#include "python/leaf.hpp"
 
 namespace motet {
 

@@ -1,5 +1,5 @@
 // motet._native.LaneWriter, and what can be asked of a lane's memory without one.
-#include "writer.hpp"
+#include "python/writer.hpp"
 
 namespace motet {
 namespace {

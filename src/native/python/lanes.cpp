@@ -1,5 +1,5 @@
 // motet._native.LaneWriters and LaneCounts: several lanes of one replay at once.
-#include "writer.hpp"
+#include "python/writer.hpp"
 
 namespace motet {
 namespace {

@@ -1,6 +1,6 @@
 // motet._native.Mlp and choose: what an actor needs of a policy, without torch.
-#include "mlp.hpp"
-#include "python.hpp"
+#include "core/mlp.hpp"
+#include "python/python.hpp"
 
 namespace motet {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cerrno>
 
-#include "shared.hpp"
+#include "core/shared.hpp"
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>

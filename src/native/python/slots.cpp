@@ -1,8 +1,8 @@
 // motet._native.SlotWriter and SlotReader: the two ends of a publication.
 #include <memory>
 
-#include "python.hpp"
-#include "slots.hpp"
+#include "core/slots.hpp"
+#include "python/python.hpp"
 
 namespace motet {
 namespace {

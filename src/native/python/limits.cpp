@@ -1,6 +1,6 @@
 // What the machine itself can do, for `motet bench` alone: plain copies without any protocol, the limit that the
 // structures of the core are held against.
-#include "python.hpp"
+#include "python/python.hpp"
 
 namespace motet {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shared.hpp"
+#include "core/shared.hpp"
 
 namespace motet {
 

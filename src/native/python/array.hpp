@@ -2,10 +2,20 @@
 //
 // The head of an array is part of numpy's binary interface, which every compiled extension has inlined: it stays as it
 // is. It is compared with the buffer protocol once nevertheless, and where anything differs nobody gets to see an Array.
+// Nor does anybody in a build with MOTET_PORTABLE, or where the environment has MOTET_PORTABLE=1 when the module is
+// loaded: every array then goes through the buffer protocol, with the same results.
 #pragma once
-#include "python.hpp"
+#include <cstdlib>
+
+#include "python/python.hpp"
 
 namespace motet {
+
+#ifdef MOTET_PORTABLE
+constexpr bool kPortable = true;
+#else
+constexpr bool kPortable = false;
+#endif
 
 struct Array {
   PyObject_HEAD
@@ -17,10 +27,15 @@ struct Array {
   bool contiguous() const { return flags & 1; }
 
   // What `o` is if it is exactly a numpy array, otherwise null.
-  static const Array* of(PyObject* o) { return Py_TYPE(o) == type_ ? reinterpret_cast<const Array*>(o) : nullptr; }
+  static const Array* of(PyObject* o) { return !kPortable && Py_TYPE(o) == type_ ? reinterpret_cast<const Array*>(o) : nullptr; }
+
+  // Whether arrays are read this way at all.
+  static bool readable() { return type_; }
 
   // Called when the module is made. False with an error set only if numpy itself fails.
   static bool learn() {
+    const char* portable = std::getenv("MOTET_PORTABLE");
+    if (kPortable || (portable && std::strcmp(portable, "1") == 0)) return true;
     PyObject* numpy = PyImport_ImportModule("numpy");
     PyObject* type = numpy ? PyObject_GetAttrString(numpy, "ndarray") : nullptr;
     PyObject* size = type ? PyObject_GetAttrString(type, "__basicsize__") : nullptr;

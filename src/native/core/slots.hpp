@@ -4,7 +4,7 @@
 // writer fills the slots in turn. A reader copies the newest slot and looks at the sequence number again: if it moved,
 // the copy is thrown away.
 #pragma once
-#include "bell.hpp"
+#include "core/bell.hpp"
 
 namespace motet {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "array.hpp"
-#include "reader.hpp"
+#include "core/reader.hpp"
+#include "python/array.hpp"
 
 namespace motet {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "lane.hpp"
-#include "tree.hpp"
+#include "core/lane.hpp"
+#include "core/tree.hpp"
 
 namespace motet {
 

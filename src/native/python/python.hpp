@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "shared.hpp"
+#include "core/shared.hpp"
 
 namespace motet {
 

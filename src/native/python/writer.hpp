@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "value.hpp"
+#include "python/value.hpp"
 
 namespace motet {
 using ull = unsigned long long;

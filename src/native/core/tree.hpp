@@ -4,7 +4,7 @@
 #include <new>
 #include <vector>
 
-#include "shared.hpp"
+#include "core/shared.hpp"
 
 namespace motet {
 

@@ -1,7 +1,7 @@
 // motet._native.LaneReader: the reading end of all lanes of a replay.
 #include <memory>
 
-#include "leaf.hpp"
+#include "python/leaf.hpp"
 
 namespace motet {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <variant>
 
-#include "python.hpp"
-#include "sweep.hpp"
+#include "core/sweep.hpp"
+#include "python/python.hpp"
 
 namespace motet {
 namespace {

@@ -7,7 +7,7 @@
 // A row is: meta word | leaves (aligned) | checksum (only in checked lanes). The transition that starts at row i ends in
 // row i + 1, whose observation is the next one; an episode's last observation has a row of its own (kFinal).
 #pragma once
-#include "bell.hpp"
+#include "core/bell.hpp"
 
 namespace motet {
 
