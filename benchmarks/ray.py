@@ -29,7 +29,7 @@ from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
-from motet.cluster.shared import NodeMemory
+from motet.cluster.shared import LocalMemory
 from motet.errors import MotetError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.runs.snapshot import Snapshot
@@ -147,7 +147,7 @@ class Sender:
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
         self._lanes = roster.lanes_of(0)
-        self._place = NodeMemory(roster, lanes=self._lanes)
+        self._place = LocalMemory(roster, lanes=self._lanes)
         self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
 
     def play(self, seconds: float) -> float:
@@ -169,7 +169,7 @@ class Sender:
 
 def _rows_per_s(ray: Any, seconds: float) -> float:
     roster = make_roster(spread, DQN, RunSettings(worlds_per_actor=LANES, learner_processes=1))
-    groups = {"play": 1, "rows": 2, "look": 1}
+    groups = {"play": 1, "rows": 2, "report": 1}
     learner = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerHost))
     place = learner.options(scheduling_strategy="SPREAD").remote(Shipment((roster, None)), 0)
     sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Shipment(roster), place)

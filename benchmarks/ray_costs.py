@@ -24,8 +24,8 @@ from motet.cluster.connect import Shipment
 from motet.cluster.driver import grouped
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
-from motet.cluster.shared import NodeMemory
-from motet.isolation.process import descendants
+from motet.cluster.shared import LocalMemory
+from motet.isolation.guard import descendants
 from motet.placement import Cluster
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
@@ -42,7 +42,7 @@ class Sender:
 
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
-        self._place = NodeMemory(roster, lanes=roster.lanes_of(0))
+        self._place = LocalMemory(roster, lanes=roster.lanes_of(0))
         self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
         self._link.join()
         self._writers = [replay.writers(roster.lanes_of(0)) for replay in self._place.replays]
@@ -83,11 +83,11 @@ def measure(seconds: float = 5.0) -> dict[str, float]:
     """Costs in seconds of a core, and bytes."""
     roster = make_roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
     with _TwoNodes() as ray:
-        groups = {"play": 1, "rows": 2, "look": 1}
+        groups = {"play": 1, "rows": 2, "report": 1}
         kind = ray.remote(concurrency_groups=groups)(grouped(ray, LearnerHost)).options(scheduling_strategy="SPREAD")
         learner = kind.remote(Shipment((roster, None)), 0)
         sender = ray.remote(Sender).options(scheduling_strategy="SPREAD").remote(Shipment(roster), learner)
-        there = ray.get(learner.look.remote(False, [None], False))
+        there = ray.get(learner.report.remote(False, [None], False))
         pid, _, _ = ray.get(sender.write.remote(0.5, 1000, 0.02))
         mine = [child for child in descendants(os.getpid()) if child != pid]
         other = next(child for child in mine if "ray::LearnerHost" in Path(f"/proc/{child}/cmdline").read_text())
@@ -101,7 +101,7 @@ def measure(seconds: float = 5.0) -> dict[str, float]:
         looks, before = 0, (_cpu_s(os.getpid()), _cpu_s(other))
         began = time.monotonic()
         while time.monotonic() - began < seconds:
-            ray.get(learner.look.remote(False, [None], False))
+            ray.get(learner.report.remote(False, [None], False))
             looks += 1
             time.sleep(0.002)
         look = np.subtract((_cpu_s(os.getpid()), _cpu_s(other)), before) / looks

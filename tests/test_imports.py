@@ -133,7 +133,8 @@ def test_replay_and_publication_do_not_know_each_other_nor_the_loop():
 
 
 def test_memory_knows_errors_alone():
-    assert _ours("motet.system.memory") <= {"motet.errors"}
+    assert _ours("motet.system.memory") <= {"motet.errors", "motet.system.machine"}
+    assert _ours("motet.system.machine") <= {"motet.errors"}
 
 
 def test_actor_and_learner_do_not_know_each_other():

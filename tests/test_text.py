@@ -25,8 +25,9 @@ from motet.cli import tournament as tournament_command
 from motet.cli.play import Play, finish, tell_who_always_failed, yaml
 from motet.cli.show import Show
 from motet.errors import ChildError
-from motet.evaluation.episode import Failure, LatencyHistogram
-from motet.evaluation.evaluate import Episode, Evaluation, Measured
+from motet.evaluation.episode import Failure
+from motet.evaluation.latency import LatencyHistogram
+from motet.evaluation.result import Episode, Evaluation, Measured
 from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
 from motet.runs.checkpoint import Checkpoint, RunDirectory

@@ -12,8 +12,9 @@ from motet.system.preload import preload as _preload
 
 if TYPE_CHECKING:
     from motet.errors import MotetError
-    from motet.evaluation.evaluate import Evaluation, EvaluationSettings, evaluate
+    from motet.evaluation.evaluate import EvaluationSettings, evaluate
     from motet.evaluation.regret import regret
+    from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
     from motet.isolation.policy import PolicyLimits
     from motet.pace import Pace
@@ -59,7 +60,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Cluster": "motet.placement",
-        "Evaluation": "motet.evaluation.evaluate",
+        "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",
         "Field": "motet.replay",
         "League": "motet.training.league",

@@ -17,11 +17,11 @@ from support.stand_in import StandIn
 
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import LearnerHost
-from motet.cluster.shared import NodeMemory, packed, unpack, words_of
+from motet.cluster.shared import LocalMemory, packed, unpack, words_of
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
-from motet.system.child import Portable
+from motet.system.portable import Portable
 from motet.training.roster import make_roster
 from motet.training.run import resume, train
 from motet.training.settings import Settings
@@ -50,7 +50,7 @@ def same_agents(one, two):
             assert np.array_equal(values, two.agents[name][what]), (name, what)
 
 
-# ---- without Ray: a learner's place as such
+# ---- without Ray: a learner's host as such
 
 
 def learner(**changes):
@@ -63,7 +63,7 @@ def learner(**changes):
 
 def block(roster, rows, agent=0, lane=0, first=0):
     """Rows that an actor made, as they lie in its outbox."""
-    here = NodeMemory(roster, lanes=roster.lanes_of(0))
+    here = LocalMemory(roster, lanes=roster.lanes_of(0))
     writers = here.replays[agent].writers(roster.lanes_of(0))
     space = roster.parts[agent].observation_space
     for i in range(rows):
@@ -78,35 +78,35 @@ def nothing(roster):
 
 
 def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
-    roster, place = learner()
-    place.join(0, 0, nothing(roster), [0, 0])
+    roster, host = learner()
+    host.join(0, 0, nothing(roster), [0, 0])
     pieces, data = block(roster, 10)
-    arrived = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
+    arrived = host.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
     assert arrived.rows == [10]
-    again = place.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
+    again = host.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
     assert again.rows == [10]
-    words = place.look(False, [], False).words
+    words = host.report(False, [], False).words
     assert words[0, 0, 1] == 10 and words[:, :, 1].sum() == 10
-    reader = place._place.replays[0].reader()
+    reader = host._memory.replays[0].reader()
     batch = reader.sample(9)
     assert set(batch.version.tolist()) == {7} and set(batch.reward.tolist()) <= set(range(9))
 
 
 def test_who_has_a_successor_is_refused_and_counted_and_lost_rows_are_counted():
-    roster, place = learner()
-    place.join(0, 0, nothing(roster), [0, 0])
+    roster, host = learner()
+    host.join(0, 0, nothing(roster), [0, 0])
     pieces, data = block(roster, 10)
-    place.receive(0, 0, 5, pieces, data, [14, 0], False, [0])  # four more were made, and never came
-    place.join(0, 1, nothing(roster), [16, 3])  # the driver knew of more
+    host.receive(0, 0, 5, pieces, data, [14, 0], False, [0])  # four more were made, and never came
+    host.join(0, 1, nothing(roster), [16, 3])  # the driver knew of more
     with pytest.raises(SupersededError, match="start 0"):
-        place.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, [0])
+        host.receive(0, 0, 6, *block(roster, 15, first=10), [15, 0], False, [0])
     with pytest.raises(SupersededError):
-        place.join(0, 0, nothing(roster), [0, 0])
-    place.receive(0, 1, 0, pieces, data, [10, 0], False, [0])
-    told = place.look(False, [], False)
-    assert told.rows[:, 0].tolist() == [6, 3]
-    assert told.rows[:, 1].tolist() == [5, 0]
-    words = place._place.replays[0].words(0)
+        host.join(0, 0, nothing(roster), [0, 0])
+    host.receive(0, 1, 0, pieces, data, [10, 0], False, [0])
+    report = host.report(False, [], False)
+    assert report.rows[:, 0].tolist() == [6, 3]
+    assert report.rows[:, 1].tolist() == [5, 0]
+    words = host._memory.replays[0].words(0)
     assert (words.head, words.broken, words.incarnation) == (20, 1, 2)
 
 
@@ -115,18 +115,18 @@ def test_a_full_lane_takes_what_there_is_room_for():
 
     config = PPOConfig(rollout=8, capacity=16) if "capacity" in PPOConfig.__dataclass_fields__ else PPOConfig()
     roster = make_roster(WORLD, config, Settings(steps=1000, learner_processes=1))
-    place = LearnerHost(Shipment((roster, None)), 0)
-    place.join(0, 0, nothing(roster), [0, 0])
-    capacity = place._place.replays[0].spec.lane_capacity
-    row_bytes = place._place.replays[0].spec.row_bytes
+    host = LearnerHost(Shipment((roster, None)), 0)
+    host.join(0, 0, nothing(roster), [0, 0])
+    capacity = host._memory.replays[0].spec.lane_capacity
+    row_bytes = host._memory.replays[0].spec.row_bytes
     rows = np.zeros((capacity + 5) * row_bytes, np.uint8)
-    arrived = place.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, [0])
+    arrived = host.receive(0, 0, 1, [(0, 0, 0, len(rows))], rows, [len(rows), 0], False, [0])
     assert arrived.rows == [capacity]
 
 
 def test_versions_travel_as_one_flat_object():
     roster, _ = learner()
-    here, there = NodeMemory(roster), NodeMemory(roster)
+    here, there = LocalMemory(roster), LocalMemory(roster)
     for agent in range(2):
         publisher = here.publications[agent].publisher()
         publisher.publish(np.full(16, agent + 0.5, np.float32), version=9 + agent, epsilon=0.25, step=agent)
@@ -142,10 +142,10 @@ def test_versions_travel_as_one_flat_object():
 
 
 def test_the_words_of_a_copied_lane_are_those_of_the_lane():
-    roster, place = learner()
-    place.join(0, 0, nothing(roster), [0, 0])
-    place.receive(0, 0, 5, *block(roster, 10), [10, 0], False, [0])
-    assert words_of(place.dump(0, 0)) == place._place.replays[0].words(0)
+    roster, host = learner()
+    host.join(0, 0, nothing(roster), [0, 0])
+    host.receive(0, 0, 5, *block(roster, 10), [10, 0], False, [0])
+    assert words_of(host.dump(0, 0)) == host._memory.replays[0].words(0)
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
@@ -256,13 +256,13 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
     def watch(done, total):
         if done >= 2 and not killed.is_set():
             killed.set()
-            hosts = [pid for pid in descendants() if _title(pid).startswith("ray::Host")]
+            hosts = [pid for pid in descendants() if _title(pid).startswith("ray::ChildHost")]
             os.kill(int(hosts[0]), signal.SIGKILL)
 
     there = evaluate(
         world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_update=watch, on_message=lines.append
     )
-    assert killed.is_set() and any("its successor" in line for line in lines)
+    assert killed.is_set() and any("restarting" in line for line in lines)
     assert there.deterministic() == here.deterministic()
     one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))
     assert one.deterministic() == two.deterministic()
@@ -284,13 +284,13 @@ def test_a_plan_on_a_cluster_has_the_same_bits(two_nodes, monkeypatch):
     from motet.plan import parallel as _workers
 
     sent, kinds = make_eager(monkeypatch), set()
-    make = _workers._Crew.__post_init__
+    init = _workers._WorkerPool.__post_init__
 
-    def look(crew):
-        make(crew)
-        kinds.update(type(one.child) for one in crew.workers)
+    def watch(pool):
+        init(pool)
+        kinds.update(type(one.child) for one in pool.workers)
 
-    monkeypatch.setattr(_workers._Crew, "__post_init__", look)
+    monkeypatch.setattr(_workers._WorkerPool, "__post_init__", watch)
     model = Layered(seed=4, humans=(3, 3), robots=(3,), depth=8, width=20)
     here = enumerate_states(model, workers=1)
     there = enumerate_states(model, workers=2, engine="ray")

@@ -18,12 +18,12 @@ from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
 from motet.cluster.connect import Shipment
-from motet.cluster.driver import Remote
+from motet.cluster.driver import RemoteRun
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
-from motet.cluster.shared import NodeMemory, VersionBundle
+from motet.cluster.shared import LocalMemory, VersionBundle
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
-from motet.isolation.process import descendants as children
+from motet.isolation.guard import descendants as children
 from motet.placement import Cluster
 from motet.publication import Publication
 from motet.runs.checkpoint import RunDirectory
@@ -38,7 +38,7 @@ from motet.worlds import TreasureHunt
 
 WORLD = partial(TreasureHunt, agents=2)
 SMALL = Cluster(actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
-HAVE = 2**40  # editions that somebody has: there is no store to put one into
+HAVE = 2**40  # bundles that somebody has: there is no store to put one into
 # Ray leaves sockets to the garbage collector, and its own modules warn of its own changes to come.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -66,16 +66,16 @@ class Scene:
         self.settings = Settings(**chosen, keep_replay=keep_replay)
         self.roster = make_roster(WORLD, StandIn(), self.settings)
         self.directory = RunDirectory.prepare(tmp_path / "run").begin({})
-        self.remote = Remote(
+        self.remote = RemoteRun(
             NoRay(), self.roster, Cluster(), RestartLimits(), self.directory, None, keep_replay, policies=False
         )
-        self.actors = [NodeMemory(self.roster, lanes=self.roster.lanes_of(i)) for i in range(2)]
+        self.actors = [LocalMemory(self.roster, lanes=self.roster.lanes_of(i)) for i in range(2)]
         self.writers = [[r.writers(a.roster.lanes_of(i)) for r in a.replays] for i, a in enumerate(self.actors)]
         self.begin(LearnerHost(Shipment((self.roster, None)), 0))
 
-    def begin(self, place):
-        self.place = place
-        self.learning = LearnerDriver(place._place, 0)
+    def begin(self, host):
+        self.host = host
+        self.learning = LearnerDriver(host._memory, 0)
         self.learning.begin()
 
     def write(self, actor, rows):
@@ -89,7 +89,7 @@ class Scene:
 
     def join(self, actor, incarnation=0, made=(0, 0), came=(), done=None):
         carried = {(a, actor): self.actors[actor].replays[a].carried[0] for a in range(2)}
-        return self.place.join(actor, incarnation, carried, made, came, done)
+        return self.host.join(actor, incarnation, carried, made, came, done)
 
     def send(self, actor, incarnation=0, hears=True):
         """Carry what waits; ``hears``: the reply comes back."""
@@ -100,28 +100,28 @@ class Scene:
             pieces.append((agent, actor, first, len(piece)))
             data += piece
         made = [replay.made for replay in self.actors[actor].replays]
-        arrived = self.place.receive(actor, incarnation, 7, pieces, np.frombuffer(data, np.uint8), made, False, [HAVE])
+        arrived = self.host.receive(actor, incarnation, 7, pieces, np.frombuffer(data, np.uint8), made, False, [HAVE])
         if hears:
             for replay, rows, words in zip(self.actors[actor].replays, arrived.rows, arrived.words, strict=True):
                 replay.carried[0] += rows
                 replay.table[[actor]] = words
 
-    def look(self):
-        self.remote._hear_learner(0, self.place.look(False, [None], True, True))
+    def poll(self):
+        self.remote._hear_learner(0, self.host.report(False, [None], True, True))
 
     def die(self, begins=True):
         """The learner dies; its successor begins with what the driver knows."""
         number = self.remote._learner_numbers[0] + 1
         start = self.remote._salvaged(0, number)
-        self.place = LearnerHost(Shipment((self.roster, start)), 0, False, number)
+        self.host = LearnerHost(Shipment((self.roster, start)), 0, False, number)
         if begins:
-            self.begin(self.place)
+            self.begin(self.host)
         return start
 
     def done(self, actor):
         """By agent, steps that an actor knows to have arrived."""
-        place = self.actors[actor]
-        return np.array([[place.gone[a, actor] + r.words(actor).steps] for a, r in enumerate(place.replays)])
+        memory = self.actors[actor]
+        return np.array([[memory.gone[a, actor] + r.words(actor).steps] for a, r in enumerate(memory.replays)])
 
     def close(self):
         self.remote.close()
@@ -148,7 +148,7 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
         s.send(actor)
     for _ in range(20):
         s.learning.update()
-    s.look()
+    s.poll()
     version = s.learning._members[0].publisher.newest
     kept = s.learning.algorithm.state.copy(), s.learning.algorithm.counters.copy(), s.learning.algorithm.random.copy()
     words = np.zeros(s.roster.replay_spec(s.roster.parts[0]).reader_words, np.uint64)
@@ -163,15 +163,15 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     s.learning.readers[0].save_state(again)
     assert np.array_equal(again[:4], words[:4])  # the stream that batches are drawn by
     assert s.learning._members[0].publisher.newest > version
-    told = s.place.look(False, [None], False)
-    assert told.rows[:, 0].tolist() == [400, 400]  # what its replays held is lost
-    assert s.place._place.steps(0) == 400
+    report = s.host.report(False, [None], False)
+    assert report.rows[:, 0].tolist() == [400, 400]  # what its replays held is lost
+    assert s.host._memory.steps(0) == 400
     # Each actor has its own part left, whoever did more before.
     joined = s.join(0, incarnation=1)
     s.join(1, incarnation=1)
     assert joined.number == 1
-    assert [s.place._place.left(0, actor) for actor in range(2)] == [200, 400]
-    s.look()
+    assert [s.host._memory.left(0, actor) for actor in range(2)] == [200, 400]
+    s.poll()
     assert [s.remote.shared.left(0, actor) for actor in range(2)] == [200, 400]
     assert s.remote.shared.steps(0) == 400
 
@@ -183,13 +183,13 @@ def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene)
     s.send(0)
     for _ in range(20):
         s.learning.update()
-    s.look()
+    s.poll()
     shown = s.remote.shared.board.rows.newest_version.copy()
     s.die(begins=False)
-    s.look()
+    s.poll()
     assert shown.min() > 1 and np.array_equal(s.remote.shared.board.rows.newest_version, shown)
-    s.begin(s.place)
-    s.look()
+    s.begin(s.host)
+    s.poll()
     assert (s.remote.shared.board.rows.newest_version > shown).all()
 
 
@@ -201,19 +201,19 @@ def test_steps_are_right_however_often_learners_die(scene):
         for actor in range(2):
             s.write(actor, 10 + 5 * number)
             s.send(actor)
-        s.look()
+        s.poll()
         if number == 2:
             s.die()  # and once more before anybody has looked at its successor
         s.die()
-        assert s.remote.shared.steps(0) == s.place._place.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
+        assert s.remote.shared.steps(0) == s.host._memory.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
         for actor in range(2):
             joined = s.join(actor, done=s.done(actor))
             s.actors[actor].gone[...] = joined.gone
             for replay, words in zip(s.actors[actor].replays, joined.words, strict=True):
                 replay.table[[actor]] = words
-        s.look()
-        assert s.remote.shared.steps(0) == s.place._place.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
-    assert s.place.look(False, [None], False).rows[0, 0] == s.place._place.steps(0)
+        s.poll()
+        assert s.remote.shared.steps(0) == s.host._memory.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
+    assert s.host.report(False, [None], False).rows[0, 0] == s.host._memory.steps(0)
 
 
 def test_rows_whose_reply_was_lost_come_again_and_are_counted_once(scene):
@@ -223,13 +223,13 @@ def test_rows_whose_reply_was_lost_come_again_and_are_counted_once(scene):
     s.send(0)
     s.write(0, 30)
     s.send(0, hears=False)  # the driver learns of them, the actor does not
-    s.look()
+    s.poll()
     assert s.remote.shared.steps(0) == 80
     s.die()
     s.join(0, done=s.done(0))
     s.send(0)
-    assert s.place._place.steps(0) == 80 and s.place._place.replays[0].steps == 30
-    assert s.place._place.left(0, 0) == 500 - 80
+    assert s.host._memory.steps(0) == 80 and s.host._memory.replays[0].steps == 30
+    assert s.host._memory.left(0, 0) == 500 - 80
 
 
 def test_a_successor_refuses_and_counts_what_its_predecessor_refused(scene):
@@ -238,18 +238,18 @@ def test_a_successor_refuses_and_counts_what_its_predecessor_refused(scene):
     s.write(0, 20)
     s.send(0)
     s.join(0, incarnation=1, made=(25, 20), came=(20, 20))  # five are known to be lost
-    s.look()
+    s.poll()
     s.die()
     with pytest.raises(SupersededError, match="start 0"):
         s.join(0)
     s.write(0, 4)
-    with pytest.raises(SupersededError, match="start 0: a successor, start 1"):
+    with pytest.raises(SupersededError, match="start 0: start 1 has"):
         s.send(0)
-    rows = s.place.look(False, [None], False).rows
+    rows = s.host.report(False, [None], False).rows
     assert rows[:, 0].tolist() == [25, 20] and rows[:, 1].tolist() == [4, 4]
     # An actor that died with the learner: what its own successor was told counts, once.
     s.join(0, incarnation=2, made=(9, 9), came=(4, 9))
-    assert s.place.look(False, [None], False).rows[:, 0].tolist() == [30, 20]
+    assert s.host.report(False, [None], False).rows[:, 0].tolist() == [30, 20]
 
 
 def test_a_successor_gets_the_replay_if_it_is_kept(scene):
@@ -259,8 +259,8 @@ def test_a_successor_gets_the_replay_if_it_is_kept(scene):
         s.write(actor, rows)
         s.send(actor)
     s.learning.update()
-    s.look()
-    s.remote._brought = {a: [s.place.dump(a, lane) for lane in range(2)] for a in range(2)}
+    s.poll()
+    s.remote._brought = {a: [s.host.dump(a, lane) for lane in range(2)] for a in range(2)}
     book = Recorder(s.remote.shared, s.settings, s.directory, Watch(s.remote.shared, []), lambda _: None)
     s.directory.save(book.checkpoint(100))
     s.write(0, 15)
@@ -269,18 +269,18 @@ def test_a_successor_gets_the_replay_if_it_is_kept(scene):
     for member in s.learning._members:
         member.waived = 5
     s.learning.keep()
-    s.look()
+    s.poll()
     s.die()
-    replay = s.place._place.replays[0]
+    replay = s.host._memory.replays[0]
     assert [replay.words(lane).head for lane in range(2)] == [60, 40]
     assert s.learning.readers[0].ready() == 0  # and it stays cleared
-    assert s.place.look(False, [None], False).rows[:, 0].tolist() == [15, 15]
-    assert s.place._place.steps(0) == 115
-    assert s.place._place.owed(0) == 0  # updates for the lost rows are not made up for
+    assert s.host.report(False, [None], False).rows[:, 0].tolist() == [15, 15]
+    assert s.host._memory.steps(0) == 115
+    assert s.host._memory.owed(0) == 0  # updates for the lost rows are not made up for
     for actor in range(2):
         s.join(actor, done=s.done(actor))
     assert [replay.words(lane).broken for lane in range(2)] == [1, 1]
-    assert [s.place._place.left(0, actor) for actor in range(2)] == [500 - 75, 500 - 40]
+    assert [s.host._memory.left(0, actor) for actor in range(2)] == [500 - 75, 500 - 40]
     reader = replay.reader(seed=1)
     drawn = np.concatenate([reader.sample(98).reward.copy() for _ in range(50)])
     assert set(drawn.tolist()) == set(range(59))  # every row but the last of each lane is a start
@@ -291,14 +291,14 @@ def test_no_version_leaves_a_learner_before_the_driver_has_a_state(scene, monkey
     s = scene()
     s.join(0)
     nothing = [], np.zeros(0, np.uint8), [0, 0], False, [0]
-    assert s.place.receive(0, 0, 0, *nothing).editions == [(0, None)]
-    told = s.place.look(False, [None], True, kept=False)
-    assert told.vaults is not None
-    assert s.place.receive(0, 0, 0, *nothing).editions == [(0, None)]
-    s.remote._hear_learner(0, told)
+    assert s.host.receive(0, 0, 0, *nothing).bundles == [(0, None)]
+    report = s.host.report(False, [None], True, kept=False)
+    assert report.vaults is not None
+    assert s.host.receive(0, 0, 0, *nothing).bundles == [(0, None)]
+    s.remote._hear_learner(0, report)
     assert s.remote._is_kept(0)
-    s.place.look(False, [None], True, kept=True)
-    ((number, policies),) = s.place.receive(0, 0, 0, *nothing).editions
+    s.host.report(False, [None], True, kept=True)
+    ((number, policies),) = s.host.receive(0, 0, 0, *nothing).bundles
     assert number == 1 and policies is not None
 
 
@@ -307,13 +307,13 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
     s.join(0)
     s.write(0, 150)
     s.send(0)
-    s.look()
+    s.poll()
     shared = s.remote.shared
 
     def dead(lane):
         raise NotReadyError("it died")
 
-    whole = s.place._place.replays
+    whole = s.host._memory.replays
     for replay in shared.replays:
         replay.fetch = dead
     said = []
@@ -340,12 +340,12 @@ def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
     s.join(1)
     s.write(0, 3)
     s.send(0)
-    s.look()
+    s.poll()
     s.remote.shared.board.rounds[0] = FINISHED
     s.die()
-    rounds = s.place._place.board.rounds
+    rounds = s.host._memory.board.rounds
     assert rounds.tolist() == [FINISHED, 0]
-    s.place.look(False, [None], False, over=[1])
+    s.host.report(False, [None], False, over=[1])
     assert rounds.tolist() == [FINISHED, FINISHED]
 
 
@@ -355,43 +355,43 @@ def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
     from motet.training.league import LeagueTable, Results
 
     roster = make_roster(Coins, StandIn(), quick(engine="processes", actors=2))
-    remote = Remote(NoRay(), roster, Cluster(), RestartLimits(), None, None, False, policies=False)
+    remote = RemoteRun(NoRay(), roster, Cluster(), RestartLimits(), None, None, False, policies=False)
     try:
-        place, actor = LearnerHost(Shipment((roster, None)), 0), NodeMemory(roster, lanes=roster.lanes_of(0))
-        learning = LearnerDriver(place._place, 0)
+        host, actor = LearnerHost(Shipment((roster, None)), 0), LocalMemory(roster, lanes=roster.lanes_of(0))
+        learning = LearnerDriver(host._memory, 0)
         learning.begin()
-        ring, table = actor.league.results[0], LeagueTable(place._place.league)
+        ring, table = actor.league.results[0], LeagueTable(host._memory.league)
         results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0)}
-        place.join(0, 0, rows, [0], results=ring.copy())
+        host.join(0, 0, rows, [0], results=ring.copy())
 
         def play(games):
             for _ in range(games):
                 results.tell(-1, 1.0, 0.0)
 
-        def told(place, words):
-            return place.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [HAVE, HAVE], words)
+        def send(host, words):
+            return host.receive(0, 0, 1, [], np.zeros(0, np.uint8), [0], False, [HAVE, HAVE], words)
 
         play(7)
-        told(place, Results.since(ring, 0))
+        send(host, Results.since(ring, 0))
         table.review(50, learning.algorithm.weights()[0])
-        remote._hear_learner(0, place.look(False, [None, 0], True, True))
+        remote._hear_learner(0, host.report(False, [None, 0], True, True))
         play(5)
-        told(place, Results.since(ring, 7))
+        send(host, Results.since(ring, 7))
         table.review(100, learning.algorithm.weights()[0])  # nobody heard of this one
-        version = place._place.league.publication.subscriber().newest
+        version = host._memory.league.publication.subscriber().newest
         remote._newest[0] = version  # but an actor has seen it
         start = remote._salvaged(0, 1)
-        place = LearnerHost(Shipment((roster, start)), 0, False, 1)
-        assert place._place.league.publication.subscriber().newest > version
-        table = LeagueTable(place._place.league)
+        host = LearnerHost(Shipment((roster, start)), 0, False, 1)
+        assert host._memory.league.publication.subscriber().newest > version
+        table = LeagueTable(host._memory.league)
         assert table._rows["played"][0] == 7 and table._rows["heard"][0] == 7
-        joined = place.join(0, 0, rows, [0], results=ring.copy())
-        told(place, Results.since(ring, 7))  # once more: the reply was lost
+        joined = host.join(0, 0, rows, [0], results=ring.copy())
+        send(host, Results.since(ring, 7))  # once more: the reply was lost
         table.review(150, learning.algorithm.weights()[0])
         assert table._rows["played"][0] == 12 and table._rows["counts"][2] == 0
         # A successor of the actor goes on with the numbers of its predecessor.
         fresh = np.zeros_like(ring)
-        Results.take_in(fresh, place.join(0, 1, rows, [0], results=fresh.copy()).results)
+        Results.take_in(fresh, host.join(0, 1, rows, [0], results=fresh.copy()).results)
         Results(fresh).tell(-1, 1.0, 0.0)
         assert np.array_equal(joined.results, ring) and len(Results.since(fresh, 12)) == 1
         old = ring.copy()
@@ -419,7 +419,7 @@ def test_a_learner_that_cannot_be_reached_for_a_while_is_asked_again(scene, monk
     monkeypatch.setattr(ray, "get", lambda *_, **__: (_ for _ in ()).throw(ray.exceptions.ActorDiedError()))
     link.turn_to("successor")
     assert link._asked(lambda learner: learner) is None and link._learner == "successor"
-    with pytest.raises(WaitTimeoutError, match="waited 1 s for a successor of learner-0"):
+    with pytest.raises(WaitTimeoutError, match="waited 1 s for a restart of learner-0"):
         link._asked(lambda learner: learner)
 
 
@@ -588,13 +588,13 @@ def test_ray_starts_by_itself_and_is_gone_at_the_end(tmp_path):
 def test_a_small_edition_travels_itself_and_a_large_one_is_stored_once(weights):
     publication = Publication(weights)
     publication.publisher().publish(np.ones(weights, np.float32))
-    edition, stored = VersionBundle([publication]), []
-    edition.renew()
+    bundle, stored = VersionBundle([publication]), []
+    bundle.renew()
     for _ in range(3):
-        found = edition.stored(lambda flat: stored.append(flat) or "the place")
-    assert (found is edition.flat and not stored) if weights == 1000 else (found == "the place" and len(stored) == 1)
-    edition.renew()
-    assert edition.number == 1  # nothing is new
+        found = bundle.stored(lambda flat: stored.append(flat) or "the store")
+    assert (found is bundle.flat and not stored) if weights == 1000 else (found == "the store" and len(stored) == 1)
+    bundle.renew()
+    assert bundle.number == 1  # nothing is new
 
 
 @pytest.mark.parametrize(("slack", "sent"), [(32.0, True), (400.0, False)])
@@ -608,9 +608,9 @@ def test_rows_for_half_of_the_slack_do_not_wait_for_their_age(slack, sent, monke
         raise SleptError
 
     roster = make_roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
-    place = NodeMemory(roster, lanes=roster.lanes_of(0))
-    link = Link(place, 0, 0, [], 0, None, RestartLimits(), 3600.0)
-    for part, replay in zip(roster.parts, place.replays, strict=True):
+    memory = LocalMemory(roster, lanes=roster.lanes_of(0))
+    link = Link(memory, 0, 0, [], 0, None, RestartLimits(), 3600.0)
+    for part, replay in zip(roster.parts, memory.replays, strict=True):
         writers, space = replay.writers(roster.lanes_of(0)), part.observation_space
         for _ in range(20):
             seen = np.zeros((1, *space.shape), space.dtype)

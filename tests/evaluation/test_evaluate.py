@@ -18,9 +18,11 @@ from support import playing_policies as playing
 
 import motet
 from motet.errors import MotetError, SettingError, StartError
-from motet.evaluation.episode import Arena, EpisodePlan, LatencyHistogram, Task
-from motet.evaluation.evaluate import EvaluationSettings, _shared_out
+from motet.evaluation.episode import Arena, EpisodePlan, Task
+from motet.evaluation.evaluate import EvaluationSettings
+from motet.evaluation.game import _shared_out
 from motet.evaluation.jobs import JobPool
+from motet.evaluation.latency import LatencyHistogram
 from motet.intervals import score, student
 from motet.isolation.policy import PolicyLimits, sandbox_gaps
 from motet.policies.entries import as_given, entries
@@ -321,7 +323,7 @@ def test_an_episode_that_kills_every_job_has_failed():
     result = motet.evaluate(playing.Duet, spec, episodes=2, say=said.append)
     assert [one.failed for one in result.episodes] == ["job"] * 2
     assert re.search(r"killed by SIGKILL while it played episode 0.*isolate", result.episodes[0].detail)
-    assert sum("its successor is started" in line for line in said) == 4, "two more attempts for each"
+    assert sum("restarting it" in line for line in said) == 4, "two more attempts for each"
 
 
 def test_a_hung_job_is_named():

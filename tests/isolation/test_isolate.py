@@ -17,8 +17,8 @@ from support import TESTS
 from motet.arrays import ArraySpec
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import policy as isolate
+from motet.isolation.guard import _children, descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits
-from motet.isolation.process import _children, descendants
 from motet.policy import Policy, PolicySpec, RandomPolicy
 from motet.system.memory import Segment
 
@@ -131,10 +131,10 @@ NESTED = Dict({"a": Box(-1, 1, (2, 3), np.float64), "b": Tuple((Discrete(5), Mul
     "actions", [ACTIONS, Discrete(3, start=-1), MultiDiscrete([2, 5]), Box(-1, 1, (2,)), NESTED], ids=str
 )
 def test_isolated_equals_in_process(seen, actions):
-    from motet.world.spaces import giver, taker
+    from motet.world.spaces import action_checker, observation_caster
 
     spec = PolicySpec(Counts, {"action_space": actions})
-    take, give = taker(seen, ""), giver(actions)
+    take, give = observation_caster(seen, ""), action_checker(actions)
     seen.seed(3)
     with IsolatedPolicy(spec, seen, actions) as isolated:
         plain = spec.make()

@@ -8,8 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from motet.errors import PolicyFailure
+from motet.isolation.guard import descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
-from motet.isolation.process import descendants
 from motet.policy import PolicySpec
 
 pytestmark = [

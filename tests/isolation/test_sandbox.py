@@ -22,6 +22,8 @@ from gymnasium.spaces import Box, Discrete
 
 from motet.errors import SettingError
 from motet.isolation import sandbox as _sandbox
+from motet.isolation import seccomp as _seccomp
+from motet.isolation import syscalls as _syscalls
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
 from motet.policy import PolicySpec
 
@@ -91,7 +93,7 @@ REFUSED = {
     "signal by a pipe": listen_and_signal,
     "trace its parent": lambda f: call({"x86_64": 101, "aarch64": 117}[platform.machine()], 16, parent(), 0, 0),
     "limit its parent": lambda f: resource.prlimit(parent(), resource.RLIMIT_NOFILE),
-    "outlive its parent": lambda f: _sandbox.prctl(_sandbox.PR_SET_PDEATHSIG, 0),
+    "outlive its parent": lambda f: _syscalls.prctl(_syscalls.PR_SET_PDEATHSIG, 0),
     "slow down its parent": lambda f: os.setpriority(os.PRIO_PROCESS, parent(), 19),
     "come first": lambda f: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
     "read the environment of its parent": lambda f: Path(f"/proc/{parent()}/environ").read_bytes(),
@@ -308,20 +310,20 @@ def test_a_folder_is_removed_however_deep_and_closed_it_is(tmp_path):
 
 def decide(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
     words = (*arguments, *[0] * (6 - len(arguments)))
-    data = struct.pack("=iIQ6Q", number, architecture or _sandbox._ARCHITECTURES[machine][1], 0, *words)
-    lines, at, value = _sandbox._filter(machine, 4242), 0, 0
+    data = struct.pack("=iIQ6Q", number, architecture or _seccomp.ARCHITECTURES[machine][1], 0, *words)
+    lines, at, value = _seccomp._filter(machine, 4242), 0, 0
     while True:
         code, yes, no, operand = lines[at]
         at += 1
-        if code == _sandbox._RETURN:
+        if code == _seccomp._RETURN:
             return operand
-        if code == _sandbox._LOAD:
+        if code == _seccomp._LOAD:
             value = struct.unpack_from("=I", data, operand)[0]
         else:
             holds = {
-                _sandbox._EQUAL: value == operand,
-                _sandbox._GREATER: value > operand,
-                _sandbox._ANY_BIT: bool(value & operand),
+                _seccomp._EQUAL: value == operand,
+                _seccomp._GREATER: value > operand,
+                _seccomp._ANY_BIT: bool(value & operand),
             }[code]
             at += yes if holds else no
 
@@ -330,31 +332,31 @@ REFUSE, NONE, KILL = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000
 ALLOW = 0x7FFF0000
 
 
-@pytest.mark.parametrize("machine", _sandbox._ARCHITECTURES)
+@pytest.mark.parametrize("machine", _seccomp.ARCHITECTURES)
 def test_the_filter_decides_call_by_call(machine):
-    column = _sandbox._ARCHITECTURES[machine][0]
-    for name, numbers in _sandbox._REFUSED.items():
+    column = _seccomp.ARCHITECTURES[machine][0]
+    for name, numbers in _seccomp._REFUSED.items():
         if numbers[column]:
             assert decide(machine, numbers[column]) == REFUSE, name
     for number in {"x86_64": (0, 1, 9, 202, 257), "aarch64": (63, 64, 222, 98, 56)}[
         machine
     ]:  # read write mmap futex openat
         assert decide(machine, number) == ALLOW
-    clone = _sandbox._CLONE[column]
+    clone = _seccomp._CLONE[column]
     assert decide(machine, clone, 0x3D0F00) == ALLOW  # what pthread_create asks for
     for flags in (signal.SIGCHLD, 0x4100 | signal.SIGCHLD, 0x10000 | 0x40000000, 0x10000 | 0x20000):
         assert decide(machine, clone, flags) == REFUSE
-    for numbers in _sandbox._ON_ITSELF_ALONE.values():
+    for numbers in _seccomp._ON_ITSELF_ALONE.values():
         assert [decide(machine, numbers[column], pid) for pid in (0, 4242, 1, 2**32 - 1)] == [
             ALLOW,
             ALLOW,
             REFUSE,
             REFUSE,
         ]
-    assert decide(machine, _sandbox._PRCTL[column], 1) == REFUSE
-    assert decide(machine, _sandbox._PRCTL[column], 15) == ALLOW
-    assert [decide(machine, _sandbox._FCNTL[column], 0, c) for c in (8, 10, 15, 3)] == [REFUSE, REFUSE, REFUSE, ALLOW]
-    assert [decide(machine, _sandbox._IOCTL[column], 0, c) for c in (0x5412, 0x8901, 0x5401)] == [REFUSE, REFUSE, ALLOW]
+    assert decide(machine, _seccomp._PRCTL[column], 1) == REFUSE
+    assert decide(machine, _seccomp._PRCTL[column], 15) == ALLOW
+    assert [decide(machine, _seccomp._FCNTL[column], 0, c) for c in (8, 10, 15, 3)] == [REFUSE, REFUSE, REFUSE, ALLOW]
+    assert [decide(machine, _seccomp._IOCTL[column], 0, c) for c in (0x5412, 0x8901, 0x5401)] == [REFUSE, REFUSE, ALLOW]
     assert decide(machine, 435) == NONE
     assert decide(machine, 463) == NONE
     assert decide(machine, 1, architecture=0x40000003) == KILL
@@ -363,7 +365,7 @@ def test_the_filter_decides_call_by_call(machine):
 
 
 def test_a_filter_fits_the_kernel():
-    for machine in _sandbox._ARCHITECTURES:
-        lines = _sandbox._filter(machine, 1)
+    for machine in _seccomp.ARCHITECTURES:
+        lines = _seccomp._filter(machine, 1)
         assert len(lines) <= 4096
         assert all(max(yes, no) <= 255 for _, yes, no, _ in lines)

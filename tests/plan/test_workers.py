@@ -102,7 +102,7 @@ def test_a_killed_worker_ends_the_job_with_its_name(eager):
 
 def test_a_worker_killed_from_outside_ends_the_job(eager):
     crews = []
-    make = _workers._Crew.__post_init__
+    make = _workers._WorkerPool.__post_init__
 
     def remembered(self):
         crews.append(self)
@@ -113,7 +113,7 @@ def test_a_worker_killed_from_outside_ends_the_job(eager):
             time.sleep(0.01)
         os.kill(crews[0].workers[0].child.pid, signal.SIGKILL)
 
-    _workers._Crew.__post_init__ = remembered
+    _workers._WorkerPool.__post_init__ = remembered
     try:
         killer = threading.Thread(target=kill_one, daemon=True)
         killer.start()
@@ -121,7 +121,7 @@ def test_a_worker_killed_from_outside_ends_the_job(eager):
             work_through([0] * 100_000, _work, lambda answer: None, workers=2)
         killer.join(60)
     finally:
-        _workers._Crew.__post_init__ = make
+        _workers._WorkerPool.__post_init__ = make
 
 
 def test_no_worker_is_left_behind(eager):
@@ -176,7 +176,7 @@ from typing import NamedTuple
 from motet.plan import Humans, enumerate_states, parallel as _workers, solve
 
 _workers.START_S = _workers.COLD_START_S = _workers.ALONE_S = _workers.GAIN = 0.0
-make = _workers._Crew.__post_init__
+make = _workers._WorkerPool.__post_init__
 
 
 def patient(crew):
@@ -185,7 +185,7 @@ def patient(crew):
         time.sleep(0.01)
 
 
-_workers._Crew.__post_init__ = patient
+_workers._WorkerPool.__post_init__ = patient
 
 
 class At(NamedTuple):
@@ -224,8 +224,8 @@ class Walk:
 
 def main():
     sent = []
-    send = _workers._Crew.send
-    _workers._Crew.send = lambda self, first, part: (sent.append(first), send(self, first, part))
+    send = _workers._WorkerPool.send
+    _workers._WorkerPool.send = lambda self, first, part: (sent.append(first), send(self, first, part))
     alone, together = (enumerate_states(Walk(), workers=workers) for workers in (1, 2))
     assert sent and alone.states == together.states and type(together.states[-1]) is At
     share = 0.5
@@ -304,14 +304,14 @@ def keen(monkeypatch):
     for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
         monkeypatch.setattr(_workers, name, 0.0)
     monkeypatch.setattr(_workers, "usable_cores", lambda: 2)
-    make, then = _workers._Crew.__post_init__, []
+    make, then = _workers._WorkerPool.__post_init__, []
 
     def started(crew):
         make(crew)
         for wait in then:
             becomes(functools.partial(wait, crew))
 
-    monkeypatch.setattr(_workers._Crew, "__post_init__", started)
+    monkeypatch.setattr(_workers._WorkerPool, "__post_init__", started)
     return then
 
 
@@ -405,7 +405,7 @@ def test_workers_that_cannot_be_started_are_done_without(keen, monkeypatch, no_l
 
 
 def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, no_leaks):
-    start, parts, send = _workers._start_here, [], _workers._Crew.send
+    start, parts, send = _workers._start_here, [], _workers._WorkerPool.send
 
     def refused(name, target, args):
         if name == "plan-worker-1":
@@ -417,7 +417,7 @@ def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, 
         send(crew, first, part)
 
     monkeypatch.setattr(_workers, "_start_here", refused)
-    monkeypatch.setattr(_workers._Crew, "send", sent)
+    monkeypatch.setattr(_workers._WorkerPool, "send", sent)
     keen.extend([lambda crew: crew.failure is not None, lambda crew: crew.idle()])
     said = []
     found = enumerate_states(Slow(3, depth=12), say=said.append)
@@ -475,7 +475,7 @@ def test_command_says_so_on_one_line(keen, tmp_path, monkeypatch, capfd):
 
 
 def test_small_models_start_no_process(monkeypatch):
-    monkeypatch.setattr(_workers, "_Crew", None)  # would be called
+    monkeypatch.setattr(_workers, "_WorkerPool", None)  # would be called
     enumerate_states(Rooms("closet", horizon=5), workers=8)
     enumerate_states(Line(100), workers=8)
 
@@ -483,11 +483,11 @@ def test_small_models_start_no_process(monkeypatch):
 @pytest.mark.parametrize(("idle_s", "starts"), [(10.0, True), (0.0, False)])
 def test_workers_are_started_only_if_there_is_a_core_for_them(monkeypatch, idle_s, starts):
     looks = iter([0.0, idle_s])
-    monkeypatch.setattr(_workers, "_idle_s", lambda: next(looks))
+    monkeypatch.setattr(_workers, "idle_s", lambda: next(looks))
     made = []
-    monkeypatch.setattr(_workers, "_Crew", lambda work, team: made.append(team.count))
+    monkeypatch.setattr(_workers, "_WorkerPool", lambda work, team: made.append(team.count))
     team = _workers.WorkerTeam(4, _workers._start_here)
-    job = _workers._Job([0] * 10**6, None, None, team, grows=True)
+    job = _workers._PlanJob([0] * 10**6, None, None, team, grows=True)
     job.cost.work = 1.0
     job.think([0], 0)
     assert made == ([4] if starts else [])

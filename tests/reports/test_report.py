@@ -64,19 +64,19 @@ def look(steps, seconds, returns=(1.0, 2.0), state="running", restarts=0, broken
 
 
 def course(slope=1.0, end=1000, state="done"):
-    looks = [look(s, s / 100, (slope * s, 2 * slope * s)) for s in range(100, end, 100)]
-    return [*looks, look(end, end / 100, (slope * end, 2 * slope * end), state=state)]
+    snapshots = [look(s, s / 100, (slope * s, 2 * slope * s)) for s in range(100, end, 100)]
+    return [*snapshots, look(end, end / 100, (slope * end, 2 * slope * end), state=state)]
 
 
-def write(path, looks, evaluations=(), **changes):
+def write(path, snapshots, evaluations=(), **changes):
     config = copy.deepcopy(CONFIG)
     for key, value in changes.items():
         (config["agents"]["left"] if key == "gamma" else config["settings"])[key] = value
     (path / "logs").mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in looks))
-    if looks:
-        (path / "status.json").write_text(json.dumps(looks[-1]))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in snapshots))
+    if snapshots:
+        (path / "status.json").write_text(json.dumps(snapshots[-1]))
     lines = [
         {
             "step": step,
@@ -93,7 +93,7 @@ def write(path, looks, evaluations=(), **changes):
 
 
 def words(path):
-    """The text of a page, without its looks and its behaviour."""
+    """The text of a page, without its style and its behaviour."""
     text = re.sub(r"<(style|script)>.*?</\1>", "", path.read_text(encoding="utf-8"), flags=re.S)
     return unescape(re.sub(r"<[^>]*>", "\n", text))
 
@@ -153,7 +153,7 @@ def test_runs_that_differ_are_groups_beside_each_other(tmp_path):
     assert (
         "In what the groups differ" in text
         and "agents.left.gamma" in text
-        and "agents.right.gamma" not in (text.split("In what the groups differ")[1].split("LearnerDriver")[0])
+        and "agents.right.gamma" not in (text.split("In what the groups differ")[1].split("Learning")[0])
     )
     assert "2 groups of 2 runs and 2 runs" in text
 
@@ -218,7 +218,7 @@ def test_damage_is_named_and_the_rest_is_shown(seeds, tmp_path):
     assert "seed0: evaluation.jsonl: line 1 is left out" in text
     assert "status.json cannot be read" in text and "its last line of metrics.jsonl is shown instead" in text
     assert "episode.gif cannot be shown" in text
-    assert len(read_run(seeds[0]).looks) == 6
+    assert len(read_run(seeds[0]).snapshots) == 6
     assert set(made.problems) == set(seeds[:2])
 
 
@@ -270,8 +270,10 @@ def test_a_resumed_run_is_one_run(tmp_path):
     path = write(tmp_path / "run", [*first, *second, *third], evaluations=[(100, 1.0), (300, 2.0), (200, 9.0)])
     run = read_run(path)
     assert run.sessions == 3 and run.restarts == {"actor-0": 3, "learner-0": 0}
-    assert run.looks.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], "a future that was given up is left out"
-    assert run.looks.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
+    assert run.snapshots.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], (
+        "a future that was given up is left out"
+    )
+    assert run.snapshots.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
     assert run.seconds == 4 + 2.5 + 0.5
     assert run.counters["left"]["broken"] == 3, "a counter that goes on is not counted twice"
     assert run.counters["left"]["episodes"] == 40 + 25 + 5, "one that begins again is"
@@ -279,8 +281,8 @@ def test_a_resumed_run_is_one_run(tmp_path):
 
 
 def test_a_session_that_plays_more_than_the_one_before_is_counted_whole(tmp_path):
-    looks = [look(100, 1.0, (1.0, 1.0), state="done"), look(400, 4.0, (1.0, 1.0), state="done")]
-    run = read_run(write(tmp_path / "run", looks))
+    snapshots = [look(100, 1.0, (1.0, 1.0), state="done"), look(400, 4.0, (1.0, 1.0), state="done")]
+    run = read_run(write(tmp_path / "run", snapshots))
     assert run.sessions == 2 and run.counters["left"]["episodes"] == 10 + 40
 
 
@@ -343,12 +345,12 @@ def test_long_curves_are_thinned_and_keep_their_ends():
 
 def test_names_from_a_run_are_text(tmp_path):
     evil = "<img src=x onerror=alert(1)>\x1b[2J"
-    looks = [look(s, s / 100) for s in (100, 1000)]
-    for one in looks:
+    snapshots = [look(s, s / 100) for s in (100, 1000)]
+    for one in snapshots:
         one["agents"][0]["name"] = one["processes"][0]["name"] = one["state"] = evil
         one["agents"][0]["metrics"] = {evil: 1.0}
         one["processes"][0]["restarts"] = 1
-    path = write(tmp_path / "<b>run", looks, seed=evil)
+    path = write(tmp_path / "<b>run", snapshots, seed=evil)
     made = report([path], tmp_path / "out.html").path.read_text(encoding="utf-8")
     assert "<img src=x" not in made and "&lt;img src=x" in made and "<b>run" not in made and "\x1b" not in made
 
@@ -389,4 +391,4 @@ def test_the_run_directory_that_is_written_can_be_read(tmp_path):
     )
     for one in course():
         directory.append_line("metrics.jsonl", one)
-    assert len(read_run(directory.path).looks) == 10
+    assert len(read_run(directory.path).snapshots) == 10

@@ -136,8 +136,8 @@ def test_a_long_wait_is_told_a_short_one_and_the_pace_are_not():
 
 
 def test_a_silent_process_is_told():
-    assert "learner-0 no beat for 12 s" in line(snapshot(beat_s=12.0), History())
-    assert "no beat" not in line(snapshot(beat_s=12.0, state="done"), History())
+    assert "learner-0 no heartbeat for 12 s" in line(snapshot(beat_s=12.0), History())
+    assert "no heartbeat" not in line(snapshot(beat_s=12.0, state="done"), History())
 
 
 def test_time_left_is_of_the_last_looks_and_survives_a_resumption():

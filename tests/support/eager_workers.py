@@ -11,7 +11,7 @@ def make_eager(monkeypatch, part_s=None):
         monkeypatch.setattr(_workers, name, 0.0)
     if part_s is not None:
         monkeypatch.setattr(_workers, "PART_S", part_s)
-    make, send, parts = _workers._Crew.__post_init__, _workers._Crew.send, []
+    make, send, parts = _workers._WorkerPool.__post_init__, _workers._WorkerPool.send, []
 
     def patient(crew):
         make(crew)
@@ -21,8 +21,8 @@ def make_eager(monkeypatch, part_s=None):
         parts.append(first)
         send(crew, first, part)
 
-    monkeypatch.setattr(_workers._Crew, "__post_init__", patient)
-    monkeypatch.setattr(_workers._Crew, "send", sent)
+    monkeypatch.setattr(_workers._WorkerPool, "__post_init__", patient)
+    monkeypatch.setattr(_workers._WorkerPool, "send", sent)
     return parts
 
 

@@ -12,8 +12,10 @@ import pytest
 
 from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
+from motet.system import machine as _machine
 from motet.system import memory as _memory
-from motet.system.memory import LINE, Segment, available_bytes, format_bytes
+from motet.system.machine import available_bytes
+from motet.system.memory import LINE, Segment, format_bytes
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -205,8 +207,8 @@ def machine(tmp_path, monkeypatch):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    monkeypatch.setattr(_memory, "Path", lambda path: tmp_path / str(path).lstrip("/"))
-    monkeypatch.setattr(_memory, "HEADROOM", 1.0)
+    monkeypatch.setattr(_machine, "Path", lambda path: tmp_path / str(path).lstrip("/"))
+    monkeypatch.setattr(_machine, "HEADROOM", 1.0)
     write("/proc/meminfo", "MemTotal: 999 kB\nMemFree: 1 kB\nMemAvailable: 100 kB\n")
     return write
 

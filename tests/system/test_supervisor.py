@@ -10,7 +10,8 @@ import pytest
 
 from motet.errors import ChildError, SettingError
 from motet.system import fork_server as _fork_server
-from motet.system.child import Child, Portable
+from motet.system.child import Child
+from motet.system.portable import Portable
 from motet.system.supervisor import RestartLimits, Role, Supervisor
 
 
@@ -78,7 +79,7 @@ def test_a_child_without_a_beat_is_killed_first_and_replaced_then(no_leaks, said
     watch(supervisor, lambda: hung.starts == 2)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert "showed no beat" in said[0]
+    assert "showed no heartbeat" in said[0]
     supervisor.kill()
 
 
@@ -109,7 +110,7 @@ def test_a_child_that_always_hangs_ends_the_run_however_long_it_takes_each_time(
     limits = RestartLimits(hang_s=0.2, start_s=0.2, restarts=2, window_s=0.1)  # no two hangs fall into the window
     supervisor = Supervisor([role(live, "stuck", beat=lambda: 0.0)], limits, said.append)
     supervisor.start()
-    with pytest.raises(ChildError, match=r"stuck showed no beat for 0.2 s; it had 2 restarts within 3.6 s"):
+    with pytest.raises(ChildError, match=r"stuck showed no heartbeat for 0.2 s; it had 2 restarts within 3.6 s"):
         watch(supervisor, lambda: False)
     supervisor.kill()
 

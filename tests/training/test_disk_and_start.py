@@ -135,7 +135,7 @@ def test_the_command_says_it_in_one_line(tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("motet.runs.checkpoint._sync", full)
+    monkeypatch.setattr("motet.runs.checkpoint.sync", full)
     flags = [*TINY, "--engine", "serial", "--world.size", "7", "--world.turns", "10", "--steps", "50"]
     assert main(["train", "treasure_hunt", *flags, "--run", str(tmp_path / "run")]) == 1
     err = capsys.readouterr().err
@@ -378,7 +378,7 @@ def test_a_successor_that_cannot_be_started_is_tried_again_up_to_the_limit(no_le
             supervisor.watch(0.05)
             assert time.monotonic() < deadline
         assert len(refused) == 3 and role.total_restarts == 4
-        assert sum("could not be started: no room; its successor starts in" in line for line in said) == 3
+        assert sum("could not be started: no room; restarting in" in line for line in said) == 3
         refused[:] = []
         role.starts = 1
         supervisor._limits = RestartLimits(restarts=2, window_s=600)

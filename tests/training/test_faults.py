@@ -73,7 +73,7 @@ def test_a_stopped_process_counts_as_hung_and_is_replaced(no_leaks):
     result = run(killer, paced())
     assert result.state == "done"
     assert result.restarts == 1
-    assert any("showed no beat" in line for line in killer.said)
+    assert any("showed no heartbeat" in line for line in killer.said)
 
 
 def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):

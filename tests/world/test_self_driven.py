@@ -511,10 +511,10 @@ def test_a_film_has_one_frame_for_each_turn():
         environment = make()
         world, film = from_objects(environment), Film()
         world.reset(0)
-        film.look(world)
+        film.capture(world)
         while group := world.group():
             world.act([0])
-            film.look(world, group)
+            film.capture(world, group)
         assert [frame[0, 0, 0] for frame in film._frames] == list(range(21))
 
 

@@ -10,7 +10,8 @@ from motet.policy import Policy
 from motet.testing import check_policy, check_world
 from motet.world import as_world
 from motet.worlds import Hockey
-from motet.worlds._hockey_rules import (
+from motet.worlds.hockey import Strong, Weak
+from motet.worlds.hockey.rules import (
     HALF_LENGTH,
     HALF_WIDTH,
     HOLD,
@@ -23,7 +24,6 @@ from motet.worlds._hockey_rules import (
     HockeyArrays,
     heading,
 )
-from motet.worlds.hockey import Strong, Weak
 
 # Rows of HockeyArrays.values
 X, Y, ANGLE, VX, VY, SPIN = range(6)

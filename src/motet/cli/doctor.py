@@ -17,6 +17,7 @@ from typing import Literal
 
 from motet._version import __version__
 from motet.errors import MotetError, SettingError
+from motet.system.machine import available_bytes, cgroup_room, meminfo, usable_cores
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -109,7 +110,7 @@ def _shared_memory() -> Look:
     from motet.system import memory as _memory
 
     limits = _memory_limits()
-    room = _memory.available_bytes()
+    room = available_bytes()
     try:
         _memory.Segment({"probe": ArraySpec((1 << 20,), "uint8")})
     except (MotetError, OSError) as error:
@@ -130,20 +131,17 @@ def _directory(directory: str) -> Look:
 
     if not Path(directory).is_dir():
         raise SettingError(f"directory must be an existing folder, got {directory!r}")
-    room = _memory.available_bytes(directory)
+    room = available_bytes(directory)
     return "ok", f"a segment may take {_memory.format_bytes(room or 0)} on the file system of {directory}", ""
 
 
 def _memory_limits() -> dict[str, int]:
     """What bounds a segment, by name, as far as the system tells."""
-    from motet.system import memory as _memory
 
     if sys.platform != "linux":
         return {}
-    limits = {"free memory": _memory._meminfo("MemAvailable")}
-    groups = [
-        room for room in _memory._cgroup_room() if room < 1 << 60
-    ]  # the first version writes "no limit" as a number
+    limits = {"free memory": meminfo("MemAvailable")}
+    groups = [room for room in cgroup_room() if room < 1 << 60]  # the first version writes "no limit" as a number
     return limits | ({"control group": min(groups)} if groups else {})
 
 
@@ -157,7 +155,7 @@ def _bell() -> Look:
 
 def _cores() -> Look:
     total = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    usable = usable_cores()
     found = f"{usable} usable of {total}"
     quota = _cgroup_cores()
     if quota is not None:

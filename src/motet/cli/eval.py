@@ -20,7 +20,8 @@ from motet.cli.play import (
     tell_who_always_failed,
 )
 from motet.errors import SettingError
-from motet.evaluation.evaluate import Evaluation, evaluate, first_line
+from motet.evaluation.evaluate import evaluate, first_line
+from motet.evaluation.result import Evaluation
 from motet.reports.results_page import score_cell, seconds, shared_line
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video

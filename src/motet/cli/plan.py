@@ -17,7 +17,7 @@ from motet.cluster.connect import connected
 from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
-from motet.plan.folder import check_place
+from motet.plan.folder import check_target
 from motet.system.imports import import_named
 from motet.system.memory import format_bytes
 from motet.text import label
@@ -28,7 +28,7 @@ WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small
 
 
 @dataclass(frozen=True)
-class _Humans(Humans):
+class _HumanFlags(Humans):
     """How humans choose."""
 
     credit_achieved: bool = False
@@ -46,7 +46,7 @@ def plan(
     model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
     map: str | None = None,
     horizon: int | None = None,
-    humans: _Humans = _Humans(),
+    humans: _HumanFlags = _HumanFlags(),
     robot: Robot = Robot(),  # noqa: B008 - frozen
     workers: int | None = None,
     max_states: int = 10_000_000,
@@ -93,7 +93,7 @@ def _planned(
     where: dict[str, Any],
 ) -> int:
     if out is not None:
-        check_place(out)  # now, not after all the work
+        check_target(out)  # now, not after all the work
     report = _Reporter()
     began = time.perf_counter()
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)

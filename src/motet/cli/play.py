@@ -21,11 +21,14 @@ from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
 from motet.errors import SettingError
-from motet.evaluation.evaluate import Episode, EvaluationSettings, Failure, first_line
+from motet.evaluation.episode import Failure
+from motet.evaluation.evaluate import EvaluationSettings, first_line
+from motet.evaluation.result import Episode
 from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
+from motet.system.files import write_whole
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -276,7 +279,7 @@ def _key(text: str, pad: str) -> str:
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
-def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
+def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the files that were asked for, and print what came of it. Returns the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
@@ -296,7 +299,7 @@ def finish(result: _Result, chosen: Play, show: Callable[[Any], None]) -> int:
     return 1 if result.stopped or result.failed() else 0
 
 
-class _Result(Protocol):
+class _PlayResult(Protocol):
     @property
     def partial(self) -> bool: ...
     @property
@@ -308,14 +311,10 @@ class _Result(Protocol):
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def plain_table(*columns: str) -> Any:

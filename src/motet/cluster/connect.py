@@ -1,7 +1,7 @@
 """The same roles on Ray: how to reach a cluster, and what each role takes of it.
 
 Nothing here knows what a learner is. Ray places and watches processes and carries messages; what motet sends through it
-is told in ``_cluster_places`` (training), ``_cluster_tasks`` (episodes and plans). ``import motet`` does not load Ray:
+is described in ``hosts`` (training) and ``workers`` (episodes and plans). ``import motet`` does not load Ray:
 only a run that asks for ``engine="ray"`` does.
 """
 

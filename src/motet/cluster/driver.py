@@ -1,8 +1,8 @@
-"""A training run on a cluster, as its driver sees it: places instead of child processes, and a thread that looks.
+"""A training run on a cluster, as its driver sees it: Ray actors instead of child processes, and a thread that polls.
 
-The driver has the same handles as on one machine, kept up to date by looking at every place: so the supervisor,
-checkpoints, metrics, the evaluator and the run directory work on them as they always do. Whoever dies is replaced by
-the same supervisor: an actor takes over the lanes of its predecessor, a learner goes on from the state that came home
+The driver has the same handles as on one machine, kept up to date by polling every Ray actor: so the supervisor,
+checkpoints, metrics, the evaluator and the run directory work on them as they always do. Whoever dies is restarted by
+the same supervisor: an actor takes over the lanes that it had before, a learner goes on from the state that came home
 last. The driver's own death ends the job, since Ray ends what a driver started.
 """
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import ActorHost, LearnerHost
-from motet.cluster.messages import ActorReport, After, LearnerReport, Start, agents_of
-from motet.cluster.shared import NodeMemory, unpack, words_of
+from motet.cluster.messages import ActorReport, LearnerReport, LearnerStart, RestartState, agents_of
+from motet.cluster.shared import LocalMemory, unpack, words_of
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords
@@ -32,11 +32,11 @@ from motet.training.board import FINISHED
 from motet.training.recorder import fill
 from motet.training.shared import Roster
 
-__all__ = ["Remote", "RemoteProcess", "grouped", "on_cluster"]
+__all__ = ["RemoteProcess", "RemoteRun", "grouped", "on_cluster"]
 
-_LOOK_S = 0.1  # between two looks at a place, while there are few
+_POLL_S = 0.1  # between two reports of a host, while there are few
 _SURELY_S = 10.0  # how long answers of all actors are waited for, when a learner has died
-_LOOK_EACH_S = 0.002  # what a look costs the driver: with many places they are looked at less often
+_POLL_EACH_S = 0.002  # what a report costs the driver: many hosts are polled less often
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def on_cluster(
     *,
     keep_replay: bool,
     policies: bool,
-) -> Iterator[Remote]:
+) -> Iterator[RemoteRun]:
     """A run on a cluster, ready to be supervised; ``policies``: whether the driver wants them, to evaluate them."""
     if cluster.learner_gpus:
         roster = replace(roster, parts=tuple(replace(part, device="cuda") for part in roster.parts))
@@ -63,7 +63,7 @@ def on_cluster(
                     f"{what}, the cluster has {there.get(what, 0.0):g}: take fewer of them, or smaller shares "
                     "(actor_cpus, learner_cpus, learner_gpus)"
                 )
-        remote = Remote(ray, roster, cluster, limits, directory, go_on, keep_replay, policies)
+        remote = RemoteRun(ray, roster, cluster, limits, directory, go_on, keep_replay, policies)
         try:
             yield remote
         finally:
@@ -71,11 +71,11 @@ def on_cluster(
 
 
 class RemoteProcess:
-    """A place on the cluster, with the manners of a child process.
+    """A process on the cluster, with the methods of a child process.
 
     Args:
         name: what it is called in messages.
-        place: the Ray actor.
+        host: the Ray actor.
         ended: called with what its play returned.
         gone: called when it has ended in any way.
     """
@@ -83,14 +83,14 @@ class RemoteProcess:
     pid = 0  # it has none here
 
     def __init__(
-        self, name: str, place: Any, ended: Callable[[Any], None], gone: Callable[[], None] = lambda: None
+        self, name: str, host: Any, ended: Callable[[Any], None], gone: Callable[[], None] = lambda: None
     ) -> None:
-        self.name, self.place, self._gone = name, place, gone
+        self.name, self.host, self._gone = name, host, gone
         self._ended, self._text, self._how = ended, "", ""
         self._exit: int | None = None
         self._done = threading.Event()
         self._read, self._write = os.pipe()
-        self.play = place.play.remote()
+        self.play = host.play.remote()
         self.play.future().add_done_callback(self._finish)
 
     def _finish(self, future: Any) -> None:
@@ -107,7 +107,7 @@ class RemoteProcess:
                 self._exit, self._text = 1, str(error)
             else:
                 self._exit, self._how = -9, str(error).partition("\n")[0]
-        except Exception as error:  # noqa: BLE001 - what the answer broke here is told like what the place raised
+        except Exception as error:  # noqa: BLE001 - reported like what the host raised
             self._exit, self._text = 1, "".join(traceback.format_exception(error))
         os.write(self._write, b"x")  # before anybody knows and closes it
         self._done.set()
@@ -131,7 +131,7 @@ class RemoteProcess:
         """End it now, and see that Ray holds it for dead."""
         import ray
 
-        ray.kill(self.place)
+        ray.kill(self.host)
         if not self.join(timeout_s):
             raise WaitTimeoutError(
                 f"{self.name} did not die within {timeout_s:g} s of being ended; is its node reachable?"
@@ -155,8 +155,8 @@ class RemoteProcess:
         return "see Ray's logs of its node"
 
 
-class Remote:
-    """The places of a run, and what the driver knows of them.
+class RemoteRun:
+    """The processes of a run on a cluster, and what the driver knows of them.
 
     Args:
         ray: the module, connected.
@@ -165,7 +165,7 @@ class Remote:
         limits: how long to wait for whom.
         directory: of the run, if there is one.
         go_on: a checkpoint to go on from.
-        keep_replay: whether checkpoints hold the replays, where a learner's successor finds its own.
+        keep_replay: whether checkpoints hold the replays, where a restarted learner finds its own.
         policies: whether policies come home too.
     """
 
@@ -183,35 +183,35 @@ class Remote:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
         self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
         self._brought: dict[int, list[Any]] = {}  # lanes' memory by agent, at the end
-        self.shared = shared = NodeMemory(roster, vaults=True)
+        self.shared = shared = LocalMemory(roster, vaults=True)
         if go_on is not None:
             fill(shared, go_on)
         for agent, replay in enumerate(shared.replays):
             replay.fetch = lambda lane, agent=agent: self._fetch(agent, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
-        # Of actors and learners, which start of it is the newest: what a predecessor still tells is not heard.
+        # Of actors and learners, which start of it is the newest: reports of earlier ones are ignored.
         self._actor_numbers, self._learner_numbers = [0] * roster.actors, [0] * len(roster.processes)
         self._made: list[list[int]] = [[] for _ in range(roster.actors)]
         self._came: list[list[int]] = [[] for _ in range(roster.actors)]
         self._newest = [0] * len(roster.processes)
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
         # Policies come home if somebody wants them here, the league always.
-        self._editions = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
+        self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
             [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(agents_of(roster, i))]
             for i in range(len(roster.processes))
         ]
         self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
-        self._looks: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
-        self._lock = threading.Lock()  # what was told is taken in by one thread at a time
-        self._places: dict[str, RemoteProcess] = {}
+        self._requests: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
+        self._lock = threading.Lock()  # what was report is taken in by one thread at a time
+        self._processes: dict[str, RemoteProcess] = {}
         self._over = threading.Event()
         self._failure: BaseException | None = None
-        options: dict[str, Any] = {"concurrency_groups": {"play": 1, "rows": min(roster.actors, 64) + 1, "look": 2}}
+        options: dict[str, Any] = {"concurrency_groups": {"play": 1, "rows": min(roster.actors, 64) + 1, "report": 2}}
         self._actor_class = ray.remote(**options)(grouped(ray, ActorHost))
         self._learner_class = ray.remote(**options)(grouped(ray, LearnerHost))
-        self._thread = threading.Thread(target=self._watch, name="looking", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="polling", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -234,14 +234,14 @@ class Remote:
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
             self.shared.board.processes.words[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
-            self._places[name] = process = start(name, i, n)
+            self._processes[name] = process = start(name, i, n)
             return process
 
-        return Role(name, begin, lambda: self._beat(row), essential)
+        return Role(name, begin, lambda: self._heartbeat(row), essential)
 
-    def _beat(self, row: int) -> float:
+    def _heartbeat(self, row: int) -> float:
         if self._failure is not None:
-            raise MotetError(f"looking at the cluster failed: {self._failure}") from self._failure
+            raise MotetError(f"polling the cluster failed: {self._failure}") from self._failure
         return float(self.shared.board.processes.heartbeat[row])
 
     def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
@@ -249,7 +249,7 @@ class Remote:
         with self._lock:
             self._actor_numbers[i] = n
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
-        place = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
+        host = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
             Shipment(self._roster),
             i,
             n,
@@ -259,7 +259,7 @@ class Remote:
             self._cluster.age_s(len(self._roster.processes)),
             came,
         )
-        return RemoteProcess(name, place, lambda told: self._hear_actor(i, told))
+        return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
     def _see_to_learners(self) -> None:
         """Actors are started before learners, in the order of roles; the first one brings the learners up."""
@@ -275,24 +275,24 @@ class Remote:
     def _start_learner(self, name: str, i: int, n: int) -> RemoteProcess:
         if n or self._learners[i] is None:
             self._learners[i] = self._new_learner(i, n)
-        return RemoteProcess(name, self._learners[i], lambda told: self._hear_learner(i, told))
+        return RemoteProcess(name, self._learners[i], lambda report: self._hear_learner(i, report))
 
-    def _begun(self, i: int) -> Start | None:
-        return None if self._go_on is None else Start(_part_of(self._go_on, self._names(i)))
+    def _begun(self, i: int) -> LearnerStart | None:
+        return None if self._go_on is None else LearnerStart(_part_of(self._go_on, self._names(i)))
 
     def _names(self, i: int) -> list[str]:
         return [self._roster.parts[agent].name for agent in agents_of(self._roster, i)]
 
-    # ---- a learner's successor
+    # ---- restarting a learner
 
-    def _salvaged(self, i: int, n: int) -> Start | None:
+    def _salvaged(self, i: int, n: int) -> LearnerStart | None:
         """What is left of a learner that died: the state that came home last, and what the actors know."""
-        self._look_surely()
+        self._ask_all_actors()
         roster, shared = self._roster, self.shared
         agents = agents_of(roster, i)
         with self._lock:
             self._learner_numbers[i], self._kept_at[i] = n, 0.0
-            self._editions[i] = [None if known is None else 0 for known in self._editions[i]]
+            self._bundles[i] = [None if known is None else 0 for known in self._bundles[i]]
             if not self._is_kept(i):
                 return self._begun(i)  # it died before anything came home, and nobody has acted
             held = {name: arrays for k in roster.processes[i] for name, arrays in self._held(k).items()}
@@ -303,12 +303,12 @@ class Remote:
                 held[name]["steps"] = np.array(shared.steps(agent))
                 if name in rows:  # rows that were forgotten stay so, and new ones are none of them
                     heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
-                    places = held[name]["reader"][-2 * roster.lanes :].reshape(-1, 2)
-                    np.minimum(places, heads[:, None], out=places)
+                    positions = held[name]["reader"][-2 * roster.lanes :].reshape(-1, 2)
+                    np.minimum(positions, heads[:, None], out=positions)
             newest = max(self._newest[i], *(self._vaults[k][1].newest for k in roster.processes[i]))
             league = {} if shared.league is None else shared.league.dump()
             checkpoint = Checkpoint(max(map(shared.steps, agents)), held, {}, rows, league)
-            after = After(
+            after = RestartState(
                 version=newest + 1,
                 steps=list(map(shared.steps, agents)),
                 gone=shared.gone[agents],
@@ -316,7 +316,7 @@ class Remote:
                 incarnations=self._incarnations[i],
                 rounds=shared.board.rounds.copy(),
             )
-        return Start(checkpoint, after)
+        return LearnerStart(checkpoint, after)
 
     def _is_kept(self, i: int) -> bool:
         """Whether a state of all agents of a learner process is here."""
@@ -328,11 +328,11 @@ class Remote:
         vault.take(timeout_s=10.0)
         agents = self._roster.stacks[stack]
         states, held = vault.weights.reshape(len(agents), -1), {}
-        for place, agent in enumerate(agents):
+        for i, agent in enumerate(agents):
             part = self._roster.parts[agent]
-            arrays = {name: np.array(vault[name][place]) for name in ("counters", "reader", "steps", "stage")}
-            random = np.array(vault["random"][place, : part.sizes.random])
-            held[part.name] = {**arrays, "random": random, "state": states[place].copy()}
+            arrays = {name: np.array(vault[name][i]) for name in ("counters", "reader", "steps", "stage")}
+            random = np.array(vault["random"][i, : part.sizes.random])
+            held[part.name] = {**arrays, "random": random, "state": states[i].copy()}
         return held
 
     def _kept_rows(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -363,17 +363,19 @@ class Remote:
             shared.gone[agent, lane] = max(done - now.steps, 0)
         shared.steps_before[agent] = before + int(shared.gone[agent].sum())
 
-    def _look_surely(self) -> None:
-        """At all actors that have begun: versions and steps that the dead learner told them and nobody else."""
-        looks: dict[Any, int] = {}
+    def _ask_all_actors(self) -> None:
+        """All that have begun: versions and steps that the dead learner reported to them and to nobody else."""
+        requests: dict[Any, int] = {}
         for i in range(self._roster.actors):
-            process = self._places.get(f"actor-{i}")
+            process = self._processes.get(f"actor-{i}")
             if process is not None and process.exit is None and self._made[i]:
-                looks[process.place.look.remote(False, None)] = i
-        ready, _ = self._ray.wait(list(looks), num_returns=len(looks), timeout=_SURELY_S) if looks else ([], [])
+                requests[process.host.report.remote(False, None)] = i
+        ready, _ = (
+            self._ray.wait(list(requests), num_returns=len(requests), timeout=_SURELY_S) if requests else ([], [])
+        )
         for ref in ready:
             with contextlib.suppress(self._ray.exceptions.RayError):  # it died too
-                self._hear_actor(looks[ref], self._ray.get(ref))
+                self._hear_actor(requests[ref], self._ray.get(ref))
 
     def _fetch(self, agent: int, lane: int) -> Any:
         if agent in self._brought:
@@ -387,31 +389,31 @@ class Remote:
                 f"the replay of {self._roster.parts[agent].name} could not be fetched from learner-{process}: {error}"
             ) from error
 
-    # ---- looking
+    # ---- polling
 
     def _watch(self) -> None:
         try:
             due: dict[str, float] = {}
             while not self._over.is_set():
-                places = dict(self._places)
-                pause = max(_LOOK_S, _LOOK_EACH_S * len(places))
-                asked = {name for _, (name, _) in self._looks.items()}
+                processes = dict(self._processes)
+                pause = max(_POLL_S, _POLL_EACH_S * len(processes))
+                asked = {name for _, (name, _) in self._requests.items()}
                 now = time.monotonic()
-                for name, process in places.items():
+                for name, process in processes.items():
                     if name not in asked and process.exit is None and now >= due.get(name, 0.0):
                         due[name] = now + pause
                         self._ask(name, process)
-                if not self._looks:
-                    self._over.wait(_LOOK_S / 2)
+                if not self._requests:
+                    self._over.wait(_POLL_S / 2)
                     continue
-                ready, _ = self._ray.wait(list(self._looks), num_returns=1, timeout=_LOOK_S / 2)
+                ready, _ = self._ray.wait(list(self._requests), num_returns=1, timeout=_POLL_S / 2)
                 for ref in ready:
-                    _, hear = self._looks.pop(ref)
-                    with contextlib.suppress(self._ray.exceptions.RayError):  # its end is told by its play
+                    _, hear = self._requests.pop(ref)
+                    with contextlib.suppress(self._ray.exceptions.RayError):  # its end is report by its play
                         hear(self._ray.get(ref))
                 if len(ready) == len(asked):
-                    self._over.wait(_LOOK_S / 4)
-        except Exception as error:  # noqa: BLE001 - raised where the supervisor asks for beats
+                    self._over.wait(_POLL_S / 4)
+        except Exception as error:  # noqa: BLE001 - raised where the supervisor asks for heartbeats
             self._failure = error
 
     def _ask(self, name: str, process: RemoteProcess) -> None:
@@ -419,66 +421,66 @@ class Remote:
         kind, _, number = name.partition("-")
         i = int(number)
         if kind == "actor":
-            ref = process.place.look.remote(stop, self._learners)
-            self._looks[ref] = name, lambda told: self._hear_actor(i, told)
+            ref = process.host.report.remote(stop, self._learners)
+            self._requests[ref] = name, lambda report: self._hear_actor(i, report)
             return
         vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
         over = np.flatnonzero(self.shared.board.rounds[:] == FINISHED).tolist()
-        ref = process.place.look.remote(stop, self._editions[i], vaults, self._is_kept(i), over)
-        self._looks[ref] = name, lambda told: self._hear_learner(i, told)
+        ref = process.host.report.remote(stop, self._bundles[i], vaults, self._is_kept(i), over)
+        self._requests[ref] = name, lambda report: self._hear_learner(i, report)
 
-    def _hear_actor(self, i: int, told: ActorReport) -> None:
+    def _hear_actor(self, i: int, report: ActorReport) -> None:
         shared, board, lanes = self.shared, self.shared.board, self._roster.lanes_of(i)
         with self._lock:
-            if told.number != self._actor_numbers[i]:
+            if report.number != self._actor_numbers[i]:
                 return
-            board.processes.words[i] = told.alive
-            board.processes.heartbeat[i] = time.monotonic() - told.age_s
-            board.rounds[i] = told.round
-            board.episodes.words[i] = told.episodes
-            shared.nodes[i] = told.node
-            self._made[i], self._came[i] = told.made, told.came
-            self._newest = list(map(max, self._newest, told.newest))
-            for process, number in enumerate(told.heard):
+            board.processes.words[i] = report.alive
+            board.processes.heartbeat[i] = time.monotonic() - report.age_s
+            board.rounds[i] = report.round
+            board.episodes.words[i] = report.episodes
+            shared.nodes[i] = report.node
+            self._made[i], self._came[i] = report.made, report.came
+            self._newest = list(map(max, self._newest, report.newest))
+            for process, number in enumerate(report.heard):
                 if number == self._learner_numbers[process]:
                     for agent in agents_of(self._roster, process):
-                        _bring_up_to_date(shared.replays[agent], lanes, told.words[agent])
+                        _bring_up_to_date(shared.replays[agent], lanes, report.words[agent])
 
-    def _hear_learner(self, i: int, told: LearnerReport) -> None:
+    def _hear_learner(self, i: int, report: LearnerReport) -> None:
         shared, board, roster = self.shared, self.shared.board, self._roster
         agents, stacks, row = agents_of(roster, i), list(roster.processes[i]), roster.actors + i
         with self._lock:
-            if told.number != self._learner_numbers[i]:
+            if report.number != self._learner_numbers[i]:
                 return
-            board.processes.words[row] = told.alive
-            board.processes.heartbeat[row] = time.monotonic() - told.age_s
-            board.learned.words[agents] = told.learned
-            board.metrics[agents] = told.metrics
-            board._names[agents] = told.names
+            board.processes.words[row] = report.alive
+            board.processes.heartbeat[row] = time.monotonic() - report.age_s
+            board.learned.words[agents] = report.learned
+            board.metrics[agents] = report.metrics
+            board._names[agents] = report.names
             newest = np.maximum(
-                board.rows.newest_version[agents], told.rows[:, 2]
-            )  # a successor has published nothing at first
-            board.rows.words[agents] = told.rows
+                board.rows.newest_version[agents], report.rows[:, 2]
+            )  # a restarted one has published nothing yet
+            board.rows.words[agents] = report.rows
             board.rows.newest_version[agents] = newest
-            shared.nodes[row] = told.node
-            self._incarnations[i] = told.incarnations
-            self._newest[i] = max(self._newest[i], told.newest)
-            shared.gone[agents] = told.gone
-            for agent, words, before in zip(agents, told.words, told.steps_before, strict=True):
+            shared.nodes[row] = report.node
+            self._incarnations[i] = report.incarnations
+            self._newest[i] = max(self._newest[i], report.newest)
+            shared.gone[agents] = report.gone
+            for agent, words, before in zip(agents, report.words, report.steps_before, strict=True):
                 _bring_up_to_date(shared.replays[agent], range(roster.lanes), words)
                 shared.steps_before[agent] = before
-            for agent, updates in zip(agents, told.updates_before, strict=True):
+            for agent, updates in zip(agents, report.updates_before, strict=True):
                 shared.updates_before[agent] = updates
-            self._brought |= told.replays
-            for which, (number, flat) in enumerate(told.editions):
+            self._brought |= report.replays
+            for which, (number, flat) in enumerate(report.bundles):
                 if flat is not None:
                     unpack(flat, self._publishers[i][which])
-                    self._editions[i][which] = number
-            if told.vaults is not None:
-                unpack(told.vaults, [self._vaults[k] for k in stacks])
+                    self._bundles[i][which] = number
+            if report.vaults is not None:
+                unpack(report.vaults, [self._vaults[k] for k in stacks])
                 self._kept_at[i] = time.monotonic()
-            if told.results is not None and shared.league is not None:
-                shared.league.results[...] = told.results
+            if report.results is not None and shared.league is not None:
+                shared.league.results[...] = report.results
 
 
 def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:
@@ -494,23 +496,23 @@ def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
     return Checkpoint(checkpoint.step, agents, {}, replay, checkpoint.league)
 
 
-def grouped(ray: Any, place: type) -> type:
+def grouped(ray: Any, host: type) -> type:
     """The class with its methods in groups of threads: what plays is never waited for by what is asked meanwhile."""
     groups = {
         "play": "play",
         "join": "rows",
         "receive": "rows",
-        "look": "look",
-        "dump": "look",
+        "report": "report",
+        "dump": "report",
         "put": "rows",
-        "take": "look",
+        "take": "report",
     }
     methods = {
-        name: ray.method(concurrency_group=group)(_forwarded(getattr(place, name)))
+        name: ray.method(concurrency_group=group)(_forwarded(getattr(host, name)))
         for name, group in groups.items()
-        if hasattr(place, name)
+        if hasattr(host, name)
     }
-    return type(place.__name__, (place,), methods)
+    return type(host.__name__, (host,), methods)
 
 
 def _forwarded(method: Callable[..., Any]) -> Callable[..., Any]:

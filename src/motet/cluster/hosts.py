@@ -1,16 +1,16 @@
-"""Where roles live on a cluster: one Ray actor for each actor and each learner process, around the roles as they are.
+"""Hosts of roles on a cluster: one Ray actor for each actor and each learner process, around the roles as they are.
 
     actor:    play_actor ─▶ outbox ═ blocks of rows, round ═▶ lanes ─▶ play_learner          :learner
               publications ◀═ reply: what has arrived, pace, newest bundle ═ publications, board
 
 Each actor has one *link* to each learner process, with one block on its way at a time. A block holds all rows that wait
-for that learner, as they lie in the outbox, and says who sends it, in which incarnation: a predecessor that still lives
+for that learner, as they lie in the outbox, and says who sends it, in which incarnation: an earlier one that lives on
 somewhere is refused, and counted. The reply says how far each lane has got, how far the learner is, and where to find
 its newest *bundle*: the versions of all its policies in one flat object in the node's object store, which is fetched
-once for each node, whoever asks. Rows leave the outbox when they are known to have arrived: a learner's successor gets
-what its predecessor did not. In self-play results of games go with the blocks, and the league is an bundle of its own.
+once for each node, whoever asks. Rows leave the outbox when they are known to have arrived: a restarted learner gets
+what it did not get before. In self-play results of games go with the blocks, and the league is a bundle of its own.
 
-The driver looks at every place now and then: boards, vaults and counts come home in the answer, whether to stop and who
+The driver polls every host now and then: boards, vaults and counts come home in the report, whether to stop and who
 the learners are goes out with the question. No version leaves a learner before the driver has a state to go on from.
 """
 
@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from motet.cluster.connect import Shipment
 from motet.cluster.link import Link
-from motet.cluster.messages import ActorReport, Arrived, Joined, LearnerReport, Start, agents_of
-from motet.cluster.shared import NodeMemory, VersionBundle, packed
+from motet.cluster.messages import ActorReport, BlockReply, JoinReply, LearnerReport, LearnerStart, agents_of
+from motet.cluster.shared import LocalMemory, VersionBundle, packed
 from motet.errors import SupersededError
 from motet.runs.snapshot import Wait
 from motet.system.child import one_thread
@@ -49,7 +49,7 @@ class LearnerHost:
     """A learner process, and the replays of its agents.
 
     Args:
-        shipment: who takes part (:class:`Roster`), and what it begins with (:class:`Start`, or None).
+        shipment: who takes part (:class:`Roster`), and what it begins with (:class:`LearnerStart`, or None).
         index: which learner process.
         bring_rows: whether its replays come home with its end.
         number: which start of it this is.
@@ -59,47 +59,47 @@ class LearnerHost:
         _settle_in()
         self._bring_rows = bring_rows
         roster: Roster
-        start: Start | None
+        start: LearnerStart | None
         roster, start = shipment.value
         self._index, self._stacks, self._number, self._node = index, roster.processes[index], number, ""
         self._agents = agents_of(roster, index)
-        self._place = place = NodeMemory(roster, agents=self._agents, vaults=True)
+        self._memory = memory = LocalMemory(roster, agents=self._agents, vaults=True)
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
         self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by agent and lane
         self._made = np.zeros((roster.actors, len(self._agents)), np.int64)
         self._lock = threading.Lock()  # between the threads of this process that take blocks
-        self._editions = [VersionBundle(publications) for publications in place.carried(self._agents)]
-        self._vaults = [(place.vaults[k], place.vaults[k].subscriber()) for k in self._stacks]
+        self._bundles = [VersionBundle(publications) for publications in memory.carried(self._agents)]
+        self._vaults = [(memory.vaults[k], memory.vaults[k].subscriber()) for k in self._stacks]
         self._kept = False  # whether the driver has a state of it
         if start is not None:
             self._begin(start)
 
-    def _begin(self, start: Start) -> None:
-        place, after = self._place, start.after
-        fill(place, start.checkpoint, self._stacks, after and after.version)
+    def _begin(self, start: LearnerStart) -> None:
+        memory, after = self._memory, start.after
+        fill(memory, start.checkpoint, self._stacks, after and after.version)
         if after is None:
             return
         self._incarnations = list(after.incarnations)
-        place.gone[self._agents], place.board.rounds[:] = after.gone, after.rounds
-        place.board.rows.words[self._agents, :2] = after.counts
+        memory.gone[self._agents], memory.board.rounds[:] = after.gone, after.rounds
+        memory.board.rows.words[self._agents, :2] = after.counts
         for agent, steps in zip(self._agents, after.steps, strict=True):
-            place.steps_before[agent] = steps - place.replays[agent].steps
+            memory.steps_before[agent] = steps - memory.replays[agent].steps
         for k in self._stacks:  # the pace goes on from the rows that are left
-            for agent, count in zip(place.roster.stacks[k], place._counts(k), strict=True):
-                name = place.roster.parts[agent].name
+            for agent, count in zip(memory.roster.stacks[k], memory._counts(k), strict=True):
+                name = memory.roster.parts[agent].name
                 waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
-                due = place.roster.pace.due(count, place.warm_up(k))
-                place.updates_before[agent] = int(place.board.learned.updates[agent]) + waived - due
+                due = memory.roster.pace.due(count, memory.warm_up(k))
+                memory.updates_before[agent] = int(memory.board.learned.updates[agent]) + waived - due
 
     def play(self) -> LearnerReport:
         """Learn until the run ends."""
         self._node = _node()
-        play_learner(self._place, self._index)
-        lanes = range(self._place.roster.lanes)
+        play_learner(self._memory, self._index)
+        lanes = range(self._memory.roster.lanes)
         rows = {a: [self.dump(a, lane) for lane in lanes] for a in self._agents} if self._bring_rows else {}
-        everything = [0] * len(self._editions)
-        return self.look(stop=True, editions=everything, vaults=True, kept=True)._replace(replays=rows)
+        everything = [0] * len(self._bundles)
+        return self.report(stop=True, bundles=everything, vaults=True, kept=True)._replace(replays=rows)
 
     def join(
         self,
@@ -110,29 +110,29 @@ class LearnerHost:
         came: Sequence[int] = (),
         done: npt.NDArray[np.int64] | None = None,
         results: npt.NDArray[np.uint64] | None = None,
-    ) -> Joined:
+    ) -> JoinReply:
         """Take over an actor's lanes for an incarnation of it.
 
         Args:
             actor: which one.
             incarnation: which start of it.
             rows: by agent and lane, the outbox row that comes next.
-            made: by agent of this process, rows that the predecessor is known to have made.
+            made: by agent of this process, rows that it is known to have made before.
             came: and how many of them the driver knows to have arrived.
             done: by agent and lane, steps that belong to the rows before those; None if it has been with no learner
-                yet. The dead one may have told the driver of rows that it never told the actor of: they come again.
+                yet. The dead one may have reported rows to the driver, but not to the actor: they come again.
             results: in self-play, the actor's ring of results.
         """
-        place, lanes = self._place, self._place.roster.lanes_of(actor)
+        memory, lanes = self._memory, self._memory.roster.lanes_of(actor)
         with self._lock:
             known = self._incarnations[actor]
             if incarnation < known:
-                raise SupersededError(f"actor-{actor}, start {incarnation}: a successor, start {known}, has its lanes")
+                raise SupersededError(f"actor-{actor}, start {incarnation}: start {known} has its lanes now")
             if incarnation > known:
                 arrived = [sum(self._expected.get((agent, lane), 0) for lane in lanes) for agent in self._agents]
                 arrived = list(map(max, arrived, came or arrived))
                 lost = np.maximum(self._made[actor], np.array(made, np.int64)) - arrived
-                place.board.rows.lost[self._agents] += np.maximum(lost, 0).astype(np.uint64)
+                memory.board.rows.lost[self._agents] += np.maximum(lost, 0).astype(np.uint64)
                 self._made[actor] = 0
             self._incarnations[actor] = incarnation
             if done is not None:
@@ -140,15 +140,15 @@ class LearnerHost:
                     self._count_again(agent, lanes, steps)
             for agent in self._agents:
                 for lane in lanes:
-                    self._writers[agent, lane] = place.replays[agent].writer(lane, timeout_s=0.0)
+                    self._writers[agent, lane] = memory.replays[agent].writer(lane, timeout_s=0.0)
                     self._expected[agent, lane] = rows[agent, lane]
-            return Joined(
+            return JoinReply(
                 self._words(lanes),
-                [place.steps_before[a] for a in self._agents],
-                [place.updates_before[a] for a in self._agents],
-                int(place.board.rounds[actor]),
+                [memory.steps_before[a] for a in self._agents],
+                [memory.updates_before[a] for a in self._agents],
+                int(memory.board.rounds[actor]),
                 self._number,
-                place.gone[self._agents],
+                memory.gone[self._agents],
                 self._take_results(actor, results),
             )
 
@@ -161,20 +161,20 @@ class LearnerHost:
         data: npt.NDArray[np.uint8],
         made: list[int],
         waits: bool,
-        editions: Sequence[int],
+        bundles: Sequence[int],
         results: npt.NDArray[np.uint64] | None = None,
-    ) -> Arrived:
+    ) -> BlockReply:
         """Take a block of an actor's rows: pieces (agent, lane, first row, bytes) and their bytes behind each other.
 
-        ``editions``: which ones the actor has. ``results``: of games, in self-play.
+        ``bundles``: which ones the actor has. ``results``: of games, in self-play.
         """
-        place, board = self._place, self._place.board
+        memory, board = self._memory, self._memory.board
         with self._lock:
             if incarnation != self._incarnations[actor]:
                 for agent, _, _, size in pieces:
-                    board.rows.refused[agent] += np.uint64(size // place.replays[agent].spec.row_bytes)
+                    board.rows.refused[agent] += np.uint64(size // memory.replays[agent].spec.row_bytes)
                 raise SupersededError(
-                    f"actor-{actor}, start {incarnation}: a successor, start {self._incarnations[actor]}, has its lanes"
+                    f"actor-{actor}, start {incarnation}: start {self._incarnations[actor]} has its lanes now"
                 )
             taken = self._take(pieces, data)
             self._take_results(actor, results)
@@ -184,14 +184,14 @@ class LearnerHost:
         if waits:
             self._hold(round)
         # First how far it is, then the policies: who learns of a round has the versions that were made in it.
-        learned, pace = board.learned.words[self._agents], place.tell_pace(self._agents)
-        words, news = self._words(place.roster.lanes_of(actor)), self._publish(editions)
-        return Arrived(taken, words, learned, pace, news)
+        learned, pace = board.learned.words[self._agents], memory.tell_pace(self._agents)
+        words, news = self._words(memory.roster.lanes_of(actor)), self._publish(bundles)
+        return BlockReply(taken, words, learned, pace, news)
 
     def _take(self, pieces: Sequence[tuple[int, int, int, int]], data: npt.NDArray[np.uint8]) -> list[int]:
         taken, at = [], 0
         for agent, lane, first, size in pieces:
-            row_bytes = self._place.replays[agent].spec.row_bytes
+            row_bytes = self._memory.replays[agent].spec.row_bytes
             known = self._expected[agent, lane] - first  # rows that a block brings for the second time
             fresh = data[at + known * row_bytes : at + size]
             rows = self._writers[agent, lane].append_rows(fresh)
@@ -202,13 +202,13 @@ class LearnerHost:
 
     def _count_again(self, agent: int, lanes: Sequence[int], steps: npt.NDArray[np.int64]) -> None:
         """Steps of an agent that were done in some lanes, by who knows."""
-        place = self._place
-        here = [place.replays[agent].words(lane).steps for lane in lanes]
-        place.steps_before[agent] += int((steps - here - place.gone[agent, lanes]).sum())
-        place.gone[agent, lanes] = steps - here
+        memory = self._memory
+        here = [memory.replays[agent].words(lane).steps for lane in lanes]
+        memory.steps_before[agent] += int((steps - here - memory.gone[agent, lanes]).sum())
+        memory.gone[agent, lanes] = steps - here
 
     def _take_results(self, actor: int, words: npt.NDArray[np.uint64] | None) -> npt.NDArray[np.uint64] | None:
-        league = self._place.league
+        league = self._memory.league
         if league is None or words is None:
             return None
         ring: npt.NDArray[np.uint64] = league.results[actor]
@@ -217,7 +217,7 @@ class LearnerHost:
 
     def _hold(self, round: int) -> None:
         """Until an actor that waits could go on for a while: a reply that says 'not yet' would only be asked again."""
-        board = self._place.board
+        board = self._memory.board
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
             seen = board.updated.count
@@ -226,38 +226,38 @@ class LearnerHost:
             board.updated.wait(seen, left)
 
     def _has_caught_up(self, stack: int, round: int) -> bool:
-        place, pace, agents = self._place, self._place.roster.pace, self._place.roster.stacks[stack]
+        memory, pace, agents = self._memory, self._memory.roster.pace, self._memory.roster.stacks[stack]
         if pace.lockstep:
-            return int(place.board.learned.synced_round[list(agents)].min()) >= round
-        if not place.may_act(stack) or place.settings(stack).once:
-            return place.may_act(stack)
-        return all(place.rests(agent) or place.owed(agent) <= pace.slack / 2 for agent in agents)
+            return int(memory.board.learned.synced_round[list(agents)].min()) >= round
+        if not memory.may_act(stack) or memory.settings(stack).once:
+            return memory.may_act(stack)
+        return all(memory.rests(agent) or memory.owed(agent) <= pace.slack / 2 for agent in agents)
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
         """The number of each bundle, and where it is if it is newer than what is known."""
         import ray
 
         with self._lock:
-            for bundle in self._editions:
+            for bundle in self._bundles:
                 if self._kept:
                     bundle.renew()
             return [
                 (bundle.number, bundle.stored(ray.put) if bundle.number > number else None)
-                for bundle, number in zip(self._editions, known, strict=True)
+                for bundle, number in zip(self._bundles, known, strict=True)
             ]
 
     def _words(self, lanes: Sequence[int]) -> npt.NDArray[np.uint64]:
-        replays = [self._place.replays[agent] for agent in self._agents]
+        replays = [self._memory.replays[agent] for agent in self._agents]
         return np.array([[replay.words(lane) for lane in lanes] for replay in replays], np.uint64)
 
     def dump(self, agent: int, lane: int) -> npt.NDArray[np.uint8]:
         """A lane's memory."""
-        return self._place.replays[agent].dump(lane)
+        return self._memory.replays[agent].dump(lane)
 
-    def look(
+    def report(
         self,
         stop: bool,
-        editions: Sequence[int | None],
+        bundles: Sequence[int | None],
         vaults: bool,
         kept: bool = False,
         over: Sequence[int] = (),
@@ -266,28 +266,28 @@ class LearnerHost:
 
         Args:
             stop: whether the run is to end.
-            editions: which ones the driver has; None: it does not want that one.
+            bundles: which ones the driver has; None: it does not want that one.
             vaults: whether it wants the state.
             kept: whether it has a state to go on from.
-            over: actors that will play no more, which a learner may not know if its predecessor was told.
+            over: actors that will play no more, which a restarted learner may not know.
         """
-        place, board = self._place, self._place.board
+        memory, board = self._memory, self._memory.board
         self._kept = self._kept or kept
         board.rounds[list(over)] = FINISHED
         if stop:
-            place.end_roles()
-        row = place.roster.actors + self._index
+            memory.end_roles()
+        row = memory.roster.actors + self._index
         news: list[tuple[int, npt.NDArray[np.uint8] | None]] = []
         with self._lock:
-            for bundle, number in zip(self._editions, editions, strict=False):
+            for bundle, number in zip(self._bundles, bundles, strict=False):
                 if number is not None:
                     bundle.renew()
                 news.append((bundle.number, None if number is None or bundle.number <= number else bundle.flat))
-            versions = [bundle.versions for bundle in self._editions]
+            versions = [bundle.versions for bundle in self._bundles]
             board.rows.newest_version[self._agents] = versions[0]
-            words, incarnations = self._words(range(place.roster.lanes)), list(self._incarnations)
-            rows, gone = board.rows.words[self._agents], place.gone[self._agents]
-            before = [place.steps_before[a] for a in self._agents]
+            words, incarnations = self._words(range(memory.roster.lanes)), list(self._incarnations)
+            rows, gone = board.rows.words[self._agents], memory.gone[self._agents]
+            before = [memory.steps_before[a] for a in self._agents]
         held = [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else []
         whole = vaults and all(held)
         return LearnerReport(
@@ -301,13 +301,13 @@ class LearnerHost:
             rows,
             words,
             before,
-            [place.updates_before[a] for a in self._agents],
+            [memory.updates_before[a] for a in self._agents],
             gone,
             incarnations,
             max(map(max, versions)),
             news,
             packed(self._vaults) if whole else None,
-            place.league.results.copy() if whole and place.league is not None else None,
+            memory.league.results.copy() if whole and memory.league is not None else None,
             {},
         )
 
@@ -331,11 +331,11 @@ class ActorHost:
         shipment: who takes part (:class:`Roster`).
         index: which actor.
         incarnation: which start of it.
-        made: by agent, rows that its predecessor is known to have made.
-        learners: the learners' places.
+        made: by agent, rows that it is known to have made before this start.
+        learners: the hosts of the learners.
         limits: how long it waits for whom.
         block_age_s: how long rows wait until they are sent.
-        came: by agent, how many rows of its predecessor are known to have arrived.
+        came: by agent, how many of them are known to have arrived.
     """
 
     def __init__(
@@ -354,36 +354,36 @@ class ActorHost:
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
         self._lanes = roster.lanes_of(index)
-        # Longer than a learner's successor takes to come up: until then nothing leaves the outbox.
-        self._place = NodeMemory(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
+        # Longer than a restarted learner takes to come up: until then nothing leaves the outbox.
+        self._memory = LocalMemory(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
         self._links = [
-            Link(self._place, index, incarnation, made, i, learner, limits, block_age_s, came)
+            Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
         ]
 
     def play(self) -> ActorReport:
         """Act until its part is done, and all rows have arrived."""
-        board, self._node = self._place.board, _node()
+        board, self._node = self._memory.board, _node()
         joined = [link.join() for link in self._links]
         board.rounds[self._index] = min(joined)
         for link in self._links:
             link.start()
         try:
-            play_actor(self._place, self._index, self._incarnation, self._limits.start_s)
+            play_actor(self._memory, self._index, self._incarnation, self._limits.start_s)
         finally:
             deadline = time.monotonic() + self._limits.start_s
             for link in self._links:
                 link.drain(deadline)
-        return self.look(stop=False, learners=None)
+        return self.report(stop=False, learners=None)
 
-    def look(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
+    def report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
         """What the driver wants to know."""
-        place, board = self._place, self._place.board
+        memory, board = self._memory, self._memory.board
         for link, learner in zip(self._links, learners or (), strict=False):
             link.turn_to(learner)
         if stop:
-            place.end_roles()
-        replays: Sequence[Any] = place.replays
+            memory.end_roles()
+        replays: Sequence[Any] = memory.replays
         if any(link.blocked for link in self._links):
             board.pulse(self._index).waits_for(Wait.ROOM)
         return ActorReport(

@@ -1,6 +1,6 @@
 """Link: what carries an actor's rows to a learner process, and its versions and pace back.
 
-Flows in: rows from the actor's outbox, as they lie there. Flows out: editions of policies into the actor's
+Flows in: rows from the actor's outbox, as they lie there. Flows out: bundles of policies into the actor's
 publications, and how far the learner is into its board. One block is on its way at a time.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.cluster.messages import agents_of
-from motet.cluster.shared import Distant, NodeMemory, unpack
+from motet.cluster.shared import DistantReplay, LocalMemory, unpack
 from motet.errors import WaitTimeoutError
 from motet.publication import Publication
 from motet.runs.snapshot import Wait
@@ -33,20 +33,20 @@ class Link:
     """From an actor to a learner process: rows there, versions and pace back, in a thread of its own.
 
     Args:
-        place: of the actor.
+        memory: that of the actor.
         actor: which one.
         incarnation: which start of it.
-        made: by agent, rows that its predecessor is known to have made.
+        made: by agent, rows that it is known to have made before this start.
         process: which learner process.
-        learner: its place.
+        learner: its host.
         limits: how long to wait for whom.
         age_s: how long rows wait until they are sent.
-        came: by agent, how many rows of its predecessor are known to have arrived.
+        came: by agent, how many of them are known to have arrived.
     """
 
     def __init__(
         self,
-        place: NodeMemory,
+        memory: LocalMemory,
         actor: int,
         incarnation: int,
         made: Sequence[int],
@@ -56,32 +56,33 @@ class Link:
         age_s: float,
         came: Sequence[int] = (),
     ) -> None:
-        roster = place.roster
-        self._place, self._actor, self._incarnation, self._process = place, actor, incarnation, process
+        roster = memory.roster
+        self._memory, self._actor, self._incarnation, self._process = memory, actor, incarnation, process
         self._limits, self._age_s = limits, age_s
         self._agents = agents_of(roster, process)
         self._made, self._came = (
             [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
         )
         self._lanes = roster.lanes_of(actor)
-        self._replays: dict[int, Distant] = {agent: _distant(place.replays[agent]) for agent in self._agents}
+        self._replays: dict[int, DistantReplay] = {agent: _distant(memory.replays[agent]) for agent in self._agents}
         self._publications: list[list[tuple[Publication, Any]]] = [
-            [(publication, publication.publisher()) for publication in bundle] for bundle in place.carried(self._agents)
+            [(publication, publication.publisher()) for publication in bundle]
+            for bundle in memory.carried(self._agents)
         ]
-        self._ring = None if place.league is None else place.league.results[actor]
-        self._told_result = 0
+        self._ring = None if memory.league is None else memory.league.results[actor]
+        self._sent_result = 0
         self.heard = -1
         """Which start of the learner it has joined."""
         self._learner = learner
-        self._turned: Any = None  # the successor, until it is turned to
+        self._turned: Any = None  # the restarted learner, until it is turned to
         self._news = threading.Event()
-        self._editions, self._told_round = [0] * len(self._publications), -1
+        self._bundles, self._sent_round = [0] * len(self._publications), -1
         self._failure: BaseException | None = None
         self._over = self.blocked = False
         self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
 
     def turn_to(self, learner: Any) -> None:
-        """The learner process has a successor."""
+        """The learner process was restarted."""
         if learner != (self._turned or self._learner):
             self._turned = learner
             self._news.set()
@@ -102,14 +103,14 @@ class Link:
             if joined is not None:
                 break
         for agent, before in zip(self._agents, joined.steps_before, strict=True):
-            self._place.steps_before[agent] = before
+            self._memory.steps_before[agent] = before
         for agent, updates in zip(self._agents, joined.updates_before, strict=True):
-            self._place.updates_before[agent] = updates
-        self._place.gone[self._agents] = joined.gone
+            self._memory.updates_before[agent] = updates
+        self._memory.gone[self._agents] = joined.gone
         self._hear(joined.words)
         if self._ring is not None and joined.results is not None:
-            self._told_result = Results.take_in(self._ring, joined.results)
-        self._editions, self.heard = [0] * len(self._publications), joined.number
+            self._sent_result = Results.take_in(self._ring, joined.results)
+        self._bundles, self.heard = [0] * len(self._publications), joined.number
         return int(joined.round)
 
     @property
@@ -122,7 +123,7 @@ class Link:
         if self.heard < 0:
             return None
         steps = [[replay.words(lane).steps for lane in self._lanes] for replay in self._replays.values()]
-        return np.array(steps) + self._place.gone[np.ix_(self._agents, self._lanes)]
+        return np.array(steps) + self._memory.gone[np.ix_(self._agents, self._lanes)]
 
     def _results(self, after: int) -> npt.NDArray[np.uint64] | None:
         return None if self._ring is None else Results.since(self._ring, after)
@@ -154,7 +155,7 @@ class Link:
                     return
         except BaseException as error:  # noqa: BLE001 - raised where the role ends, which this makes it do
             self._failure = error
-            self._place.end_roles()
+            self._memory.end_roles()
 
     @property
     def _waiting(self) -> int:
@@ -162,19 +163,19 @@ class Link:
 
     @property
     def _round(self) -> int:
-        return int(self._place.board.rounds[self._actor])
+        return int(self._memory.board.rounds[self._actor])
 
     @property
     def _actor_waits(self) -> bool:
-        return int(self._place.board.processes.waits_for[self._actor]) == Wait.LEARNERS
+        return int(self._memory.board.processes.waits_for[self._actor]) == Wait.LEARNERS
 
     def _wait_until_due(self) -> None:
         """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer, or will soon."""
-        board, pace = self._place.board, self._place.roster.pace
+        board, pace = self._memory.board, self._memory.roster.pace
         deadline = time.monotonic() + self._age_s
         while not self._over and (left := deadline - time.monotonic()) > 0:
             seen = board.acted.count
-            if self._actor_waits or (pace.lockstep and self._round != self._told_round) or self._half_full():
+            if self._actor_waits or (pace.lockstep and self._round != self._sent_round) or self._half_full():
                 return
             if not pace.lockstep and pace.updates_per_step * self._waiting >= _SLACK_SHARE * pace.slack:
                 return
@@ -193,36 +194,36 @@ class Link:
         made = [replay.made for replay in self._replays.values()]
         pieces, data = self._block()
         flat = np.frombuffer(b"".join(data), np.uint8)
-        results = self._results(self._told_result)
+        results = self._results(self._sent_result)
         arrived = self._asked(
             lambda learner: learner.receive.remote(
-                self._actor, self._incarnation, round, pieces, flat, made, waits, self._editions, results
+                self._actor, self._incarnation, round, pieces, flat, made, waits, self._bundles, results
             )
         )
         if arrived is None:
             return False
-        self._told_round = round
+        self._sent_round = round
         if results is not None and len(results):
-            self._told_result = int(results.max() >> np.uint64(32))
+            self._sent_result = int(results.max() >> np.uint64(32))
         for (agent, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
             replay, i = self._replays[agent], self._lanes.index(lane)
             assert replay.outbox is not None
             replay.carried[i] = first + rows
             replay.outbox.release(i, first + rows)
         self.blocked = sum(arrived.rows) == 0 and bool(pieces)
-        place = self._place
+        memory = self._memory
         self._hear(arrived.words)
-        for i, (number, where) in enumerate(arrived.editions):
+        for i, (number, where) in enumerate(arrived.bundles):
             if where is not None and (flat := self._fetched(where)) is not None:
                 unpack(flat, self._publications[i])
-                self._editions[i] = number
-        place.pace[self._agents] = arrived.pace
-        place.board.learned.words[self._agents] = arrived.learned
-        place.board.updated.ring()
+                self._bundles[i] = number
+        memory.pace[self._agents] = arrived.pace
+        memory.board.learned.words[self._agents] = arrived.learned
+        memory.board.updated.ring()
         return True
 
     def _fetched(self, bundle: Any) -> Any:
-        """An bundle; None if it is gone with its learner, whose successor makes another one."""
+        """A bundle; None if it is gone with its learner, which makes another one after its restart."""
         import ray
 
         if isinstance(bundle, np.ndarray):
@@ -255,7 +256,7 @@ class Link:
             replay.table[self._lanes] = rows
 
     def _asked(self, call: Any) -> Any:
-        """A learner's answer; None if it died and its successor is there by now, who knows nothing yet."""
+        """A learner's answer; None if it was restarted meanwhile, and knows nothing of the question."""
         import ray
 
         timeout_s = self._limits.start_s + self._limits.hang_s
@@ -276,12 +277,12 @@ class Link:
                     self._learner, self._turned = self._turned, None
                     return None
                 if died or time.monotonic() > deadline:
-                    raise self._late("a successor" if died else "an answer", timeout_s) from error
+                    raise self._late("a restart" if died else "an answer", timeout_s) from error
 
     def _late(self, what: str, timeout_s: float) -> WaitTimeoutError:
         return WaitTimeoutError(f"actor-{self._actor} waited {timeout_s:g} s for {what} of learner-{self._process}")
 
 
-def _distant(replay: Any) -> Distant:
-    assert isinstance(replay, Distant)
+def _distant(replay: Any) -> DistantReplay:
+    assert isinstance(replay, DistantReplay)
     return replay

@@ -1,4 +1,4 @@
-"""What the places of a cluster tell each other, and the driver: values that travel whole."""
+"""What the hosts of a cluster send each other and the driver: values that travel whole."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import numpy.typing as npt
 from motet.runs.checkpoint import Checkpoint
 from motet.training.shared import Roster
 
-__all__ = ["ActorReport", "After", "Arrived", "Joined", "LearnerReport", "Start", "agents_of"]
+__all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState", "agents_of"]
 
 
-class Joined(NamedTuple):
-    """What a learner tells an actor that begins, or that turns to it after its predecessor died."""
+class JoinReply(NamedTuple):
+    """A learner's reply to an actor that begins, or that turns to it after a restart."""
 
     words: npt.NDArray[np.uint64]
     """``[agents, lanes, words]`` of the actor's lanes."""
     steps_before: list[int]
     updates_before: list[int]
     round: int
-    """Which the actor's predecessor had got to."""
+    """Which the actor had got to before."""
     number: int
     """Which start of the learner."""
     gone: npt.NDArray[np.int64]
-    """As in :class:`NodeMemory`, of its agents."""
+    """As in :class:`LocalMemory`, of its agents."""
     results: npt.NDArray[np.uint64] | None
     """In self-play: the actor's ring of results."""
 
 
-class Arrived(NamedTuple):
+class BlockReply(NamedTuple):
     """A learner's reply to a block."""
 
     rows: list[int]
     """How many of each piece there was room for."""
     words: npt.NDArray[np.uint64]
-    """As in :class:`Joined`."""
+    """As in :class:`JoinReply`."""
     learned: npt.NDArray[np.uint64]
     """The board's rows of its agents."""
     pace: npt.NDArray[np.int64]
-    editions: list[tuple[int, Any]]
+    bundles: list[tuple[int, Any]]
     """The number of each and, if it is news, where it is."""
 
 
 class ActorReport(NamedTuple):
-    """What the driver learns when it looks at an actor."""
+    """What the driver learns when it polls an actor."""
 
     number: int
     """Which start of it."""
@@ -61,13 +61,13 @@ class ActorReport(NamedTuple):
     newest: list[int]
     """By learner process, the newest version of anything that came from there."""
     words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]`` of its lanes, as the learners last told."""
+    """``[agents, lanes, words]`` of its lanes, as the learners last reported."""
     heard: list[int]
-    """By learner process, which start of it told that."""
+    """By learner process, which start of it reported that."""
 
 
 class LearnerReport(NamedTuple):
-    """What the driver learns when it looks at a learner."""
+    """What the driver learns when it polls a learner."""
 
     number: int
     """Which start of it."""
@@ -83,12 +83,12 @@ class LearnerReport(NamedTuple):
     steps_before: list[int]
     updates_before: list[int]
     gone: npt.NDArray[np.int64]
-    """As in :class:`NodeMemory`, of its agents."""
+    """As in :class:`LocalMemory`, of its agents."""
     incarnations: list[int]
     """Of the actors that have joined; -1 for the others."""
     newest: int
     """The newest version of anything it has published."""
-    editions: list[tuple[int, npt.NDArray[np.uint8] | None]]
+    bundles: list[tuple[int, npt.NDArray[np.uint8] | None]]
     """The number of each and, if it is news and wanted, the bundle itself."""
     vaults: npt.NDArray[np.uint8] | None
     """If they were asked for."""
@@ -98,22 +98,22 @@ class LearnerReport(NamedTuple):
     """By agent, the memory of its lanes, at the end."""
 
 
-class Start(NamedTuple):
+class LearnerStart(NamedTuple):
     """What a learner process begins with, if not with nothing."""
 
     checkpoint: Checkpoint
-    after: After | None = None
+    after: RestartState | None = None
 
 
-class After(NamedTuple):
-    """What the driver knows of a learner that died, for its successor."""
+class RestartState(NamedTuple):
+    """What the driver knows of a learner that died, for its restart."""
 
     version: int
     """Above all that any actor has seen."""
     steps: list[int]
     """By agent, steps that have been done."""
     gone: npt.NDArray[np.int64]
-    """As in :class:`NodeMemory`, of its agents."""
+    """As in :class:`LocalMemory`, of its agents."""
     counts: list[tuple[int, int]]
     """By agent, rows lost and refused so far."""
     incarnations: list[int]

@@ -1,10 +1,10 @@
-"""What a place of a cluster holds: the same :class:`SharedMemory` as on one machine, each part where it is needed.
+"""What a process of a cluster holds: the same :class:`SharedMemory` as on one machine, each part where it is needed.
 
-Every place has a segment of its own with a board, the publications it reads or writes, and the replays of the agents
-that learn there. The replay of an agent that learns elsewhere is a :class:`Distant` one: its writers write into an
+Every process has a segment of its own with a board, the publications it reads or writes, and the replays of the agents
+that learn there. The replay of an agent that learns elsewhere is a :class:`DistantReplay`: its writers write into an
 *outbox*, lanes that are read once, from which rows are carried to the learner as they lie. So acting costs the same as
 beside the learner, a slow way there makes the writers wait for room (counted, as always), and what has not arrived is
-still in the outbox when the learner has a successor.
+still in the outbox when the learner is restarted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from motet.replay.replay import LaneWords
 from motet.system.memory import LINE, Segment
 from motet.training.shared import Roster, SharedMemory
 
-__all__ = ["Distant", "NodeMemory", "VersionBundle", "packed", "unpack", "words_of"]
+__all__ = ["DistantReplay", "LocalMemory", "VersionBundle", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
 _OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
 
 
-class Distant:
+class DistantReplay:
     """A replay that lives with its learner elsewhere: how far it is, and the way there for lanes that are written here.
 
     Args:
@@ -60,11 +60,11 @@ class Distant:
 
     @property
     def table(self) -> npt.NDArray[np.uint64]:
-        """``[lanes, words]``: as the learner last told."""
+        """``[lanes, words]``: as the learner last reported."""
         return self._segment[f"{self._prefix}/words"]
 
     def words(self, lane: int) -> LaneWords:
-        """The words of a lane, as the learner last told."""
+        """The words of a lane, as the learner last reported."""
         return LaneWords(*map(int, self.table[lane]))
 
     @property
@@ -106,8 +106,8 @@ class Distant:
         return {**{k: v for k, v in self.__dict__.items() if k != "fetch"}, "outbox": None}
 
 
-class NodeMemory(SharedMemory):
-    """What one place of a cluster holds.
+class LocalMemory(SharedMemory):
+    """The part of a run's memory that one process of a cluster holds.
 
     Args:
         roster: who takes part.
@@ -128,7 +128,7 @@ class NodeMemory(SharedMemory):
     ) -> None:
         self._agents, self._lanes, self._keeps, self._timeout_s = set(agents), lanes, vaults, timeout_s
         self.pace = np.zeros((len(roster.parts), 2), np.int64)
-        """By agent, steps and whole batches since its replay began, as its learner last told."""
+        """By agent, steps and whole batches since its replay began, as its learner last reported."""
         self.gone = np.zeros((len(roster.parts), roster.lanes), np.int64)
         """By agent and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
         self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
@@ -144,12 +144,12 @@ class NodeMemory(SharedMemory):
     def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         if agent in self._agents:
             return super()._replay_layout(agent, spec)
-        return Distant.layout(spec, f"agent{agent}/replay")
+        return DistantReplay.layout(spec, f"agent{agent}/replay")
 
     def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Any:
         if agent in self._agents:
             return super()._replay(agent, spec, segment)
-        return Distant(spec, segment, f"agent{agent}/replay", self._lanes, self._timeout_s)
+        return DistantReplay(spec, segment, f"agent{agent}/replay", self._lanes, self._timeout_s)
 
     def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, ArraySpec]]:
         if self._keeps and (not self._agents or set(stack) <= self._agents):
@@ -172,15 +172,15 @@ class NodeMemory(SharedMemory):
         policies = [self.publications[agent] for agent in agents]
         return [policies] if self.league is None else [policies, [self.league.publication]]
 
-    # The pace as an actor sees it: what its learners told, and its own rows that they have not got yet.
+    # The pace as an actor sees it: what its learners reported, and its own rows that they have not got yet.
 
     def _steps(self, stack: int) -> list[int]:
         agents = self.roster.stacks[stack]
         if self._agents.issuperset(agents):
             return super()._steps(stack)
         replays: list[Any] = [self.replays[agent] for agent in agents]
-        told = self.pace[list(agents), 0].tolist()
-        return [steps + one.made - sum(one.carried) for steps, one in zip(told, replays, strict=True)]
+        reported = self.pace[list(agents), 0].tolist()
+        return [steps + one.made - sum(one.carried) for steps, one in zip(reported, replays, strict=True)]
 
     def _batches(self, agent: int) -> int:
         return super()._batches(agent) if agent in self._agents else int(self.pace[agent, 1])
@@ -195,7 +195,7 @@ class NodeMemory(SharedMemory):
 
 
 SMALL = 100_000
-"""Bytes of an bundle that is not worth the way to the object store and back: two messages more."""
+"""Bytes of a bundle that is not worth the way to the object store and back: two messages more."""
 
 
 class VersionBundle:

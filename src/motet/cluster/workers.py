@@ -1,7 +1,7 @@
 """Worker processes on other nodes: the same process, started there, at the other end of the same pipe.
 
 A *host*, one Ray actor for each worker, starts the child as it would be started here and passes on what it says, as
-bytes; here two threads pass on what it is told. So whoever has workers need not know where they are: they have a child
+bytes; here two threads pass on what it is sent. So whoever has workers need not know where they are: they have a child
 that may end and a connection. Isolation and limits hold on every node, since the child is an ordinary one.
 
 The sweeps of a plan are native code on arrays, and need no process of their own: one Ray actor on each node holds that
@@ -33,12 +33,12 @@ from motet.plan.sweeps import SweepPart, sweeping
 from motet.system.child import Child
 from motet.system.fork_server import context
 
-__all__ = ["ClusterWorkers", "Host", "OtherNodes", "SweepHost", "cluster_team", "start_there"]
+__all__ = ["ChildHost", "ClusterWorkers", "OtherNodes", "SweepHost", "cluster_team", "start_there"]
 
 _TAKE_S = 1.0  # how long a host waits for its child to say something before it says so
 
 
-class Host:
+class ChildHost:
     """A child process on some node.
 
     Args:
@@ -62,13 +62,13 @@ class Host:
 
     def put(self, message: bytes) -> None:
         """Something for the child."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is told by play
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # play reports its end
             self._pipe.send_bytes(message)
 
     def take(self) -> list[bytes]:
         """What the child says; nothing after a while."""
         came: list[bytes] = []
-        with contextlib.suppress(EOFError, ConnectionResetError):  # its end is told by play
+        with contextlib.suppress(EOFError, ConnectionResetError):  # play reports its end
             while self._pipe.poll(0 if came else _TAKE_S):
                 came.append(self._pipe.recv_bytes())
         return came
@@ -78,7 +78,7 @@ def start_there(
     ray: Any, cluster: Cluster, name: str, target: Callable[..., None], args: tuple[Any, ...] = ()
 ) -> tuple[HostProcess, Connection]:
     """Start ``target(*args, connection)`` in a process on some node; the process, and the connection's other end."""
-    kind = ray.remote(concurrency_groups={"play": 1, "rows": 1, "look": 1})(grouped(ray, Host))
+    kind = ray.remote(concurrency_groups={"play": 1, "rows": 1, "report": 1})(grouped(ray, ChildHost))
     host = kind.options(num_cpus=cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
         Shipment((name, target, args))
     )
@@ -99,7 +99,7 @@ class HostProcess(RemoteProcess):
     def __init__(self, ray: Any, name: str, host: Any, pipe: Connection) -> None:
         self._ray, self._pipe = ray, pipe
         self._socket = socket.socket(fileno=os.dup(pipe.fileno()))
-        super().__init__(name, host, lambda told: None, self._hang_up)
+        super().__init__(name, host, lambda result: None, self._hang_up)
         self._carriers = [
             threading.Thread(target=carry, name=f"{carry.__name__[1:]}-{name}", daemon=True)
             for carry in (self._speak, self._listen)
@@ -110,12 +110,12 @@ class HostProcess(RemoteProcess):
     def _speak(self) -> None:
         with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # either end is gone
             while True:
-                self._ray.get(self.place.put.remote(self._pipe.recv_bytes()))
+                self._ray.get(self.host.put.remote(self._pipe.recv_bytes()))
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, self._ray.exceptions.RayError):
             while self.exit is None:
-                for message in self._ray.get(self.place.take.remote()):
+                for message in self._ray.get(self.host.take.remote()):
                     self._pipe.send_bytes(message)
 
     def _hang_up(self) -> None:
@@ -144,7 +144,7 @@ def cluster_team(count: int | None, cluster: Cluster) -> Iterator[WorkerTeam]:
 
 
 class SweepHost:
-    """A node's part of the arrays of a plan. What it is told comes as references, to be fetched here.
+    """A node's part of the arrays of a plan. What it is sent comes as references, to be fetched here.
 
     Args:
         threads: that sweep it.
@@ -168,18 +168,18 @@ class SweepHost:
         self._run = part.make(self._arrays)
         return took
 
-    def sweep(self, first: int, last: int, told: list[Any]) -> tuple[list[Any], dict[str, NDArray[Any]]]:
+    def sweep(self, first: int, last: int, news: list[Any]) -> tuple[list[Any], dict[str, NDArray[Any]]]:
         """Take in what others found, and sweep some states; returns what the parts returned, and their rows."""
         import ray
 
-        for name, (begin, rows) in ray.get(told[0]).items():
+        for name, (begin, rows) in ray.get(news[0]).items():
             self._arrays[name][begin : begin + len(rows)] = rows
         found = self._threads(first, last, self._run)
         return found, {name: self._arrays[name][first:last] for name in self._writes}
 
 
 class OtherNodes:
-    """The nodes of a cluster but for the one that this process is on, as those who sweep (``plan._sweeps.Elsewhere``).
+    """The nodes of a cluster but for the one that this process is on, as those who sweep (``plan.sweeps.Elsewhere``).
 
     Args:
         ray: the module, connected.
@@ -204,27 +204,27 @@ class OtherNodes:
         """Cores by node."""
         return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]}
 
-    def sweeper(self, place: int, part: Callable[[], SweepPart]) -> NodeSweeper | None:
-        """Send a part to the node at a place, or to one that nobody had if that is gone; None if there is no other."""
+    def sweeper(self, index: int, part: Callable[[], SweepPart]) -> NodeSweeper | None:
+        """Send a part to a node, or to one that nobody had if that is gone; None if there is no other."""
         alive = self._alive()
-        if self._nodes[place] not in alive:
+        if self._nodes[index] not in alive:
             fresh = [node for node in sorted(alive) if node not in (*self._nodes, self._own) and alive[node] > 0]
             if not fresh:
                 return None
-            self._nodes[place] = fresh[0]
-        node = self._nodes[place]
+            self._nodes[index] = fresh[0]
+        node = self._nodes[index]
         there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-        threads = min(self.rooms[place], alive[node])
+        threads = min(self.rooms[index], alive[node])
         actor = self._kind.options(num_cpus=threads, scheduling_strategy=there).remote(threads)
         return NodeSweeper(self._ray, actor, f"the node {node[:8]}", part())
 
     def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
-        """Rows for several nodes to be told; each fetches them once."""
+        """Rows to be sent to several nodes; each fetches them once."""
         return self._ray.put(news)
 
 
 class NodeSweeper:
-    """One node that has, or soon will have, a part (``plan._sweeps.Sweeper``)."""
+    """One node that has, or soon will have, a part (``plan.sweeps.Sweeper``)."""
 
     def __init__(self, ray: Any, actor: Any, name: str, part: SweepPart) -> None:
         self._ray, self._actor, self._name = ray, actor, name

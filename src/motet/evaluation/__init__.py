@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
-    from motet.evaluation.evaluate import Evaluation, EvaluationSettings
+    from motet.evaluation.evaluate import EvaluationSettings
+    from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament
 
 __all__ = ["Evaluation", "EvaluationSettings", "Tournament"]
@@ -13,7 +14,7 @@ __all__ = ["Evaluation", "EvaluationSettings", "Tournament"]
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Evaluation": "motet.evaluation.evaluate",
+        "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",
         "Tournament": "motet.evaluation.tournament",
     },

@@ -1,13 +1,12 @@
 """Playing episodes: one world, everybody who sits in it, and what came of it. A worker process runs nothing else.
 
-A :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every draw
-is decided by the plan's seed and the task's key: the world's, each policy's and each stand-in's seeds are derived from
-them. So it does not matter who plays an episode, when, or after which others.
+An :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every
+draw is decided by the plan's seed and the task's key: the seeds of the world, of each policy and of each stand-in are
+derived from them. So it does not matter who plays an episode, when, or after which others.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import PolicyFailure, WorldError
+from motet.evaluation.latency import LatencyHistogram
 from motet.policies.entries import Entry
 from motet.policies.joint import JointPolicies, joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
@@ -33,7 +33,7 @@ from motet.world.masks import masked_agents
 if TYPE_CHECKING:
     from motet.isolation.policy import PolicyLimits
 
-__all__ = ["Arena", "EpisodePlan", "Failure", "LatencyHistogram", "Played", "Task", "seat_groups"]
+__all__ = ["Arena", "EpisodePlan", "Failure", "Played", "Task", "seat_groups"]
 
 _WORLD, _POLICY, _STAND_IN = 21, 22, 23  # what a seed is for
 StandIn = Literal["noop", "random", "forfeit"]
@@ -110,48 +110,6 @@ class Failure:
 
 
 @dataclass
-class LatencyHistogram:
-    """How long decisions took: a histogram, so that it stays small, with 4 % wide steps from 0.1 µs on.
-
-    >>> latency = LatencyHistogram()
-    >>> for _ in range(99): latency.add(0.001)
-    >>> latency.add(1.0)
-    >>> latency.count, round(latency.quantile(0.5), 4), round(latency.quantile(1.0), 1)
-    (100, 0.001, 1.0)
-    """
-
-    count: int = 0
-    seconds: float = 0.0
-    longest: float = 0.0
-    bins: dict[int, int] = field(default_factory=dict)
-
-    def add(self, seconds: float) -> None:
-        """One decision."""
-        self.count += 1
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
-        place = int(math.log2(max(seconds, 1e-7) / 1e-7) * 17.67)
-        self.bins[place] = self.bins.get(place, 0) + 1
-
-    def merge(self, other: LatencyHistogram) -> None:
-        """Those of another histogram too."""
-        self.count += other.count
-        self.seconds += other.seconds
-        self.longest = max(self.longest, other.longest)
-        for place, number in other.bins.items():
-            self.bins[place] = self.bins.get(place, 0) + number
-
-    def quantile(self, share: float) -> float:
-        """So many of the decisions took no longer than this, to 4 %."""
-        left = share * self.count
-        for place in sorted(self.bins):
-            left -= self.bins[place]
-            if left <= 0:
-                return min(float(1e-7 * 2 ** ((place + 0.5) / 17.67)), self.longest)
-        return self.longest
-
-
-@dataclass
 class Played:
     """What came of an episode."""
 
@@ -202,7 +160,7 @@ class Player(Protocol):
 
 
 @dataclass(frozen=True)
-class _SeatGroup:
+class SeatGroup:
     """The seats that one player answers for."""
 
     entry: int
@@ -210,17 +168,17 @@ class _SeatGroup:
     joint: bool
 
 
-def seat_groups(plan: EpisodePlan, task: Task) -> list[_SeatGroup]:
+def seat_groups(plan: EpisodePlan, task: Task) -> list[SeatGroup]:
     """Who sits together, in the order of the agents."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for agent, place in enumerate(task.seats):
-        if place in task.out:
+    for agent, number in enumerate(task.seats):
+        if number in task.out:
             continue
-        entry = plan.entries[place]
-        together = entry.shared or (plan.sharing and plan.isolated[place])
+        entry = plan.entries[number]
+        together = entry.shared or (plan.sharing and plan.isolated[number])
         # One policy on several seats of its own is several entries with one key.
-        found.setdefault((entry.key or place,) if together else (place, agent), []).append(agent)
-    return [_SeatGroup(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
+        found.setdefault((entry.key or number,) if together else (number, agent), []).append(agent)
+    return [SeatGroup(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
 
 
 class _MachineryError(Exception):
@@ -237,12 +195,12 @@ class Arena:
     _world: World
     """The newest one, for the agents and their spaces."""
 
-    def __init__(self, plan: EpisodePlan, beat: Callable[[int], None] = lambda turn: None) -> None:
-        self._plan, self.beat = plan, beat
+    def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
+        self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether they draw; with their frames per second
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
-        self._players: dict[_SeatGroup, Player] = {}  # the least recently used first
+        self._players: dict[SeatGroup, Player] = {}  # the least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
         try:
             self._made(film=False)
@@ -263,11 +221,11 @@ class Arena:
     def play(self, task: Task) -> Played:
         """One episode. If the world raises, the episode has failed."""
         film, rate = Film() if task.film else None, 0.0
-        sitting: _EpisodeRun | None = None
+        run: _EpisodeRun | None = None
         try:
             world, rate = self._made(task.film)
-            sitting = _EpisodeRun(self, world, task, film)
-            return replace(sitting.play(), frames_per_s=rate)
+            run = _EpisodeRun(self, world, task, film)
+            return replace(run.play(), frames_per_s=rate)
         except _MachineryError as problem:
             assert problem.__cause__ is not None
             raise problem.__cause__ from None
@@ -277,7 +235,7 @@ class Arena:
             self._close_players()
             detail = _where_it_raised(error) + self._discard(task.film)
             drawn = film.pictures() if film else ()
-            return Played.void(task, "world", detail, sitting._turn if sitting else 0, frames=drawn, frames_per_s=rate)
+            return Played.void(task, "world", detail, run._turn if run else 0, frames=drawn, frames_per_s=rate)
 
     # ---- worlds
 
@@ -289,12 +247,12 @@ class Arena:
 
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
-            self.beat(0)
+            self.heartbeat(0)
             env = (drawing(self._plan.world) if film else self._plan.world)()
             self._world = as_world(env)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
-            self.beat(0)
+            self.heartbeat(0)
         return self._worlds[film]
 
     def _find_masked(self) -> frozenset[int]:
@@ -326,71 +284,71 @@ class Arena:
 
     # ---- players
 
-    def player(self, seated: _SeatGroup) -> Player:
-        """The player for a seated; may raise a PolicyFailure."""
-        if seated in self._players:
-            self._players[seated] = self._players.pop(seated)
-            return self._players[seated]
-        if self._plan.isolated[seated.entry]:
+    def player(self, seat_group: SeatGroup) -> Player:
+        """The player for a group of seats; may raise a PolicyFailure."""
+        if seat_group in self._players:
+            self._players[seat_group] = self._players.pop(seat_group)
+            return self._players[seat_group]
+        if self._plan.isolated[seat_group.entry]:
             own = [other for other in self._players if self._plan.isolated[other.entry]]
             while len(own) >= self._plan.processes:
                 self._players.pop(own.pop(0)).close()
         try:
-            player = self._make(seated)
+            player = self._make(seat_group)
         except PolicyFailure:
             raise
         except Exception as error:
             raise _MachineryError from error
-        self._players[seated] = player
+        self._players[seat_group] = player
         return player
 
-    def _make(self, seated: _SeatGroup) -> Player:
+    def _make(self, seat_group: SeatGroup) -> Player:
         plan, world = self._plan, self._world
-        entry, names = plan.entries[seated.entry], [world.agents[agent] for agent in seated.agents]
+        entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
         specs = {name: entry.on(name) for name in names}
         spec = specs[names[0]]
-        masked = seated.agents[0] in (self._masked or ())
-        if seated.joint:
-            observation_space, action_space = self.spaces(seated)
-            seats = dict(zip(names, seated.agents, strict=True))
+        masked = seat_group.agents[0] in (self._masked or ())
+        if seat_group.joint:
+            observation_space, action_space = self.spaces(seat_group)
+            seats = dict(zip(names, seat_group.agents, strict=True))
             arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
             spec = PolicySpec(JointPolicies, arguments, spec.title)
             masked = False  # masks are part of the question
         else:
             observation_space, action_space = (
-                world.observation_spaces[seated.agents[0]],
-                world.action_spaces[seated.agents[0]],
+                world.observation_spaces[seat_group.agents[0]],
+                world.action_spaces[seat_group.agents[0]],
             )
         known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
         known["description"] = self._description
-        if not plan.isolated[seated.entry]:
+        if not plan.isolated[seat_group.entry]:
             return LocalPolicy(spec, observation_space, action_space, **known)
         from motet.isolation.policy import IsolatedPolicy, PolicyLimits
 
         limits = plan.limits or PolicyLimits()
         return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
 
-    def spaces(self, seated: _SeatGroup) -> tuple[Any, Any]:
+    def spaces(self, seat_group: SeatGroup) -> tuple[Any, Any]:
         """The spaces of several seats as one."""
-        if seated.agents not in self._joint_spaces:
+        if seat_group.agents not in self._joint_spaces:
             world = self._world
-            self._joint_spaces[seated.agents] = joint_spaces(
-                [world.agents[agent] for agent in seated.agents],
-                [world.observation_spaces[agent] for agent in seated.agents],
-                [world.action_spaces[agent] for agent in seated.agents],
-                [agent in (self._masked or ()) for agent in seated.agents],
+            self._joint_spaces[seat_group.agents] = joint_spaces(
+                [world.agents[agent] for agent in seat_group.agents],
+                [world.observation_spaces[agent] for agent in seat_group.agents],
+                [world.action_spaces[agent] for agent in seat_group.agents],
+                [agent in (self._masked or ()) for agent in seat_group.agents],
             )
-        return self._joint_spaces[seated.agents]
+        return self._joint_spaces[seat_group.agents]
 
-    def after_failure(self, seated: _SeatGroup) -> None:
-        """Put another in the place of a player that failed."""
-        player = self._players.get(seated)
+    def after_failure(self, seat_group: SeatGroup) -> None:
+        """Replace a player that failed."""
+        player = self._players.get(seat_group)
         if player is None:
             return
         try:
             player.replace()
         except PolicyFailure:  # it fails to start: whoever needs it next finds that out, and says so
-            self._players.pop(seated).close()
+            self._players.pop(seat_group).close()
         except Exception as error:
             raise _MachineryError from error
 
@@ -410,8 +368,8 @@ class _EpisodeRun:
         self._arena, self._world, self._task, self._film = arena, world, task, film
         self._plan = arena._plan
         self._seat_groups = seat_groups(self._plan, task)
-        self._of = {agent: seated for seated in self._seat_groups for agent in seated.agents}
-        self._players: dict[_SeatGroup, Player] = {}
+        self._of = {agent: seat_group for seat_group in self._seat_groups for agent in seat_group.agents}
+        self._players: dict[SeatGroup, Player] = {}
         self._stand_ins: dict[int, Policy] = {}
         self._failures: list[Failure] = []
         self._forfeited: list[int] = []
@@ -436,8 +394,8 @@ class _EpisodeRun:
             float(world.reward(agent)) + earned if earned else float(world.reward(agent))
             for agent, earned in enumerate(self._earned)
         )
-        for seated, player in self._players.items():
-            self._keep_output(seated, player)
+        for seat_group, player in self._players.items():
+            self._keep_output(seat_group, player)
         self._arena.after_episode()
         return Played(
             number=task.number,
@@ -460,27 +418,30 @@ class _EpisodeRun:
         """All policies begin the episode at once; then each is awaited."""
         base = seed_for(self._plan.seed, _POLICY, *self._task.key)
         asked = []
-        for seated in self._seat_groups:
-            seed = base if seated.joint else seed_for(base, seated.agents[0])
+        for seat_group in self._seat_groups:
+            seed = base if seat_group.joint else seed_for(base, seat_group.agents[0])
             try:
-                player = self._arena.player(seated)
+                player = self._arena.player(seat_group)
                 player.ask_reset(seed)
             except PolicyFailure as failure:
-                self._fail(seated, failure)
+                self._fail(seat_group, failure)
                 continue
-            self._players[seated] = player
-            asked.append(seated)
-        for seated in asked:
-            self._arena.beat(self._turn)
+            self._players[seat_group] = player
+            asked.append(seat_group)
+        self._await_resets(asked)
+
+    def _await_resets(self, asked: Sequence[SeatGroup]) -> None:
+        for seat_group in asked:
+            self._arena.heartbeat(self._turn)
             try:
-                self._players[seated].answer()
+                self._players[seat_group].answer()
             except PolicyFailure as failure:
-                self._fail(seated, failure)
+                self._fail(seat_group, failure)
 
     def _run(self) -> None:
         world, film = self._world, self._film
         if film:
-            film.look(world)
+            film.capture(world)
         while not self._forfeited and (group := tuple(world.group())):
             self._begin_segments(group)
             actions = self._decide(group)
@@ -491,9 +452,9 @@ class _EpisodeRun:
                 self._ended.add(end.agent)
                 self._earned[end.agent] += end.reward or 0.0
             self._turn += 1
-            self._arena.beat(self._turn)
+            self._arena.heartbeat(self._turn)
             if film:
-                film.look(world, group)
+                film.capture(world, group)
 
     def _begin_segments(self, group: Sequence[int]) -> None:
         """Agents that are asked again after their end begin with a policy that remembers nothing, as in training.
@@ -506,56 +467,51 @@ class _EpisodeRun:
             self._ended.remove(agent)
             seed = seed_for(base, agent, self._segments[agent])
             self._segments[agent] += 1
-            seated = self._of.get(agent)
-            if seated is not None and seated in self._players and not seated.joint:
-                self._players[seated].ask_reset(seed)
-                asked.append(seated)
-        for seated in asked:
-            self._arena.beat(self._turn)
-            try:
-                self._players[seated].answer()
-            except PolicyFailure as failure:
-                self._fail(seated, failure)
+            seat_group = self._of.get(agent)
+            if seat_group is not None and seat_group in self._players and not seat_group.joint:
+                self._players[seat_group].ask_reset(seed)
+                asked.append(seat_group)
+        self._await_resets(asked)
 
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
         """One action for each of the group: all are asked first, then awaited. None: somebody forfeited."""
-        world, joint = self._world, dict[_SeatGroup, list[int]]()
+        world, joint = self._world, dict[SeatGroup, list[int]]()
         masks = {agent: world.mask(agent) for agent in group}
-        asked: list[tuple[_SeatGroup, list[int], float]] = []
+        asked: list[tuple[SeatGroup, list[int], float]] = []
         for agent in group:
             self._decisions[agent] += 1
-            seated = self._of.get(agent)
-            if seated is None or seated not in self._players:
+            seat_group = self._of.get(agent)
+            if seat_group is None or seat_group not in self._players:
                 continue
-            if seated.joint:
-                joint.setdefault(seated, []).append(agent)
+            if seat_group.joint:
+                joint.setdefault(seat_group, []).append(agent)
                 continue
-            asked.append((seated, [agent], time.perf_counter()))
-            self._players[seated].ask(world.observe(agent), masks[agent])
-        for seated, agents in joint.items():
+            asked.append((seat_group, [agent], time.perf_counter()))
+            self._players[seat_group].ask(world.observe(agent), masks[agent])
+        for seat_group, agents in joint.items():
             names = world.agents
             seen = {names[agent]: world.observe(agent) for agent in agents}
             given = {names[agent]: mask for agent in agents if (mask := masks[agent]) is not None}
-            observation_space, _ = self._arena.spaces(seated)
-            question = joint_question([names[a] for a in seated.agents], observation_space, seen, given)
-            asked.append((seated, agents, time.perf_counter()))
-            self._players[seated].ask(question)
+            observation_space, _ = self._arena.spaces(seat_group)
+            question = joint_question([names[a] for a in seat_group.agents], observation_space, seen, given)
+            asked.append((seat_group, agents, time.perf_counter()))
+            self._players[seat_group].ask(question)
         answers: dict[int, Any] = {}
-        for seated, agents, since in asked:
-            self._arena.beat(self._turn)
+        for seat_group, agents, since in asked:
+            self._arena.heartbeat(self._turn)
             try:
-                answer = self._players[seated].answer()
+                answer = self._players[seat_group].answer()
                 took = time.perf_counter() - since
                 for agent in agents:
-                    own = answer[world.agents[agent]] if seated.joint else answer
+                    own = answer[world.agents[agent]] if seat_group.joint else answer
                     _check_mask(own, masks[agent], world.action_spaces[agent])
                     answers[agent] = own
             except PolicyFailure as failure:
                 for agent in agents:
                     answers.pop(agent, None)
-                self._fail(seated, failure)
+                self._fail(seat_group, failure)
                 continue
-            self._latency.setdefault(seated.entry, LatencyHistogram()).add(took)
+            self._latency.setdefault(seat_group.entry, LatencyHistogram()).add(took)
         if self._forfeited:
             return None
         return [
@@ -570,13 +526,16 @@ class _EpisodeRun:
             self._stand_ins[agent] = policy
         return self._stand_ins[agent]
 
-    def _fail(self, seated: _SeatGroup, failure: PolicyFailure) -> None:
-        entry, names = self._plan.entries[seated.entry], tuple(self._world.agents[agent] for agent in seated.agents)
-        player = self._players.pop(seated, None)
+    def _fail(self, seat_group: SeatGroup, failure: PolicyFailure) -> None:
+        entry, names = (
+            self._plan.entries[seat_group.entry],
+            tuple(self._world.agents[agent] for agent in seat_group.agents),
+        )
+        player = self._players.pop(seat_group, None)
         output = ""
         if player is not None:
             output = player.output
-            self._keep_output(seated, player)
+            self._keep_output(seat_group, player)
         self._failures.append(
             Failure(
                 self._task.number,
@@ -588,13 +547,13 @@ class _EpisodeRun:
                 valid(output),
             )
         )
-        self._arena.after_failure(seated)
+        self._arena.after_failure(seat_group)
         if self._plan.stand_in == "forfeit":
-            self._forfeited.append(seated.entry)
+            self._forfeited.append(seat_group.entry)
 
-    def _keep_output(self, seated: _SeatGroup, player: Player) -> None:
+    def _keep_output(self, seat_group: SeatGroup, player: Player) -> None:
         if player.output:
-            self._output[seated.entry] = valid(player.output)
+            self._output[seat_group.entry] = valid(player.output)
 
 
 def _where_it_raised(error: BaseException) -> str:

@@ -3,8 +3,8 @@
 Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
 A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
 are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
-is killed gets a successor, and its episodes are played again by whoever is free: where a whole machine died, and there
-is no room for a successor any more, the others go on. An episode whose worker was killed time and again, ended by
+is killed is restarted, and its episodes are played again by whoever is free: where a whole machine died, and there
+is no room to restart it, the others go on. An episode whose worker was killed time and again, ended by
 itself or hung has failed, and so has one whose world raised; after too many of them no more are played.
 
 Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
@@ -30,28 +30,29 @@ from typing import Any
 import motet.errors
 from motet.errors import ChildError, MotetError, WaitTimeoutError
 from motet.evaluation.episode import Arena, EpisodePlan, Played, Task
-from motet.system.child import Child, Portable, check_main_guard
+from motet.system.child import Child, check_main_guard
 from motet.system.fork_server import context, host_children
+from motet.system.portable import Portable
 from motet.system.raised import DETAIL, printable
 
 __all__ = ["Disqualification", "JobPool"]
 
 _AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _START_S = 120.0
 _DEATHS = 3  # of workers by signals, in one episode or before one; then it is to blame
 
 
 def work(connection: Connection) -> None:
-    """What a worker process runs: tables for plans, episodes for tasks, until it is told to end."""
+    """What a worker process runs: arenas for plans, episodes for tasks, until it is asked to end."""
     host_children()
     arena: Arena | None = None
     last = [time.monotonic()]
 
-    def beat(turn: int) -> None:
-        if (now := time.monotonic()) - last[0] > _BEAT_S:
+    def heartbeat(turn: int) -> None:
+        if (now := time.monotonic()) - last[0] > _HEARTBEAT_S:
             last[0] = now
-            connection.send(("beat", turn))
+            connection.send(("heartbeat", turn))
 
     try:
         connection.send(("ready", None))
@@ -64,7 +65,7 @@ def work(connection: Connection) -> None:
                     if arena is not None:
                         arena.close()
                         arena = None
-                    arena = Arena(value.value, beat)
+                    arena = Arena(value.value, heartbeat)
                     connection.send(("ready", None))
                 else:
                     assert arena is not None
@@ -79,7 +80,9 @@ def work(connection: Connection) -> None:
 
 
 @dataclass
-class _Job:
+class _EpisodeWorker:
+    """One process that plays episodes, and what it is doing."""
+
     child: Child
     pipe: Connection
     number: int
@@ -112,16 +115,16 @@ class JobPool:
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
         check_main_guard()
         self._hang_s = self._limit_s = hang_s
-        self._workers: list[_Job] = []
+        self._workers: list[_EpisodeWorker] = []
         self._plan: EpisodePlan | None = None
         self._say: Callable[[str], None] = lambda line: None
-        self._waiting: list[int] = []  # a heap: places in the tasks
+        self._waiting: list[int] = []  # a heap: positions in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
         self._deaths: Counter[str] = Counter()  # by what was being done
         self._results: list[Played] = []  # that came, and are to be taken
         try:
             for number in range(jobs):
-                self._workers.append(_Job(*self._start(number), number, ready=1))
+                self._workers.append(_EpisodeWorker(*self._start(number), number, ready=1))
         except BaseException:
             self.close()
             raise
@@ -174,7 +177,7 @@ class JobPool:
         self._limit_s = max(self._hang_s, plan.patience_s)
         self._first = tasks[0].number
         arrived = {number - self._first: played for number, played in known.items()}
-        self._waiting = [place for place in range(len(tasks)) if place not in arrived]
+        self._waiting = [i for i in range(len(tasks)) if i not in arrived]
         self._deaths.clear()
         self._results.clear()
         used = self._workers[:jobs]
@@ -183,7 +186,7 @@ class JobPool:
             self._send(worker, "plan", Portable(plan))
         following, out = 0, -1
         problem: MotetError | None = None
-        horizon = 64 + 8 * len(used)  # places ahead of the next: results that wait take memory
+        horizon = 64 + 8 * len(used)  # tasks ahead of the next: results that wait take memory
         try:
             while True:
                 while following in arrived:
@@ -208,23 +211,23 @@ class JobPool:
                     problem = error  # first what came before it
                 while self._results:
                     played = self._results.pop()
-                    place = played.number - self._first
-                    if played.out == judge.out_of(tasks[place]):
-                        arrived[place] = played
+                    i = played.number - self._first
+                    if played.out == judge.out_of(tasks[i]):
+                        arrived[i] = played
                     else:
-                        heapq.heappush(self._waiting, place)
+                        heapq.heappush(self._waiting, i)
         finally:
             for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
         """What was played with somebody who is out by now is to be played again."""
-        for place in [place for place, played in arrived.items() if played.out != judge.out_of(tasks[place])]:
-            del arrived[place]
-            heapq.heappush(self._waiting, place)
+        for i in [i for i, played in arrived.items() if played.out != judge.out_of(tasks[i])]:
+            del arrived[i]
+            heapq.heappush(self._waiting, i)
 
-    def _replace(self, worker: _Job) -> None:
-        """Put a fresh process in a worker's place."""
+    def _replace(self, worker: _EpisodeWorker) -> None:
+        """Give a worker a fresh process."""
         child, pipe = worker.child, worker.pipe
         child.kill()
         worker.child, worker.pipe = self._start(worker.number)
@@ -232,7 +235,9 @@ class JobPool:
         pipe.close()
         worker.tasks, worker.ready, worker.busy, worker.late, worker.heard = [], 1, False, False, time.monotonic()
 
-    def _hand_out(self, used: Sequence[_Job], tasks: Sequence[Task], end: int, judge: Disqualification) -> None:
+    def _hand_out(
+        self, used: Sequence[_EpisodeWorker], tasks: Sequence[Task], end: int, judge: Disqualification
+    ) -> None:
         waiting = self._waiting
         for at_hand in range(_AHEAD):
             for worker in used:
@@ -244,14 +249,14 @@ class JobPool:
                     worker.tasks.append(task)
                     self._send(worker, "play", task)
 
-    def _send(self, worker: _Job, kind: str, value: Any) -> None:
+    def _send(self, worker: _EpisodeWorker, kind: str, value: Any) -> None:
         # If it is dead, _listen takes what it said before, and sees to the rest.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
 
-    def _listen(self, used: Sequence[_Job]) -> None:
+    def _listen(self, used: Sequence[_EpisodeWorker]) -> None:
         """What comes within a short while."""
-        sources: dict[Any, _Job] = {}
+        sources: dict[Any, _EpisodeWorker] = {}
         for worker in used:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
@@ -278,9 +283,9 @@ class JobPool:
                     worker.turn = value
             if ended:
                 self._bury(worker)
-        self._look_for_hung(used)
+        self._find_hung(used)
 
-    def _look_for_hung(self, used: Sequence[_Job]) -> None:
+    def _find_hung(self, used: Sequence[_EpisodeWorker]) -> None:
         now = time.monotonic()
         for worker in used:
             limit = max(self._limit_s, _START_S) if worker.ready else self._limit_s
@@ -292,14 +297,14 @@ class JobPool:
                 worker.late = True
                 self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
-    def _bury(self, worker: _Job) -> None:
+    def _bury(self, worker: _EpisodeWorker) -> None:
         """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
         worker.child.join(5.0)
         text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
         blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
         self._deaths[blamed] += 1
         if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
-            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}its successor is started")
+            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}restarting it")
             self._restart(worker)
             return
         hint = "; give policies processes of their own (isolate), to see which one did it"
@@ -308,7 +313,7 @@ class JobPool:
             raise ChildError(how)
         self._give_up(worker, how)
 
-    def _hung(self, worker: _Job, limit: float) -> None:
+    def _hung(self, worker: _EpisodeWorker, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
             os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
             time.sleep(0.2)
@@ -320,12 +325,12 @@ class JobPool:
             raise WaitTimeoutError(how)
         self._give_up(worker, how)
 
-    def _give_up(self, worker: _Job, how: str) -> None:
+    def _give_up(self, worker: _EpisodeWorker, how: str) -> None:
         """The episode that a worker played has failed; a new process goes on with the next."""
         self._results.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
         self._restart(worker)
 
-    def _restart(self, worker: _Job) -> None:
+    def _restart(self, worker: _EpisodeWorker) -> None:
         for task in worker.tasks:
             heapq.heappush(self._waiting, task.number - self._first)
         self._replace(worker)

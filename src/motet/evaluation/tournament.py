@@ -2,7 +2,7 @@
 
     policies ─▶ pairings ─▶ games: every pairing in every round on rotated seats ─▶ scores ─▶ cross table, ratings
 
-Who plays where and with which seeds follows from the seed and the policies' places in the list. Games are taken in
+Who plays where and with which seeds follows from the seed and the order of the policies. Games are taken in
 their order, whatever the number of jobs, and each is written down as soon as it is taken: an interrupted tournament
 goes on where it stopped and ends with the table it would have had.
 """
@@ -26,22 +26,25 @@ import numpy as np
 from motet.errors import CorruptionError, SettingError
 from motet.evaluation.episode import EpisodePlan, Failure, Played, Task, seat_groups
 from motet.evaluation.evaluate import (
-    Episode,
     EvaluationSettings,
-    Game,
-    failed_by_cause,
-    failed_episodes,
+    describe_entry,
     failed_line,
-    plain_episode,
-    plain_score,
     players,
     to_the_end,
-    told,
     why_stopped,
     with_changes,
 )
+from motet.evaluation.game import Game
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.ratings import Rating, ratings, wins
+from motet.evaluation.result import (
+    Episode,
+    SeededResult,
+    failed_by_cause,
+    failed_episodes,
+    plain_episode,
+    plain_score,
+)
 from motet.intervals import Score, score
 from motet.policies.entries import Entry
 from motet.runs.checkpoint import RunDirectory
@@ -60,7 +63,7 @@ _TOURNAMENT = 25  # what a seed is for
 
 
 @dataclass(frozen=True, eq=False)
-class Tournament:
+class Tournament(SeededResult):
     """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are.
 
     >>> result = tournament("matrix", ["tit_for_tat", "random"], rounds=1)
@@ -81,38 +84,30 @@ class Tournament:
     stopped: str = ""
     """Why there are fewer games than were asked for, in words, unless it was interrupted."""
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Tournament):
-            return NotImplemented
-        return self.deterministic() == other.deterministic()
-
-    def __hash__(self) -> int:
-        return hash(self.deterministic())
-
     @property
     def names(self) -> tuple[str, ...]:
         """Of the policies."""
         return tuple(one["name"] for one in self.policies)
 
     def scores(self) -> list[dict[int, float]]:
-        """Of each game, by place in ``names``: a policy's mean return over its seats; who forfeits has lost.
+        """Of each game, by position in ``names``: a policy's mean return over its seats; who forfeits has lost.
 
         A game that failed has no scores.
         """
         found: list[dict[int, float]] = []
-        places = {name: place for place, name in enumerate(self.names)}
+        index = {name: i for i, name in enumerate(self.names)}
         for game in self.games:
             if game.failed:
                 found.append({})
                 continue
             own: dict[int, list[float]] = {}
             for name, value in zip(game.policies, game.returns, strict=True):
-                own.setdefault(places[name], []).append(value)
+                own.setdefault(index[name], []).append(value)
             if game.forfeited:
-                lost = {places[name] for name in game.forfeited}
-                found.append({place: -1.0 if place in lost else 0.0 for place in own})
+                lost = {index[name] for name in game.forfeited}
+                found.append({i: -1.0 if i in lost else 0.0 for i in own})
             else:
-                found.append({place: math.fsum(values) / len(values) for place, values in own.items()})
+                found.append({i: math.fsum(values) / len(values) for i, values in own.items()})
         return found
 
     def ratings(self) -> dict[str, Rating]:
@@ -127,7 +122,7 @@ class Tournament:
     def returns(self) -> dict[str, Score | None]:
         """By policy, its return in the games that count."""
         scores = [one for one, game in zip(self.scores(), self.games, strict=True) if game.counts]
-        return {name: score([one[place] for one in scores if place in one]) for place, name in enumerate(self.names)}
+        return {name: score([one[i] for one in scores if i in one]) for i, name in enumerate(self.names)}
 
     def cross_table(self) -> dict[str, dict[str, tuple[float, int]]]:
         """By policy and opponent: the share of their games that it won, draws counting half, and how many they were."""
@@ -194,14 +189,10 @@ class Tournament:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values; docs/tournament.md tells what is what."""
+        """Everything as plain values; docs/tournament.md describes them."""
         failed = failed_episodes(self.games, "game")
         measured = {"seconds": self.seconds, "failed_games": failed, "versions": versions()}
         return {"format": FORMAT, "result": self.result(), "measured": measured}
-
-    def deterministic(self) -> bytes:
-        """What depends on the seed alone, to be compared byte for byte."""
-        return json.dumps(self.result(), indent=1, allow_nan=False).encode()
 
     def html(self) -> str:
         """A page that stands alone: ratings, cross table, games."""
@@ -258,9 +249,9 @@ def tournament(
         "format": FORMAT,
         "world": game.described,
         "agents": list(game.agents),
-        "policies": [{**told(entry), "digest": _digest(entry)} for entry in game.entries],
+        "policies": [{**describe_entry(entry), "digest": _digest(entry)} for entry in game.entries],
         "settings": decisive,
-        "pairings": [[names[place] for place in meeting] for meeting in meetings],
+        "pairings": [[names[i] for i in meeting] for meeting in meetings],
     }
     log = _GameLog(None if dir is None else Path(dir), asked)
     with log:
@@ -268,9 +259,9 @@ def tournament(
     return Tournament(
         world=game.described,
         agents=game.agents,
-        policies=tuple(told(entry) for entry in game.entries),
+        policies=tuple(describe_entry(entry) for entry in game.entries),
         settings={**decisive, "max_failed_episodes": chosen.max_failed_episodes},
-        pairings=tuple(tuple(names[place] for place in meeting) for meeting in meetings),
+        pairings=tuple(tuple(names[i] for i in meeting) for meeting in meetings),
         games=tuple(played),
         out=out,
         partial=len(played) < len(tasks),
@@ -336,17 +327,17 @@ def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, say
     if not voided:
         return
     seated = Counter(name for one in voided for name in set(one.policies) & shares)
-    told = ", ".join(
+    suspects = ", ".join(
         f"{name} in {count}" for name, count in sorted(seated.items(), key=lambda pair: (-pair[1], pair[0]))
     )
     say(
         f"warning: {counted(len(voided), 'game')} failed because the job ended or hung. A policy without isolation can "
-        f"void a game that way. Seated without isolation: {told}. Use isolate to find the cause"
+        f"void a game that way. Seated without isolation: {suspects}. Use isolate to find the cause"
     )
 
 
 def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) -> list[tuple[int, ...]]:
-    """Who meets, by place in the entries."""
+    """Who meets, by position in the entries."""
     names, seats = [entry.title for entry in game.entries], len(game.agents)
     if len(set(names)) < len(names):
         raise SettingError(f"policies must have different names (name=…), got {', '.join(names)}")
@@ -366,8 +357,8 @@ def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) 
         return list(itertools.combinations(range(len(names)), group))
     found = []
     for pairing in pairings:
-        if strangers := sorted(set(pairing) - set(names)):
-            raise SettingError(f"pairings must be of {', '.join(names)}, got {', '.join(strangers)}")
+        if unknown := sorted(set(pairing) - set(names)):
+            raise SettingError(f"pairings must be of {', '.join(names)}, got {', '.join(unknown)}")
         if not 2 <= len(pairing) <= seats or len(set(pairing)) < len(pairing):
             many = "2" if seats == 2 else f"2 to {seats}"
             raise SettingError(f"pairings must have {many} different policies each, got {list(pairing)}")
@@ -391,7 +382,7 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
 def _need(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
     """Policy processes that one game takes at most."""
     seatings = {task.seats: task for task in tasks}.values()
-    return max((sum(plan.isolated[bench.entry] for bench in seat_groups(plan, task)) for task in seatings), default=0)
+    return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
 
 
 def _digest(entry: Entry) -> str:

@@ -14,6 +14,7 @@ import sys
 import time
 
 from motet.errors import WaitTimeoutError
+from motet.isolation import guard as _guard
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
 from motet.isolation.process import PolicyStart
@@ -51,15 +52,15 @@ class PolicyProcess:
         gone = self._child.exit is not None  # looked at first: what was told before its end is in the pipe by now
         while self._pipe.poll(0):
             try:
-                kind, value = _policy_process.unpack(self._pipe.recv_bytes(64))
+                kind, value = _guard.unpack(self._pipe.recv_bytes(64))
             except (EOFError, ConnectionError):
                 break
-            if kind == _policy_process.BORN:
+            if kind == _guard.STARTED:
                 self._take(value)
-            elif kind == _policy_process.MEMORY:
+            elif kind == _guard.MEMORY:
                 return "memory", f"more than {format_bytes(self._start.memory_bytes or 0)} of memory"
-            elif kind == _policy_process.CROWDED:
-                return "refused", f"more than {_policy_process.MOST_DESCENDANTS} processes at once"
+            elif kind == _guard.TOO_MANY:
+                return "refused", f"more than {_guard.MOST_DESCENDANTS} processes at once"
             else:
                 return "died", _ending(os.waitstatus_to_exitcode(value))
         if not gone:
@@ -78,7 +79,7 @@ class PolicyProcess:
         if self._pid is None:
             return 0.0
         total = 0.0
-        for pid in (self._pid, *_policy_process.descendants(self._pid)):
+        for pid in (self._pid, *_guard.descendants(self._pid)):
             with contextlib.suppress(OSError):  # it has ended
                 total += time.clock_gettime((~pid << 3) | 2)  # how Linux numbers the clock of another process
         return total

@@ -20,17 +20,17 @@ from motet import _native
 from motet.arrays import ArraySpec
 from motet.errors import SettingError
 from motet.system.memory import Segment
-from motet.world.spaces import taker
+from motet.world.spaces import observation_caster
 
 __all__ = [
-    "ACT", "FAILED", "FINE", "KIND", "MASK", "MISFIT", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
+    "ACT", "FAILED", "FINE", "INVALID", "KIND", "MASK", "MORE", "NUMBER", "PICKLED", "PIECE_BYTES", "REFUSED", "RESET",
     "STATE", "VALUE", "Mailbox", "is_arrays", "layout",
 ]  # fmt: skip
 
 # Kinds of questions.
 RESET, ACT, PICKLED = 1, 2, 3
 # States of answers. MORE: the next piece of a pickled observation, please.
-FINE, MORE, FAILED, MISFIT, REFUSED = 0, 1, 2, 3, 4
+FINE, MORE, FAILED, INVALID, REFUSED = 0, 1, 2, 3, 4
 
 MASK = 16
 """Added to a kind: there is a mask."""
@@ -130,7 +130,7 @@ def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> 
 def is_arrays(space: Any) -> bool:
     """Whether values of the space are arrays, or dicts and tuples of them."""
     try:
-        taker(space, "")
+        observation_caster(space, "")
     except SettingError:
         return False
     return True

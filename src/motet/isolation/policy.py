@@ -53,7 +53,7 @@ from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
-from motet.world.spaces import InvalidValue, giver, taker
+from motet.world.spaces import InvalidValue, action_checker, observation_caster
 
 __all__ = ["IsolatedPolicy", "PolicyLimits", "sandbox_gaps"]
 
@@ -139,12 +139,12 @@ class IsolatedPolicy:
         self._name = f"policy {spec.title}" + (f" of {agent}" if agent else "")
         self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _modules_and_data(spec)
         self._spaces = observation_space, action_space
-        self._give = giver(action_space)
+        self._give = action_checker(action_space)
         self._mask_size = _mask_size(action_space) if masked else 0
         self._layout = _mailbox.layout(observation_space, action_space, masked, limits.output_bytes)
         self._pickled = "piece" in self._layout
         if not self._pickled:
-            self._take = taker(observation_space, "the observation")
+            self._take = observation_caster(observation_space, "the observation")
             self._dtype, self._shape = observation_space.dtype, observation_space.shape
         self._rest = memoryview(b"")  # of an observation that crosses in pieces
         check_picklable(spec, f"policy {spec.title}", "policy", MAKE_IT_THERE)
@@ -278,7 +278,7 @@ class IsolatedPolicy:
         return False
 
     def _check_state(self, state: int, phase: str) -> None:
-        causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.MISFIT: "answer"}
+        causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.INVALID: "answer"}
         if state in causes:
             self._fail(causes[state], self._box.text())
         if state != _mailbox.FINE:

@@ -10,10 +10,11 @@ cores as are worth it, on one machine or on a Ray cluster, and gives the same bi
 """
 
 from motet.plan.empowerment import Humans, Robot, solve
-from motet.plan.enumeration import Progress, enumerate_states
+from motet.plan.enumeration import enumerate_states
 from motet.plan.goals import Goal
 from motet.plan.graph import Graph, Model
 from motet.plan.induction import Response, best_response
+from motet.plan.progress import Progress
 from motet.plan.regret import Regret, regret
 from motet.plan.solution import PlannedPolicy, Solution
 

@@ -41,13 +41,13 @@ from numpy.typing import NDArray
 from motet import _native
 from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
-from motet.plan.enumeration import Progress
-from motet.plan.goals import Columns, Goals, asked_beliefs, asked_goals, goal_name
+from motet.plan.goals import GoalColumns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
 from motet.plan.parallel import WorkerTeam, worker_team
+from motet.plan.progress import Progress
 from motet.plan.solution import Solution
-from motet.plan.sweeps import Backup, Run
+from motet.plan.sweeps import Backup, SweepRun
 from motet.settings import FINITE, check_fields
 
 __all__ = ["Humans", "Robot", "solve"]
@@ -150,7 +150,7 @@ def solve(
         dtype: what V_h, pi_h and V_he are kept as. Sums are in float64 always.
         workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
             same, bit for bit, for any number.
-        progress: is told now and then how far it is.
+        progress: is called now and then with how far it is.
         engine: where goals and beliefs in Python are asked, and states are solved: on this machine, or on the nodes of
             a Ray cluster too. The result is the same, bit for bit.
         cluster: which one; by default Ray starts on this machine.
@@ -177,8 +177,8 @@ def solve(
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
         _check_weights(graph, columns)
         arrays = _shared(graph, columns, humans)
-        cells = (len(graph), columns.achieved.shape[1])
-        human = {name: np.empty(cells, dtype) for name in ("value", "payoff")}
+        shape = (len(graph), columns.achieved.shape[1])
+        human = {name: np.empty(shape, dtype) for name in ("value", "payoff")}
         human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
         given = {} if asked is None else {"beliefs": asked}
         backup = _backup(_run_humans, {**arrays, **given, **human}, ("beliefs",), ("payoff",), tuple(human))
@@ -193,16 +193,16 @@ def solve(
     return Solution(graph, names, columns.achieved, columns.weights, found, objects, convention, humans.still)
 
 
-def _run_humans(arrays: dict[str, Any]) -> Run:
+def _run_humans(arrays: dict[str, Any]) -> SweepRun:
     return _native.HumanSweep(arrays).run
 
 
-def _run_robot(arrays: dict[str, Any]) -> Run:
+def _run_robot(arrays: dict[str, Any]) -> SweepRun:
     return _native.RobotSweep(arrays).run
 
 
 def _backup(
-    make: Callable[[dict[str, Any]], Run],
+    make: Callable[[dict[str, Any]], SweepRun],
     arrays: dict[str, Any],
     own: tuple[str, ...],
     reads: tuple[str, ...],
@@ -225,7 +225,7 @@ def _backup(
 
 def _solve_robot(
     graph: Graph,
-    columns: Columns,
+    columns: GoalColumns,
     robot: Robot,
     arrays: dict[str, Any],
     human: dict[str, NDArray[Any]],
@@ -289,10 +289,10 @@ def _check_still(graph: Graph, humans: Humans) -> None:
             )
 
 
-def _check_weights(graph: Graph, columns: Columns) -> None:
+def _check_weights(graph: Graph, columns: GoalColumns) -> None:
     first = columns.first
-    for place, human in enumerate(graph.humans):
-        if len(columns.weights) == 1 and not columns.weights[0, first[place] : first[place + 1]].any():
+    for position, human in enumerate(graph.humans):
+        if len(columns.weights) == 1 and not columns.weights[0, first[position] : first[position + 1]].any():
             raise SettingError(
                 f"goals of {graph.agents[human]} must have a weight > 0, at least one of them, got 0 for all"
             )
@@ -308,7 +308,7 @@ def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None)
     return tick
 
 
-def _shared(graph: Graph, columns: Columns, humans: Humans) -> dict[str, Any]:
+def _shared(graph: Graph, columns: GoalColumns, humans: Humans) -> dict[str, Any]:
     """What both sweeps read."""
     own = [graph.actions[human] for human in graph.humans]
     others = [

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,28 +25,14 @@ from motet.placement import Cluster
 from motet.plan.graph import Graph
 from motet.plan.parallel import work_through, worker_team
 from motet.plan.plain import encoded
-from motet.system.memory import available_bytes, format_bytes
+from motet.plan.progress import Progress
+from motet.system.machine import available_bytes, resident_bytes
+from motet.system.memory import format_bytes
 
-__all__ = ["Progress", "enumerate_states"]
+__all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # how far the sum of a distribution may be from 1
-_LOOK_EVERY = 1 << 16  # new states between two looks at the memory that is left
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a job is."""
-
-    phase: str
-    done: int
-    total: int
-    """As far as it is known: for enumeration, the states found so far."""
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """How many are done a second."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
+_CHECK_EVERY = 1 << 16  # new states between two checks of the memory that is left
 
 
 def enumerate_states(
@@ -72,7 +56,7 @@ def enumerate_states(
         max_states: raise instead of going on beyond this.
         cycles: whether a state may come back; if not, that is an error that shows a cycle.
         rewards: whether to ask for ``transition_rewards`` and keep them.
-        progress: is told now and then how far it is.
+        progress: is called now and then with how far it is.
         engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
         cluster: which one; by default Ray starts on this machine.
         say: is called with one line if workers cannot be used, because the model cannot be sent to them or they cannot
@@ -164,7 +148,7 @@ class _Packed:
     successors: list[Any]  # each once, in the order in which they came up
     dists: NDArray[np.int64]  # [states of the part]: how many distributions
     lengths: NDArray[np.int64]  # [distributions]: how many transitions
-    places: NDArray[np.int32]  # [transitions]: which of the successors
+    targets: NDArray[np.int32]  # [transitions]: which of the successors
     probabilities: NDArray[np.float64]
     durations: NDArray[np.float64]
     rewards: NDArray[np.float64]
@@ -183,7 +167,7 @@ class _Ask:
     """How many agents' rewards to ask for; 0: none."""
 
     def __call__(self, states: Sequence[Any]) -> _Packed:
-        places: dict[Any, int] = {}
+        numbers: dict[Any, int] = {}
         counts, lengths, joint = [], [], []
         flat: list[tuple[int, float, float, tuple[float, ...]]] = []
         ask, plain = self.model.transition_probabilities, not (self.durations or self.agents)
@@ -200,13 +184,13 @@ class _Ask:
                     joint.append(0)
                     continue
                 if plain and len(outcome) == 1 and outcome[0][0] == 1.0:  # certain
-                    place = self._place(places, outcome[0][1], state, actions)
-                    if (which := known.get(place)) is None:
-                        which = known[place] = len(known)
-                        flat.append((place, 1.0, 0.0, ()))
+                    target = self._target(numbers, outcome[0][1], state, actions)
+                    if (which := known.get(target)) is None:
+                        which = known[target] = len(known)
+                        flat.append((target, 1.0, 0.0, ()))
                         lengths.append(1)
                 else:
-                    row = self._row(places, outcome, state, actions)
+                    row = self._row(numbers, outcome, state, actions)
                     certain = plain and len(row) == 1
                     key = row[0][0] if certain else frozenset(row)
                     if (which := known.get(key)) is None:
@@ -217,7 +201,7 @@ class _Ask:
             if 0 < ends < len(self.joint):
                 self._refuse_some_none(state, joint[-len(self.joint) :])
             counts.append(len(known))
-        return self._packed(list(places), counts, lengths, flat, joint)
+        return self._packed(list(numbers), counts, lengths, flat, joint)
 
     def _packed(self, successors: list[Any], counts: Any, lengths: Any, flat: list[Any], joint: Any) -> _Packed:
         most = max(counts, default=0)
@@ -226,7 +210,7 @@ class _Ask:
             successors=successors,
             dists=np.array(counts, np.int64),
             lengths=np.array(lengths, np.int64),
-            places=np.array([row[0] for row in flat], np.int32),
+            targets=np.array([row[0] for row in flat], np.int32),
             probabilities=np.array([row[1] for row in flat], np.float64),
             durations=np.array([row[2] for row in flat] if self.durations else [], np.float64),
             rewards=np.array([row[3] for row in flat], np.float64).reshape(-1, self.agents)
@@ -235,7 +219,7 @@ class _Ask:
             joint=np.array(joint, width).reshape(len(counts), len(self.joint)),
         )
 
-    def _place(self, places: dict[Any, int], successor: Any, state: Any, actions: Sequence[int]) -> int:
+    def _target(self, numbers: dict[Any, int], successor: Any, state: Any, actions: Sequence[int]) -> int:
         """Which of the part's successors this is."""
         if type(successor) is not self.kind:  # asked always: 3.0 would be found where 3 is
             raise ModelError(
@@ -243,7 +227,7 @@ class _Ask:
                 f"type {self.kind.__name__}: give all states one type, and one that can be hashed"
             )
         try:
-            return places.setdefault(successor, len(places))
+            return numbers.setdefault(successor, len(numbers))
         except TypeError:
             raise ModelError(
                 f"{_at(state, actions)} leads to {successor!r}, which cannot be hashed: a state is a tuple of numbers, "
@@ -251,9 +235,9 @@ class _Ask:
             ) from None
 
     def _row(
-        self, places: dict[Any, int], outcome: Any, state: Any, actions: Sequence[int]
+        self, numbers: dict[Any, int], outcome: Any, state: Any, actions: Sequence[int]
     ) -> list[tuple[int, float, float, tuple[float, ...]]]:
-        """The transitions of one joint action, checked; those that cannot be told apart are one."""
+        """The transitions of one joint action, checked; those that cannot be distinguished are one."""
         try:
             chances = [(float(p), successor) for p, successor in outcome]
         except (TypeError, ValueError) as error:
@@ -276,11 +260,11 @@ class _Ask:
             reward = tuple(float(r) for r in rewards[i]) if rewards is not None else ()
             if rewards is not None and len(reward) != self.agents:
                 raise ModelError(f"{_at(state, actions)}: {len(reward)} rewards, expected one for each agent")
-            key = (self._place(places, successor, state, actions), duration, reward)
+            key = (self._target(numbers, successor, state, actions), duration, reward)
             merged[key] = merged.get(key, 0.0) + p
         if len(merged) == 1:
-            return [(place, 1.0, duration, reward) for place, duration, reward in merged]
-        return [(place, p, duration, reward) for (place, duration, reward), p in merged.items()]
+            return [(target, 1.0, duration, reward) for target, duration, reward in merged]
+        return [(target, p, duration, reward) for (target, duration, reward), p in merged.items()]
 
     def _extra(self, name: str, state: Any, actions: Sequence[int], outcome: Any) -> Any:
         try:
@@ -328,22 +312,22 @@ class _Found:
         self.states: list[Any] = [root]
         self.parts: list[tuple[_Packed, NDArray[np.int32]]] = []
         self.most, self.asked = most, 0
-        self.look_at, self.bytes_before = _LOOK_EVERY, _resident_bytes()
+        self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
 
     def take(self, part: _Packed) -> None:
         """Number what is new."""
         index, states = self.index, self.states
         numbers = np.empty(len(part.successors), np.int32)
         count = len(states)
-        for place, successor in enumerate(part.successors):
+        for i, successor in enumerate(part.successors):
             number = index.setdefault(successor, count)
             if number == count:
                 states.append(successor)
                 count += 1
-            numbers[place] = number
+            numbers[i] = number
         part.successors = []
-        successor = numbers[part.places]
-        part.places = np.empty(0, np.int32)
+        successor = numbers[part.targets]
+        part.targets = np.empty(0, np.int32)
         self.parts.append((part, successor))
         self.asked += len(part.dists)
         if count > self.most:
@@ -351,25 +335,20 @@ class _Found:
                 f"more than {self.most:,} states (max_states): {count:,} found, {count - self.asked:,} of them not yet "
                 f"asked about, the last one {states[-1]!r}. Take a shorter horizon or a smaller model, or allow more"
             )
-        if count >= self.look_at:
-            self.look_at = count + _LOOK_EVERY
-            self._look_at_memory(count)
+        if count >= self.check_at:
+            self.check_at = count + _CHECK_EVERY
+            self._check_memory(count)
 
-    def _look_at_memory(self, count: int) -> None:
+    def _check_memory(self, count: int) -> None:
         """Raise while there is still room to do so, not when the kernel begins to kill."""
         left = available_bytes()
-        each = (_resident_bytes() - self.bytes_before) / max(self.asked, 1)
+        each = (resident_bytes() - self.bytes_before) / max(self.asked, 1)
         needed = int(each * (count - self.asked) + each * count / 2)  # what is known to come, and putting it in order
         if left is not None and needed > left:
             raise MemoryShortError(
                 f"{count:,} states found, at about {format_bytes(int(each))} each: at least {format_bytes(needed)} "
                 f"more are needed, {format_bytes(left)} available. Take a shorter horizon or a smaller model"
             )
-
-
-def _resident_bytes() -> int:
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
@@ -435,8 +414,8 @@ def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
 def _gathered(order: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the entries of groups stand once the groups are put in another order."""
     starts, sizes = _ends(counts)[:-1][order], counts[order]
-    places: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - _ends(sizes)[:-1], sizes)
-    return places
+    positions: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - _ends(sizes)[:-1], sizes)
+    return positions
 
 
 def _reordered(

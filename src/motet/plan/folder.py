@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import CorruptionError, SettingError
-from motet.system.files import replace_folder
+from motet.system.files import replace_folder, sync
 
-__all__ = ["check_place", "read_folder", "write_folder"]
+__all__ = ["check_target", "read_folder", "write_folder"]
 
 _HEADER = "header.json"
 
 
 def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a folder beside its place and move it there; what was there before must be such a folder too."""
-    target = check_place(path)
+    """Write a folder beside its target and move it there; what was there before must be such a folder too."""
+    target = check_target(path)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     fresh.mkdir()  # who may read it is the umask's affair, unlike that of a temporary folder
     try:
@@ -32,14 +32,14 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
             np.save(fresh / f"{name}.npy", array, allow_pickle=False)
         (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted(arrays)}, indent=1))
         for file in fresh.iterdir():
-            _flush(file)
+            sync(file)
         replace_folder(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
 
 
-def check_place(path: str | os.PathLike[str]) -> Path:
+def check_target(path: str | os.PathLike[str]) -> Path:
     """Raise unless a folder can be written there; the folder that it will be in is made."""
     target = Path(path)
     if target.exists() and not (target / _HEADER).is_file():
@@ -50,11 +50,6 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise SettingError(f"{str(target)!r} cannot be written: {error.strerror or error}") from error
     return target
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

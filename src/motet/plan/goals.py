@@ -18,7 +18,7 @@ from motet.errors import ModelError, SettingError
 from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam, work_through
 
-__all__ = ["Columns", "Goal", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
+__all__ = ["Goal", "GoalColumns", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ Goals = Sequence[Weighted] | Mapping[int, Sequence[Weighted]] | Callable[[Any, i
 
 
 @dataclass(eq=False)
-class Columns:
+class GoalColumns:
     """Goals by human, and where they hold."""
 
     goals: list[list[Goal]]  # by human
@@ -53,7 +53,7 @@ def goal_name(goal: Any) -> str:
     return str(getattr(goal, "name", goal))
 
 
-def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> Columns:
+def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> GoalColumns:
     """Ask for all goals and their weights, and whether each holds in each state."""
     generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
     if generate is not None:
@@ -71,12 +71,12 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
         by_human = [[goal for goal, _ in own] for own in pairs]
         weights = np.array([[weight for own in pairs for _, weight in own]], np.float64)
     distinct = list(dict.fromkeys(goal for own in by_human for goal in own))
-    place = {goal: i for i, goal in enumerate(distinct)}
+    column_of = {goal: i for i, goal in enumerate(distinct)}
     parts: list[NDArray[np.uint8]] = []
     work_through(list(graph.states), _Holds(distinct), parts.append, workers=workers, tick=tick)
     holds = np.concatenate(parts)
-    columns = [place[goal] for own in by_human for goal in own]
-    return Columns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
+    columns = [column_of[goal] for own in by_human for goal in own]
+    return GoalColumns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
 
 
 def _weighted(given: Any) -> tuple[Any, float]:
@@ -120,20 +120,20 @@ def _generated(
     """Goals by human in the order in which they come up, and their weights in each state."""
     terminal = graph.terminal.tolist()
     items = [(number, state) for number, state in enumerate(graph.states) if not terminal[number]]
-    places: list[dict[Any, int]] = [{} for _ in graph.humans]
+    columns: list[dict[Any, int]] = [{} for _ in graph.humans]
     entries: list[tuple[int, int, int, float]] = []
 
     def take(part: list[tuple[int, int, Any, float]]) -> None:
         for number, human, goal, weight in part:
-            own = places[human]
+            own = columns[human]
             entries.append((number, human, own.setdefault(goal, len(own)), weight))
 
     work_through(items, _Generate(generate, graph.humans, graph.agents), take, workers=workers)
-    first = np.concatenate([[0], np.cumsum([len(own) for own in places], dtype=np.int64)])
+    first = np.concatenate([[0], np.cumsum([len(own) for own in columns], dtype=np.int64)])
     weights = np.zeros((len(graph), int(first[-1])))
-    for number, human, place, weight in entries:
-        weights[number, first[human] + place] += weight
-    return [list(own) for own in places], weights
+    for number, human, column, weight in entries:
+        weights[number, first[human] + column] += weight
+    return [list(own) for own in columns], weights
 
 
 @dataclass
@@ -145,7 +145,7 @@ class _Generate:
     def __call__(self, items: Sequence[tuple[int, Any]]) -> list[tuple[int, int, Any, float]]:
         answer = []
         for number, state in items:
-            for place, human in enumerate(self.humans):
+            for position, human in enumerate(self.humans):
                 try:
                     goals = [_weighted(goal) for goal in self.generate(state, human)]
                 except Exception as error:
@@ -155,7 +155,7 @@ class _Generate:
                     ) from error
                 if not any(weight for _, weight in goals):
                     raise ModelError(f"state {state!r}: the generator gave {self.agents[human]} no goal with a weight")
-                answer += [(number, place, goal, weight) for goal, weight in goals]
+                answer += [(number, position, goal, weight) for goal, weight in goals]
         return answer
 
 
@@ -187,9 +187,9 @@ class _Believe:
         for row, item in zip(answer, items, strict=True):
             if item is None:
                 continue
-            for place, human in enumerate(self.humans):
-                shares = row[place].reshape(sizes[place], -1)
-                for action in range(sizes[place]):
+            for position, human in enumerate(self.humans):
+                shares = row[position].reshape(sizes[position], -1)
+                for action in range(sizes[position]):
                     self._ask(item[0], human, action, shares[action])
         return answer.reshape(len(items), -1)
 
@@ -198,11 +198,11 @@ class _Believe:
         try:
             profiles = [(float(p), profile) for p, profile in self.believed(state, human, action)]
             for p, profile in profiles:
-                place = 0
+                number = 0
                 for other in self.humans:
                     if other != human:
-                        place = place * self.actions[other] + range(self.actions[other])[profile[other]]
-                shares[place] += p
+                        number = number * self.actions[other] + range(self.actions[other])[profile[other]]
+                shares[number] += p
         except Exception as error:
             raise ModelError(
                 "believed_others_policy raised, or gave what is no list of (probability, profile with one action of "

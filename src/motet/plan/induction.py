@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from motet import _native
 from motet.errors import SettingError
 from motet.placement import Cluster
-from motet.plan.enumeration import Progress
 from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam, worker_team
-from motet.plan.sweeps import FEW, Backup, Run, spread, sweeping
+from motet.plan.progress import Progress
+from motet.plan.sweeps import FEW, Backup, SweepRun, spread, sweeping
 
 __all__ = ["Response", "backwards", "best_response", "others_first"]
 
@@ -134,7 +134,7 @@ class _Problem:
         return self._backup(_follow, {"to": value, "policy": policy, **source}, ("to",))
 
     def _backup(
-        self, make: Callable[[dict[str, Any]], Run], arrays: dict[str, NDArray[Any]], writes: tuple[str, ...]
+        self, make: Callable[[dict[str, Any]], SweepRun], arrays: dict[str, NDArray[Any]], writes: tuple[str, ...]
     ) -> Backup:
         return Backup(
             make=make,
@@ -147,13 +147,13 @@ class _Problem:
         )
 
 
-def _best(arrays: dict[str, Any]) -> Run:
+def _best(arrays: dict[str, Any]) -> SweepRun:
     sweep, to, choice = _native.DecisionSweep(arrays), arrays["to"], arrays["choice"]
     source = arrays.get("source", to)
     return lambda first, last: sweep.best(first, last, source, to, choice)
 
 
-def _follow(arrays: dict[str, Any]) -> Run:
+def _follow(arrays: dict[str, Any]) -> SweepRun:
     sweep, to, policy = _native.DecisionSweep(arrays), arrays["to"], arrays["policy"]
     source = arrays.get("source", to)
     return lambda first, last: sweep.follow(first, last, source, to, policy)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import pickle
 import threading
 import time
@@ -24,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -33,12 +31,13 @@ from motet.errors import ModelError, SettingError, StartError, WorkerLostError
 from motet.placement import Cluster
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child, check_main_guard
+from motet.system.machine import idle_s, usable_cores
 from motet.system.pickling import unpicklable_part
 
 if TYPE_CHECKING:
     from motet.plan.sweeps import Elsewhere
 
-__all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "usable_cores", "work_through", "worker_team"]
+__all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "work_through", "worker_team"]
 
 START_S = 0.15
 """What the caller does alone before it thinks of workers; as much must be left for them."""
@@ -51,7 +50,7 @@ ALONE_S = 0.002
 GAIN = 1.25
 """Workers are started if they are expected to make it this much faster."""
 TICK_S = 0.2
-"""How often the caller is told how far it is."""
+"""How often the caller learns how far it is."""
 DEATHS = 3
 """What was lost with a worker elsewhere is done again, until so many were lost over it."""
 
@@ -77,11 +76,6 @@ class WorkerTeam:
     """Whether the user has asked for this number of them: then it is an error if they cannot be used."""
     say: Callable[[str], None] = _warn
     """Is called with one line if they cannot be used."""
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -152,23 +146,25 @@ def work_through(
         take: takes an answer in; runs here.
         workers: how many processes there may be, here or elsewhere; 1: the caller alone.
         grows: whether items may be appended, so that how much is left is not known.
-        tick: is told now and then how many items are done.
+        tick: is called now and then with how many items are done.
     """
     team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
         check_main_guard()
-    job = _Job(items, work, take, team, grows)
+    job = _PlanJob(items, work, take, team, grows)
     with contextlib.closing(job):
-        told = time.monotonic()
+        ticked = time.monotonic()
         while job.done < len(items):
             job.go_on()
-            if (now := time.monotonic()) - told >= TICK_S:
-                told = now
+            if (now := time.monotonic()) - ticked >= TICK_S:
+                ticked = now
                 tick(job.done)
     tick(job.done)
 
 
-class _Job:
+class _PlanJob:
+    """Items that are worked through, here and by workers, and taken in their order."""
+
     def __init__(
         self, items: list[Any], work: Work, take: Callable[[Any], None], team: WorkerTeam, grows: bool
     ) -> None:
@@ -179,7 +175,7 @@ class _Job:
         self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
         self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
-        self.looked = (time.perf_counter(), _idle_s())
+        self.measured = (time.perf_counter(), idle_s())
 
     def go_on(self) -> None:
         """One move: hand out a part, work on one, or take in what came back."""
@@ -205,10 +201,10 @@ class _Job:
             for first, count, data in pool.receive(TICK_S):
                 self.came[first] = (count, data)
 
-    def part(self, at_hand: int, hands: int) -> int:
+    def part(self, at_hand: int, workers: int) -> int:
         """How many items make a part."""
         by_time = int(PART_S / self.cost.work) if self.cost.work > 0 else 1
-        return max(1, min(by_time, 4096, -(-at_hand // (2 * hands))))
+        return max(1, min(by_time, 4096, -(-at_hand // (2 * workers))))
 
     def work_alone(self, at_hand: int) -> None:
         part = self.items[self.done : self.done + min(at_hand, self.part(2 * at_hand, 1))]
@@ -269,8 +265,8 @@ class _Job:
         """How many cores there were for us since the last look: our own, and those that nobody used."""
         if self.team.start is not _start_here:  # Ray knows which are free elsewhere
             return math.inf
-        (then, idle_then), (now, idle_now) = self.looked, (time.perf_counter(), _idle_s())
-        self.looked = (now, idle_now)
+        (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), idle_s())
+        self.measured = (now, idle_now)
         if idle_then is None or idle_now is None:
             return math.inf
         return 1.0 + (idle_now - idle_then) / max(now - then, 1e-9)
@@ -333,7 +329,7 @@ class _WorkerPool:
                 child.close()
                 here.close()
                 return
-        except BaseException as error:  # noqa: BLE001 - raised in the caller, at its next look
+        except BaseException as error:  # noqa: BLE001 - raised in the caller, when it next asks
             self.failure = error
 
     def size(self) -> int:
@@ -439,15 +435,6 @@ class _WorkerPool:
             worker.child.kill()
             worker.child.close()
             worker.line.close()
-
-
-def _idle_s() -> float | None:
-    """How long the machine's cores have been idle, all together; None where that cannot be read."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    fields = stat.read_text().split(maxsplit=6)
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
 
 
 def _portable(thing: Any, name: str = "") -> bytes:

@@ -46,8 +46,8 @@ def on_the_world(
     figure = Figure(figsize=(6.0 * len(panels), tall), layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
     figure.suptitle(title)
-    for place, (name, agent, numbers, policy) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), place + 1)
+    for column, (name, agent, numbers, policy) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), column)
         rows, columns, mean = _by_tile(model, graph, visits, agent, numbers)
         height, width = _tiles(model, ground)
         axes.imshow(ground, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
@@ -78,9 +78,9 @@ def _by_tile(
     """Rows, columns and mean of the numbers over the visits, of all tiles where the agent comes."""
     seen = np.flatnonzero((visits > 0) & ~graph.terminal)
     spots = np.array([model.where(graph.states[i], agent) for i in seen.tolist()])
-    tiles, place = np.unique(spots, axis=0, return_inverse=True)
-    weight = np.bincount(place.reshape(-1), visits[seen], len(tiles))
-    mean = np.bincount(place.reshape(-1), visits[seen] * numbers[seen], len(tiles)) / weight
+    tiles, tile = np.unique(spots, axis=0, return_inverse=True)
+    weight = np.bincount(tile.reshape(-1), visits[seen], len(tiles))
+    mean = np.bincount(tile.reshape(-1), visits[seen] * numbers[seen], len(tiles)) / weight
     return tiles[:, 0], tiles[:, 1], mean
 
 
@@ -111,8 +111,8 @@ def plan_visits(solution: Solution) -> NDArray[np.float64]:
     assert graph.levels is not None
     states = len(graph)
     profile = np.ones((states, 1))
-    for place in range(len(graph.humans)):
-        profile = (profile[:, :, None] * solution.priors(place)[:, None, :]).reshape(states, -1)
+    for position in range(len(graph.humans)):
+        profile = (profile[:, :, None] * solution.priors(position)[:, None, :]).reshape(states, -1)
     profile = (profile[:, :, None] * solution.arrays["robot_policy"][:, None, :]).reshape(states, -1)
     order = np.arange(graph.joints).reshape(graph.actions).transpose(*graph.humans, *graph.robots).reshape(-1)
     shares = np.empty_like(profile)
@@ -139,10 +139,10 @@ def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str
         (
             f"power of {legible(graph.agents[human])}, by where it stands",
             human,
-            solution.arrays["power"][:, place],
+            solution.arrays["power"][:, position],
             None,
         )
-        for place, human in enumerate(graph.humans)
+        for position, human in enumerate(graph.humans)
     ]
     value = solution.arrays["robot_value"]
     for robot in graph.robots[:1]:

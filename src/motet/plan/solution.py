@@ -93,10 +93,10 @@ class Solution:
         """
         number, index = self._open(state), self._agent(agent)
         if index in self.graph.humans:
-            place, here = self.graph.humans.index(index), slice(number, number + 1)
+            position, here = self.graph.humans.index(index), slice(number, number + 1)
             if goal is None:
-                return self.priors(place, here).reshape(-1)
-            return self.human_policy(place, here)[:, :, self._column(place, goal)].reshape(-1)
+                return self.priors(position, here).reshape(-1)
+            return self.human_policy(position, here)[:, :, self._column(position, goal)].reshape(-1)
         self._no_goal(goal)
         joint = self._robot("robot_policy")[number].reshape([self.graph.actions[robot] for robot in self.graph.robots])
         rest = tuple(axis for axis, robot in enumerate(self.graph.robots) if robot != index)
@@ -109,13 +109,13 @@ class Solution:
         if index not in self.graph.humans:
             self._no_goal(goal)
             return float(self._robot("robot_value")[number])
-        place = self.graph.humans.index(index)
-        return float(self.arrays["human_value"][number, self.first[place] + self._column(place, goal)])
+        position = self.graph.humans.index(index)
+        return float(self.arrays["human_value"][number, self.first[position] + self._column(position, goal)])
 
     def attainment(self, state: Any, human: int | str, goal: Any) -> float:
         """V_he: how surely a human attains a goal, given what everybody, the robot included, will do."""
-        number, place = self.graph.number(state), self._human(human)
-        return float(self._robot("attainment")[number, self.first[place] + self._column(place, goal)])
+        number, position = self.graph.number(state), self._human(human)
+        return float(self._robot("attainment")[number, self.first[position] + self._column(position, goal)])
 
     def power(self, state: Any, human: int | str) -> float:
         """X_h: a human's power over its goals; not defined where the state is terminal."""
@@ -123,21 +123,21 @@ class Solution:
 
     # By number, in arrays
 
-    def human_policy(self, place: int, states: slice = slice(None)) -> NDArray[np.float64]:
-        """pi_h of human number ``place`` among the humans: [states, actions, goals]."""
+    def human_policy(self, position: int, states: slice = slice(None)) -> NDArray[np.float64]:
+        """pi_h of human number ``position`` among the humans: [states, actions, goals]."""
         sizes = [self.graph.actions[human] * len(own) for human, own in zip(self.graph.humans, self.goals, strict=True)]
-        begin = sum(sizes[:place])
-        part = self.arrays["human_policy"][states, begin : begin + sizes[place]]
-        shape = (len(part), self.graph.actions[self.graph.humans[place]], len(self.goals[place]))
+        begin = sum(sizes[:position])
+        part = self.arrays["human_policy"][states, begin : begin + sizes[position]]
+        shape = (len(part), self.graph.actions[self.graph.humans[position]], len(self.goals[position]))
         return part.reshape(shape).astype(np.float64)
 
-    def priors(self, place: int, states: slice = slice(None)) -> NDArray[np.float64]:
-        """What human number ``place`` does on average over its goals: [states, actions]."""
-        columns = slice(self.first[place], self.first[place + 1])
+    def priors(self, position: int, states: slice = slice(None)) -> NDArray[np.float64]:
+        """What human number ``position`` does on average over its goals: [states, actions]."""
+        columns = slice(self.first[position], self.first[position + 1])
         weights = self.weights[states if len(self.weights) > 1 else slice(None), columns]
         total = weights.sum(axis=1, keepdims=True)
         shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-        prior: NDArray[np.float64] = (self.human_policy(place, states) * shares[:, None, :]).sum(axis=2)
+        prior: NDArray[np.float64] = (self.human_policy(position, states) * shares[:, None, :]).sum(axis=2)
         return prior
 
     def _open(self, state: Any) -> int:
@@ -159,12 +159,12 @@ class Solution:
             raise SettingError(f"agent must be one of the humans {self.graph.humans}, got {self.graph.agents[index]}")
         return self.graph.humans.index(index)
 
-    def _column(self, place: int, goal: Any) -> int:
-        if self._objects and goal in self._objects[place]:
-            return self._objects[place].index(goal)
-        if goal in self.goals[place]:
-            return self.goals[place].index(goal)
-        known = ", ".join(self.goals[place][:12]) + (" …" if len(self.goals[place]) > 12 else "")
+    def _column(self, position: int, goal: Any) -> int:
+        if self._objects and goal in self._objects[position]:
+            return self._objects[position].index(goal)
+        if goal in self.goals[position]:
+            return self.goals[position].index(goal)
+        known = ", ".join(self.goals[position][:12]) + (" …" if len(self.goals[position]) > 12 else "")
         raise SettingError(f"goal must be one of {known}, got {goal!r}")
 
     def _no_goal(self, goal: Any) -> None:

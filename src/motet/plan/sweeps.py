@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError, WorkerLostError
-from motet.plan.parallel import DEATHS, WorkerTeam, usable_cores
+from motet.plan.parallel import DEATHS, WorkerTeam
+from motet.system.machine import usable_cores
 
-__all__ = ["FEW", "Backup", "Elsewhere", "Run", "SweepPart", "Sweeper", "shares", "spread", "sweeping"]
+__all__ = ["FEW", "Backup", "Elsewhere", "SweepPart", "SweepRun", "Sweeper", "shares", "spread", "sweeping"]
 
 FEW = 256
 """States with goals, at some microseconds each, that are not worth waking a thread for."""
@@ -34,17 +35,17 @@ GAIN = 1.25
 MESSAGE_S = 0.005
 """What a level costs besides work and bytes: the question, the answer, and what was found meanwhile."""
 
-Run = Callable[[int, int], Any]
+SweepRun = Callable[[int, int], Any]
 Sweep = Callable[..., list[Any]]
-"""From the first state to sweep and the one behind the last to what the parts returned. By name, arrays that take the
-place of the backup's from now on, and that nobody else has seen."""
+"""From the first state to sweep and the one behind the last to what the parts returned. By name, arrays that replace
+those of the backup from now on, and that nobody else has seen."""
 
 
 @dataclass(frozen=True)
 class Backup:
     """A kind of backup: the arrays it works on, and which of their rows belong to a state."""
 
-    make: Callable[[dict[str, Any]], Run]
+    make: Callable[[dict[str, Any]], SweepRun]
     """From the arrays to what sweeps them; importable, for other machines."""
     arrays: Mapping[str, Any]
     """By name; numbers too."""
@@ -78,7 +79,7 @@ class Backup:
 class SweepPart:
     """What another machine has of a backup: of the arrays that go by state, the rows of its own states only."""
 
-    make: Callable[[dict[str, Any]], Run]
+    make: Callable[[dict[str, Any]], SweepRun]
     states: int
     owned: list[tuple[int, int]]
     each: int
@@ -102,9 +103,9 @@ class SweepPart:
         for name, rows in self.rows.items():
             full = found[name] = np.zeros((self.states, rows.shape[1]), rows.dtype)
             _put(full, rows, self.owned)
-        for place, (name, lengths) in enumerate(self.lengths.items()):
+        for depth, (name, lengths) in enumerate(self.lengths.items()):
             counts = lengths
-            if place == 0:
+            if depth == 0:
                 counts = np.zeros(self.states * self.each, np.int64)
                 _put(counts, lengths, [(a * self.each, b * self.each) for a, b in self.owned])
             found[name] = np.concatenate([[0], np.cumsum(counts)])
@@ -151,11 +152,11 @@ class Elsewhere(Protocol):
     def rooms(self) -> Sequence[int]:
         """Threads on each of them."""
 
-    def sweeper(self, place: int, part: Callable[[], SweepPart]) -> Sweeper | None:
-        """Send a part to the machine at a place, or to a new one if that is gone; None if there is no other."""
+    def sweeper(self, index: int, part: Callable[[], SweepPart]) -> Sweeper | None:
+        """Send a part to a machine, or to a new one if that is gone; None if there is no other."""
 
     def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
-        """Rows, by array and the first of them, for several to be told."""
+        """Rows, by array and the first of them, to be sent to several."""
 
 
 def shares(first: int, last: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -166,7 +167,7 @@ def shares(first: int, last: int, sizes: Sequence[int]) -> list[tuple[int, int]]
 
 
 @contextmanager
-def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int, Run], list[Any]]]:
+def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int, SweepRun], list[Any]]]:
     """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads.
 
     Fewer than ``few`` states are done by the caller. What the parts return is given back in their order.
@@ -176,7 +177,7 @@ def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int
         raise SettingError(f"workers must be an int >= 1, or None for one a core, got {workers}")
     with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
 
-        def parts(first: int, last: int, run: Run) -> list[Any]:
+        def parts(first: int, last: int, run: SweepRun) -> list[Any]:
             if count == 1 or last - first < few:
                 return [run(first, last)]
             mine, *others = shares(first, last, [1] * count)
@@ -196,7 +197,7 @@ def spread(
         backup: what is done.
         states: how many there are.
         levels: first state and the one behind the last, of each level.
-        workers: threads at most, or worker_team, that may be elsewhere.
+        workers: threads at most, or a team of workers, which may be elsewhere.
         few: fewer states than this are done by one thread of the caller.
     """
     elsewhere = workers.elsewhere if isinstance(workers, WorkerTeam) else None
@@ -235,21 +236,21 @@ class _Spread:
     states: int
     levels: Sequence[tuple[int, int]]
     elsewhere: Elsewhere
-    parts: Callable[[int, int, Run], list[Any]]
+    parts: Callable[[int, int, SweepRun], list[Any]]
     sizes: Sequence[int]
     """Threads: the caller's, then those of each machine."""
     few: int
-    places: list[_Share] = field(default_factory=list)
+    shares: list[_Share] = field(default_factory=list)
     second: float = 0.0
     """Of one thread, for a state, as measured here."""
 
     def __post_init__(self) -> None:
         self.arrays = dict(self.backup.arrays)
         self.run = self.backup.make(self.arrays)
-        self.places = [_Share(number, knows=self.states) for number in range(1, len(self.sizes))]
+        self.shares = [_Share(number, knows=self.states) for number in range(1, len(self.sizes))]
         self.left = sum(last - first for first, last in self.levels)
         self.home_bytes = self._row_bytes(self.backup.writes)
-        self.away_bytes = self._row_bytes(self.backup.reads) * len(self.places)
+        self.away_bytes = self._row_bytes(self.backup.reads) * len(self.shares)
 
     def _row_bytes(self, names: Sequence[str]) -> float:
         return float(sum(self.arrays[name].nbytes for name in names)) / max(self.states, 1)
@@ -259,14 +260,14 @@ class _Spread:
         if changed:
             self.arrays |= changed
             self.run = self.backup.make(self.arrays)
-            for place in self.places:
-                place.knows = self.states
+            for share in self.shares:
+                share.knows = self.states
         self.left -= last - first
         cut = shares(first, last, self.sizes)
         begin = 0 if changed else last
-        asked = [place for place in self._willing(last - first) if cut[place.number][0] < cut[place.number][1]]
+        asked = [share for share in self._willing(last - first) if cut[share.number][0] < cut[share.number][1]]
         self._ask(asked, cut, begin)
-        found, mine = [], [cut[0], *(cut[place.number] for place in self.places if place not in asked)]
+        found, mine = [], [cut[0], *(cut[share.number] for share in self.shares if share not in asked)]
         began = time.perf_counter()
         for a, b in _merged(mine):
             found += self.parts(a, b, self.run)
@@ -274,23 +275,23 @@ class _Spread:
         if worked:
             threads = self.sizes[0] if worked >= self.few else 1
             self.second = (time.perf_counter() - began) * threads / worked
-        for place in asked:
-            found += self._answer(place, *cut[place.number])
+        for share in asked:
+            found += self._answer(share, *cut[share.number])
         return found
 
     def _willing(self, count: int) -> list[_Share]:
         """Those to be asked for a level of so many states: nobody, if it does not pay."""
         if count < self.few:
             return []
-        if all(place.sweeper is None for place in self.places):
+        if all(share.sweeper is None for share in self.shares):
             if self.second * self.left / self.sizes[0] < START_S or self.gain(count, None) < GAIN:
                 return []
-            for place in self.places:
-                self._start(place)
-        up = [place for place in self.places if self._is_up(place)]
+            for share in self.shares:
+                self._start(share)
+        up = [share for share in self.shares if self._is_up(share)]
         if not up:
             return []
-        slowest = min(place.bytes_s or 0.0 for place in up)
+        slowest = min(share.bytes_s or 0.0 for share in up)
         return up if self.gain(count, slowest) >= GAIN else []
 
     def gain(self, count: int, bytes_s: float | None) -> float:
@@ -301,57 +302,57 @@ class _Spread:
         together = count * self.second / sum(self.sizes) + travel + MESSAGE_S
         return alone / together
 
-    def _start(self, place: _Share) -> None:
-        owned = {shares(a, b, self.sizes)[place.number] for a, b in self.levels if b - a >= self.few}
+    def _start(self, share: _Share) -> None:
+        owned = {shares(a, b, self.sizes)[share.number] for a, b in self.levels if b - a >= self.few}
         spans = sorted((a, b) for a, b in owned if a < b)
-        place.knows, place.bytes_s = self.states, None
-        place.sweeper = self.elsewhere.sweeper(place.number - 1, lambda: self.backup.part(self.states, spans))
+        share.knows, share.bytes_s = self.states, None
+        share.sweeper = self.elsewhere.sweeper(share.number - 1, lambda: self.backup.part(self.states, spans))
 
-    def _is_up(self, place: _Share) -> bool:
-        if place.sweeper is None:
+    def _is_up(self, share: _Share) -> bool:
+        if share.sweeper is None:
             return False
         try:
-            place.bytes_s = place.sweeper.up()
+            share.bytes_s = share.sweeper.up()
         except WorkerLostError as error:
-            self._lose(place, error)
-        return place.bytes_s is not None
+            self._lose(share, error)
+        return share.bytes_s is not None
 
     def _ask(self, asked: Sequence[_Share], cut: Sequence[tuple[int, int]], begin: int) -> None:
-        told: dict[int, Any] = {}
-        for place in asked:
-            assert place.sweeper is not None
-            if place.knows not in told:
-                rows = {name: (begin, self.arrays[name][begin : place.knows]) for name in self.backup.reads}
-                told[place.knows] = self.elsewhere.share(rows)
-            place.sweeper.ask(*cut[place.number], told[place.knows])
-            place.knows = begin
+        sent: dict[int, Any] = {}
+        for share in asked:
+            assert share.sweeper is not None
+            if share.knows not in sent:
+                rows = {name: (begin, self.arrays[name][begin : share.knows]) for name in self.backup.reads}
+                sent[share.knows] = self.elsewhere.share(rows)
+            share.sweeper.ask(*cut[share.number], sent[share.knows])
+            share.knows = begin
 
-    def _answer(self, place: _Share, first: int, last: int) -> list[Any]:
-        """What a machine found; if it is lost, what the caller finds in its place."""
-        assert place.sweeper is not None
-        expected = (last - first) * (self.second + self.home_bytes / max(place.bytes_s or 1e6, 1e6))
+    def _answer(self, share: _Share, first: int, last: int) -> list[Any]:
+        """What a machine found; if it is lost, what the caller finds instead."""
+        assert share.sweeper is not None
+        expected = (last - first) * (self.second + self.home_bytes / max(share.bytes_s or 1e6, 1e6))
         try:
-            found, rows = place.sweeper.answer(300.0 + 20 * expected)
+            found, rows = share.sweeper.answer(300.0 + 20 * expected)
         except WorkerLostError as error:
-            self._lose(place, error)
+            self._lose(share, error)
             return self.parts(first, last, self.run)
         for name, values in rows.items():
             self.arrays[name][first:last] = values
         return found
 
-    def _lose(self, place: _Share, error: WorkerLostError) -> None:
-        """Its states are swept here until its successor is up, if there is room for one anywhere."""
-        assert place.sweeper is not None
-        place.sweeper.close()
-        place.sweeper, place.deaths = None, place.deaths + 1
-        if place.deaths >= DEATHS:
+    def _lose(self, share: _Share, error: WorkerLostError) -> None:
+        """Its states are swept here until another machine has its share, if there is room for it anywhere."""
+        assert share.sweeper is not None
+        share.sweeper.close()
+        share.sweeper, share.deaths = None, share.deaths + 1
+        if share.deaths >= DEATHS:
             raise error
-        self._start(place)
+        self._start(share)
 
     def close(self) -> None:
-        for place in self.places:
-            if place.sweeper is not None:
-                place.sweeper.close()
+        for share in self.shares:
+            if share.sweeper is not None:
+                share.sweeper.close()
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

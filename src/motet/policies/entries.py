@@ -126,8 +126,8 @@ def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: An
     if not several:
         raise SettingError("policies must be one or more, got none")
     found = [as_entry(one, trust=trust, world=world) for one in several]
-    if strangers := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
-        raise SettingError(f"seat must be one of {', '.join(agents)}, got {', '.join(strangers)}")
+    if unknown := sorted({str(entry.seat) for entry in found if entry.seat not in (None, *agents)}):
+        raise SettingError(f"seat must be one of {', '.join(agents)}, got {', '.join(unknown)}")
     return _named(found)
 
 
@@ -432,10 +432,10 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def _check_trust(plain: Any, trust: bool) -> None:
     """Refuse a config that names a class outside of motet, before anybody imports it."""
-    from motet.runs.config import refuse_strangers
+    from motet.runs.config import refuse_untrusted
 
     if not trust:
-        refuse_strangers(plain)
+        refuse_untrusted(plain)
 
 
 def run_policy(

@@ -77,12 +77,12 @@ def joint_question(
 class JointPolicies:
     """Several seats of one policy, as one Policy over dict spaces.
 
-    A joint policy or a shared team gets the seed as it is; copies get one each, by their places.
+    A joint policy or a shared team gets the seed as it is; copies get one each, by their positions.
 
     Args:
         specs: where the policy comes from, by seat.
         shared: one object for all seats, from the first spec; else one for each seat.
-        seats: the agents: their places in the world, by name.
+        seats: the agents: their positions in the world, by name.
         observation_space: from :func:`joint_spaces`.
         action_space: likewise.
         world: the settings of the world.

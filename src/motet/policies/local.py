@@ -14,7 +14,7 @@ from motet.nest import Nest
 from motet.policies.teams import make_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
-from motet.world.spaces import InvalidValue, giver
+from motet.world.spaces import InvalidValue, action_checker
 
 __all__ = ["LocalPolicy"]
 
@@ -43,7 +43,7 @@ class LocalPolicy:
             "world": dict(world or {}),
             "description": description,
         }
-        self._give = giver(action_space)
+        self._give = action_checker(action_space)
         self._policy: Policy | None = None
         self._ask: Callable[[Any, Any], Any] | None = None
         self._todo: Callable[[], Any] | None = None
@@ -86,8 +86,8 @@ class LocalPolicy:
         action = _blamed("exception", lambda: ask(observation, mask))
         try:
             return self._give(action)
-        except InvalidValue as misfit:
-            raise PolicyFailure("answer", printable(str(misfit))[:DETAIL]) from None
+        except InvalidValue as invalid:
+            raise PolicyFailure("answer", printable(str(invalid))[:DETAIL]) from None
 
 
 def _blamed(cause: str, call: Callable[[], Any]) -> Any:

@@ -68,10 +68,10 @@ class Forager:
         free = [move for move, (down, right) in enumerate(self._STEPS) if not blocked[centre + down, centre + right]]
         if not free:
             return 0
-        places = np.argwhere(gem | food) - centre
-        if not len(places):
+        offsets = np.argwhere(gem | food) - centre
+        if not len(offsets):
             return int(self._rng.choice(free))
-        down, right = places[np.abs(places).sum(1).argmin()]
+        down, right = offsets[np.abs(offsets).sum(1).argmin()]
         wanted = [0 if down < 0 else 1] * bool(down) + [2 if right < 0 else 3] * bool(right)
         good = [move for move in wanted if move in free]
         return int(good[0] if good else self._rng.choice(free))

@@ -76,7 +76,7 @@ def lines(
     low, high = _limits([y for _, y in points] + ([0.0] if from_zero else []))
     ys = _padded(low, high, from_zero)
     across, up = _Scale(*xs), _Scale(*ys, upright=True)
-    known = {"x": xs, "y": ys, "s": [_told(i, line) for i, line in enumerate(curves)]}
+    known = {"x": xs, "y": ys, "s": [_values_of(i, line) for i, line in enumerate(curves)]}
     drawing = _svg(
         [
             *(_rule(up(tick), "grid") for tick in ticks(*ys)),
@@ -98,30 +98,30 @@ def lines(
 
 
 def _behind(i: int, line: Line, across: _Scale, up: _Scale) -> list[Html]:
-    look, found = _look(i, line), []
+    colour, found = _colour_class(i, line), []
     if line.low is not None and line.high is not None:
         area = _area(line.x, line.low, line.high, across, up)
-        found.append(Html("path", Html("title", line.name), d=area, class_=f"{look} band", data_line=i))
+        found.append(Html("path", Html("title", line.name), d=area, class_=f"{colour} band", data_line=i))
     if faint := "".join(_curve(xs, ys, across, up) for xs, ys in line.behind):
-        found.append(Html("path", d=faint, class_=f"{look} faint", data_line=i))
+        found.append(Html("path", d=faint, class_=f"{colour} faint", data_line=i))
     return found
 
 
 def _stroke(i: int, line: Line, across: _Scale, up: _Scale) -> Html:
     draw = _dots if line.kind == "dots" else _curve
-    kind = f"{_look(i, line)} {line.kind}"
+    kind = f"{_colour_class(i, line)} {line.kind}"
     return Html("path", Html("title", line.name), d=draw(line.x, line.y, across, up), class_=kind, data_line=i)
 
 
 def _entry(i: int, line: Line) -> Html:
-    swatch = Html("span", class_=f"swatch {_look(i, line)} {line.kind}")
+    swatch = Html("span", class_=f"swatch {_colour_class(i, line)} {line.kind}")
     return Html("button", swatch, Html("span", line.name), type="button", aria_pressed="true", data_line=i)
 
 
-def _told(i: int, line: Line) -> dict[str, Any]:
-    """What the script tells of a curve."""
+def _values_of(i: int, line: Line) -> dict[str, Any]:
+    """What the script shows of a curve."""
     values = {key: _rounded(part) for key, part in zip("xylh", _parts(line), strict=True) if part is not None}
-    return {"n": plain(line.name), "k": f"{_look(i, line)} {line.kind}", **values}
+    return {"n": plain(line.name), "k": f"{_colour_class(i, line)} {line.kind}", **values}
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child =
             cells.append(Html("div", class_="lane"))
             cells.append(Html("span", "-", class_="value"))
             continue
-        look, text = _look(bar.colour), short(bar.value)
+        colour, text = _colour_class(bar.colour), short(bar.value)
         start, end = sorted((across(0.0), across(bar.value)))
-        parts = [Html("span", class_=f"bar {look}", style=_place(start, end))]
+        parts = [Html("span", class_=f"bar {colour}", style=_span(start, end))]
         if bar.low is not None and bar.high is not None:
-            parts.append(Html("span", class_="whisker", style=_place(across(bar.low), across(bar.high))))
+            parts.append(Html("span", class_="whisker", style=_span(across(bar.low), across(bar.high))))
             text = f"{text} [{short(bar.low)}, {short(bar.high)}]"
         cells.append(Html("div", *_marks(marks, across), *parts, class_="lane", title=f"{bar.name}: {text}"))
         cells.append(Html("span", text, class_="value"))
@@ -177,16 +177,16 @@ def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = ""
             cells += [Html("div", class_="lane"), Html("span", "-", class_="value")]
             continue
         lower, middle, upper = (float(v) for v in np.quantile(values, (0.25, 0.5, 0.75)))
-        look = _look(i)
+        colour = _colour_class(i)
         # The golden ratio spreads neighbours apart, the same way each time.
         heights = (150 + 700 * (np.arange(len(values)) * 0.6180339887 % 1)).tolist()
         dots = "".join(f"M{across(v):.1f} {y:.0f}h0" for v, y in zip(values, heights, strict=True))
         text = f"{name}: median {short(middle)}, half of {len(values)} between {short(lower)} and {short(upper)}"
         lane = [
             *_marks(marks, across),
-            Html("span", class_=f"box {look}", style=_place(across(lower), across(upper))),
-            _svg([Html("path", d=dots, class_=f"{look} dots small")], text),
-            Html("span", class_=f"median {look}", style=_place(across(middle), across(middle))),
+            Html("span", class_=f"box {colour}", style=_span(across(lower), across(upper))),
+            _svg([Html("path", d=dots, class_=f"{colour} dots small")], text),
+            Html("span", class_=f"median {colour}", style=_span(across(middle), across(middle))),
         ]
         cells.append(Html("div", *lane, class_="lane tall", title=text))
         cells.append(Html("span", short(middle), class_="value"))
@@ -325,7 +325,7 @@ def _lanes(
     )
 
 
-def _place(start: float, end: float) -> str:
+def _span(start: float, end: float) -> str:
     return f"left:{start / 10:.2f}%;width:{(end - start) / 10:.2f}%;"
 
 
@@ -417,7 +417,7 @@ def _rounded(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
-def _look(number: int, line: Line | None = None) -> str:
+def _colour_class(number: int, line: Line | None = None) -> str:
     number = number if line is None or line.colour is None else line.colour
     return f"c{number % _COLOURS}" + (" again" if number >= _COLOURS else "")
 

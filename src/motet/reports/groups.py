@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from motet.runs.history import Run
+from motet.runs.history import RunHistory
 from motet.text import label
 
 __all__ = ["ABSENT", "Group", "differing", "group"]
@@ -25,23 +25,23 @@ class Group:
 
     name: str
     number: int
-    runs: list[Run]
+    runs: list[RunHistory]
     settings: dict[str, str]
 
     @property
-    def shown(self) -> list[Run]:
+    def shown(self) -> list[RunHistory]:
         """Those that have curves."""
-        return [run for run in self.runs if len(run.looks)]
+        return [run for run in self.runs if len(run.snapshots)]
 
     @property
     def agents(self) -> list[str]:
         """Of its world."""
-        return list(dict.fromkeys(name for run in self.shown for name in run.looks.agents))
+        return list(dict.fromkeys(name for run in self.shown for name in run.snapshots.agents))
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
+def group(runs: Sequence[RunHistory]) -> list[Group]:
     """Sort runs into groups, in the order in which they were given, seeds upwards."""
-    sorts: dict[str, list[Run]] = {}
+    sorts: dict[str, list[RunHistory]] = {}
     for run in runs:
         sorts.setdefault(_exactly(run.config), []).append(run)
     uniform = _uniform(runs)
@@ -70,7 +70,7 @@ def _exactly(config: Mapping[str, Any]) -> str:
     return _ADDRESS.sub("", json.dumps([config["world"], config["agents"], settings], sort_keys=True))
 
 
-def _uniform(runs: Sequence[Run]) -> bool:
+def _uniform(runs: Sequence[RunHistory]) -> bool:
     """Whether the agents of each run are alike, so that they need not be named."""
     return all(len({repr(agent) for agent in run.config["agents"].values()}) == 1 for run in runs)
 

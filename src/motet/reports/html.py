@@ -18,7 +18,7 @@ addresses are anchors or data. The page also forbids itself, by its content poli
 script but its own.
 
 Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet.reports.charts`;
-the looks are in ``page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``page.js``.
+the style is in ``page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``page.js``.
 Everything can be read with scripts switched off.
 """
 

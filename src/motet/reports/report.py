@@ -15,7 +15,7 @@ from pathlib import Path
 from motet.errors import MotetError, SettingError
 from motet.reports.groups import group
 from motet.reports.runs_page import report_page
-from motet.runs.history import Run, read_run
+from motet.runs.history import RunHistory, read_run
 from motet.system.files import write_whole
 
 __all__ = ["Report", "report"]
@@ -67,12 +67,12 @@ def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] =
     )
 
 
-def _read(given: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], dict[Path, str]]:
+def _read(given: Sequence[str | os.PathLike[str]]) -> tuple[list[RunHistory], dict[Path, str]]:
     paths = [Path(path) for path in given]
     if not paths:
         raise SettingError("runs must be one run directory or more, got none")
-    places = [path.resolve() for path in paths]
-    if twice := next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None):
+    resolved = [path.resolve() for path in paths]
+    if twice := next((path for path, one in zip(paths, resolved, strict=True) if resolved.count(one) > 1), None):
         raise SettingError(f"runs must be different, got {str(twice)!r} twice: one run is not two seeds")
     runs, refused = [], {}
     for path in paths:

@@ -11,7 +11,7 @@ from motet.reports.html import Cell, Column, Html, Section, Shown, details, fact
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
-    from motet.evaluation.evaluate import Episode, Evaluation
+    from motet.evaluation.result import Episode, Evaluation
     from motet.evaluation.tournament import Tournament
 
 __all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
@@ -68,8 +68,8 @@ def evaluation_page(result: Evaluation) -> str:
 def _world(result: Evaluation | Tournament) -> tuple[str, str]:
     """Its name, and its name with its settings."""
     name = (result.world.get("path") or str(result.world.get("given", "a world"))).rpartition(":")[2]
-    told = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
-    return name, f"{name} ({told})" if told else name
+    settings = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
+    return name, f"{name} ({settings})" if settings else name
 
 
 def _scores(result: Evaluation) -> Section:

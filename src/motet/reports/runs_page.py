@@ -29,7 +29,7 @@ from motet.reports.html import (
     side_by_side,
     table,
 )
-from motet.runs.history import COUNTERS, Array, Run, Table, extent, interval, thinned
+from motet.runs.history import COUNTERS, Array, RunHistory, Table, extent, interval, thinned
 from motet.text import clock, label, short
 
 __all__ = ["report_page"]
@@ -50,12 +50,12 @@ def _title(groups: Sequence[Group]) -> str:
     return " and ".join(worlds) if len(worlds) <= 3 else f"{len(worlds)} worlds"
 
 
-def _world(run: Run) -> str:
+def _world(run: RunHistory) -> str:
     path = run.config["world"].get("path")
     return str(path).rpartition(":")[2] if path else "a world of a script"
 
 
-def _lead(runs: Sequence[Run]) -> str:
+def _lead(runs: Sequence[RunHistory]) -> str:
     used = sorted({str(run.config.get("motet", "of unknown version")) for run in runs})
     return f"{_count(len(runs), 'run')} of motet {', '.join(used)}"
 
@@ -132,7 +132,7 @@ def _doubts(group: Group) -> list[Html]:
         used = {str(run.config.get("versions", {}).get(name)) for run in group.runs}
         if len(used) > 1:
             found.append(note(f"Group {group.name}: runs with {name} {_and(sorted(used))} are mixed.", level="warning"))
-    ends = [(run.looks.team["steps"][-1], run.name) for run in group.shown]
+    ends = [(run.snapshots.team["steps"][-1], run.name) for run in group.shown]
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
@@ -173,7 +173,7 @@ def _runs_table(groups: Sequence[Group]) -> Html:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            returns = run.looks.team.get("mean_return", np.zeros(0))
+            returns = run.snapshots.team.get("mean_return", np.zeros(0))
             best = run.evaluations.team.get("mean", np.zeros(0))
             rows.append(
                 [
@@ -200,12 +200,12 @@ def _short(value: float | None) -> Shown:
 
 # ---- curves
 
-Pick = Callable[[Run], tuple[Array, Array]]
+Pick = Callable[[RunHistory], tuple[Array, Array]]
 Band = Callable[[Array], tuple[Array, Array, Array]]
 
 
 def _mean(
-    runs: Sequence[Run], pick: Pick, name: str, colour: int, faint: bool = False, band: Band = interval
+    runs: Sequence[RunHistory], pick: Pick, name: str, colour: int, faint: bool = False, band: Band = interval
 ) -> Line | None:
     """One curve for several runs: their mean where all of them are, with a band."""
     curves = [curve for curve in (thinned(*pick(run)) for run in runs) if len(curve[0])]
@@ -220,10 +220,10 @@ def _mean(
     return Line(name, grid.tolist(), mean.tolist(), low.tolist(), high.tolist(), colour=colour, behind=behind)
 
 
-def _column(agent: str | None, y: str, x: str = "steps", of: str = "looks", length: float = 1.0) -> Pick:
+def _column(agent: str | None, y: str, x: str = "steps", of: str = "snapshots", length: float = 1.0) -> Pick:
     """Picks a curve out of a run: the team's, or an agent's, over steps or units of time."""
 
-    def pick(run: Run) -> tuple[Array, Array]:
+    def pick(run: RunHistory) -> tuple[Array, Array]:
         curves = getattr(run, of)
         columns: Table = curves.team if agent is None else curves.agents.get(agent, {})
         xs = curves.team.get(x, np.zeros(0)) if x == "seconds" else columns.get(x, np.zeros(0))
@@ -237,7 +237,7 @@ def _by_group(groups: Sequence[Group], pick: Pick, faint: bool = True, band: Ban
     return [line for line in found if line is not None]
 
 
-def _by_agent(group: Group, y: str, of: str = "looks", band: Band = interval) -> list[Line]:
+def _by_agent(group: Group, y: str, of: str = "snapshots", band: Band = interval) -> list[Line]:
     faint = len(group.agents) == 1
     found = (_mean(group.shown, _column(a, y, of=of), a, i, faint, band) for i, a in enumerate(group.agents))
     curves = [line for line in found if line is not None]
@@ -246,14 +246,14 @@ def _by_agent(group: Group, y: str, of: str = "looks", band: Band = interval) ->
     return [replace(line, name=label(line.name)) for line in curves]
 
 
-def _with_error(line: Line, run: Run) -> Line:
+def _with_error(line: Line, run: RunHistory) -> Line:
     """The interval of a single run's evaluations, over their episodes."""
     half = np.interp(line.x, *thinned(*_column(line.name, "half", of="evaluations")(run)))
     low, high = np.asarray(line.y) - half, np.asarray(line.y) + half
     return replace(line, low=low.tolist(), high=high.tolist())
 
 
-def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, of: str = "looks") -> list[Html]:
+def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, of: str = "snapshots") -> list[Html]:
     """A chart for each group with a curve for each agent, all on the same axes."""
     curves = {group.name: _by_agent(group, y, of) for group in groups}
     every = [line for found in curves.values() for line in found]
@@ -334,7 +334,7 @@ def _agents_table(group: Group) -> Html:
     rows: list[list[Cell]] = []
     for agent in group.agents:
 
-        def cell(y: str, how: Callable[[Array], Any], of: str = "looks", agent: str = agent) -> Shown:
+        def cell(y: str, how: Callable[[Array], Any], of: str = "snapshots", agent: str = agent) -> Shown:
             found = [_column(agent, y, of=of)(run)[1] for run in group.shown]
             known = [values[np.isfinite(values)] for values in found]
             return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
@@ -391,7 +391,7 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
         name
         for group in groups
         for run in group.shown
-        for columns in run.looks.agents.values()
+        for columns in run.snapshots.agents.values()
         for name in columns
         if name.startswith("metrics.")
     )
@@ -415,9 +415,9 @@ def _small_charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str, str,
 
 
 def _over_agents(y: str) -> Pick:
-    def pick(run: Run) -> tuple[Array, Array]:
-        known = [columns[y] for columns in run.looks.agents.values() if y in columns]
-        return (run.looks.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
+    def pick(run: RunHistory) -> tuple[Array, Array]:
+        known = [columns[y] for columns in run.snapshots.agents.values() if y in columns]
+        return (run.snapshots.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
 
     return pick
 

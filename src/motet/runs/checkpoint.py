@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
-from motet.system.files import file_stems, replace_folder
+from motet.system.files import file_stems, replace_folder, sync, write_whole
 from motet.text import typed
 
 __all__ = ["Checkpoint", "RunDirectory", "decode", "encode", "read_arrays", "read_notes"]
@@ -76,7 +76,7 @@ class RunDirectory:
 
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """A place for a new run, where none is yet."""
+        """A directory for a new run, where none is yet."""
         if not os.fspath(path):
             raise SettingError("run must be a path to write the run to, got an empty one")
         run = cls(path)
@@ -212,14 +212,14 @@ class RunDirectory:
 
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
         """Write a checkpoint and forget all but the newest ``keep``."""
-        target = self._place(checkpoint, self.checkpoints / f"{checkpoint.step:012d}")
+        target = self._write_folder(checkpoint, self.checkpoints / f"{checkpoint.step:012d}")
         for step in self.steps()[:-keep]:
             shutil.rmtree(self.checkpoints / f"{step:012d}", ignore_errors=True)
         return target
 
     def save_best(self, checkpoint: Checkpoint) -> Path:
         """Keep the policies of the best evaluation so far."""
-        return self._place(checkpoint, self.path / "best")
+        return self._write_folder(checkpoint, self.path / "best")
 
     def best_score(self) -> float:
         """The score of the best evaluation so far; minus infinity where there is none."""
@@ -233,16 +233,16 @@ class RunDirectory:
 
     def save_snapshot(self, checkpoint: Checkpoint, pool: Sequence[int]) -> Path:
         """Keep a snapshot of the league; those of steps that are not in its pool any more go."""
-        target = self._place(checkpoint, self.path / "league" / f"{checkpoint.step:012d}")
+        target = self._write_folder(checkpoint, self.path / "league" / f"{checkpoint.step:012d}")
         for folder in target.parent.iterdir():
             if folder.name.isdigit() and int(folder.name) not in pool:
                 shutil.rmtree(folder, ignore_errors=True)
         return target
 
-    def _place(self, checkpoint: Checkpoint, target: Path) -> Path:
-        """Write a folder beside its name, whole, and let it take the place of what may be there."""
+    def _write_folder(self, checkpoint: Checkpoint, target: Path) -> Path:
+        """Write a folder beside its name, whole, and let it replace what may be there."""
         with self._writing():
-            return _place(checkpoint, target)
+            return _write_folder(checkpoint, target)
 
     def load(self, step: int | None = None) -> Checkpoint:
         """The checkpoint of a step; the newest by default. A damaged one is an error that names another one."""
@@ -339,7 +339,7 @@ def _read(folder: Path) -> Checkpoint:
     return Checkpoint(step, agents, notes, replay, league)
 
 
-def _place(checkpoint: Checkpoint, target: Path) -> Path:
+def _write_folder(checkpoint: Checkpoint, target: Path) -> Path:
     from safetensors.numpy import save_file
 
     beside = target.with_name(f".{target.name}.new.{uuid.uuid4().hex[:8]}")
@@ -358,7 +358,8 @@ def _place(checkpoint: Checkpoint, target: Path) -> Path:
         mode = stat.S_IMODE((beside / "checkpoint.json").stat().st_mode)
         for path in beside.iterdir():
             path.chmod(mode)  # as the umask has it; safetensors makes files for their owner alone
-        _sync(beside)
+        for path in beside.iterdir():
+            sync(path)
         replace_folder(beside, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -366,16 +367,12 @@ def _place(checkpoint: Checkpoint, target: Path) -> Path:
 
 
 def _write_json(target: Path, value: Any) -> None:
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    def write(beside: Path) -> None:
         with beside.open("w") as file:
             json.dump(value, file, indent=1, allow_nan=True)
             file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(target)
-    finally:
-        beside.unlink(missing_ok=True)
+
+    write_whole(target, write)
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
@@ -394,15 +391,6 @@ def _end_of_lines(file: IO[bytes]) -> int:
 
 def _contiguous(arrays: Arrays) -> Arrays:
     return {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray adds an axis
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def encode(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a run was asked for, as plain values, and back: the contents of ``config.json``.
 
 Dataclasses become ``{"class": "module:Name", field: value, …}``, sequences become lists (and tuples on the way back).
-A run directory may come from a stranger, and importing is running code: without ``trust`` nothing is imported but
+A run directory may come from anybody, and importing is running code: without ``trust`` nothing is imported but
 motet's own dataclasses and worlds.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "describe_world",
     "rebuild",
     "rebuild_world",
-    "refuse_strangers",
+    "refuse_untrusted",
     "run_config",
     "versions",
 ]
@@ -73,9 +73,9 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     if not (isinstance(kind, type) and is_dataclass(kind)):
         raise SettingError(f"class must be a dataclass, got {plain['class']!r}")
     known = [item.name for item in fields(kind) if item.init]
-    if strangers := sorted(set(values) - set(known)):
+    if unknown := sorted(set(values) - set(known)):
         raise SettingError(
-            f"{kind.__name__} must have fields among {', '.join(known)}, got {', '.join(strangers)}; perhaps it was "
+            f"{kind.__name__} must have fields among {', '.join(known)}, got {', '.join(unknown)}; perhaps it was "
             "written by another version of motet"
         )
     return kind(**values)
@@ -161,7 +161,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def refuse_strangers(plain: Any) -> None:
+def refuse_untrusted(plain: Any) -> None:
     """Raise if plain values name a class outside of motet. Nothing is imported."""
     if isinstance(plain, Mapping):
         if plain.get("class") is not None:
@@ -169,7 +169,7 @@ def refuse_strangers(plain: Any) -> None:
         plain = list(plain.values())
     if isinstance(plain, list):
         for item in plain:
-            refuse_strangers(item)
+            refuse_untrusted(item)
 
 
 def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:

@@ -109,7 +109,7 @@ class History:
         return now - since if what and what == process.waits_for else 0.0
 
     def steps_per_s(self) -> float:
-        """Over the last looks."""
+        """Over the last snapshots."""
         (began, before), (now, steps) = (self._pace[0], self._pace[-1]) if self._pace else ((0.0, 0), (0.0, 0))
         return (steps - before) / (now - began) if now > began else 0.0
 
@@ -287,7 +287,7 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
     if not row.pid:
         return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
-        return "silent", f"no beat for {row.beat_s:.0f} s", "red"
+        return "silent", f"no heartbeat for {row.beat_s:.0f} s", "red"
     if row.waits_for == Wait.EVALUATION.words:  # which is nobody's concern
         return "wait", "", "dim"
     if row.waits_for and waits_s >= _LONG_WAIT_S:

@@ -1,7 +1,7 @@
 """What runs left behind, as arrays: read from their directories, with everything that is wrong with them in words.
 
 A run that was resumed has several *sessions* in one file. Seconds and counters are counted on through all of them;
-looks at a future that was given up, because the run went on from an earlier checkpoint, are left out of the curves.
+snapshots of a future that was given up, because the run went on from an earlier checkpoint, are left out of the curves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from motet.runs.snapshot import AgentRow, Snapshot
 from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
 from motet.system.imports import paths_now
 
-__all__ = ["COUNTERS", "Curves", "Run", "SessionCounts", "Table", "extent", "interval", "read_run", "thinned"]
+__all__ = ["COUNTERS", "Curves", "RunHistory", "SessionCounts", "Table", "extent", "interval", "read_run", "thinned"]
 
 Array = npt.NDArray[np.float64]
 Table = dict[str, Array]
@@ -31,8 +31,8 @@ Table = dict[str, Array]
 
 _SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
 _LAGS = ("lag_versions", "lag_steps")
-_PLACES = {"steps", "updates", "version", "version_before", "restarts", *_LAGS}  # restarts are told of processes
-COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _PLACES)
+_NOT_COUNTED = {"steps", "updates", "version", "version_before", "restarts", *_LAGS}  # processes count restarts
+COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _NOT_COUNTED)
 """What is counted for an agent; from 0 in each session, but for what a kept replay counts on."""
 
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged line ends in
@@ -51,7 +51,7 @@ class Curves:
 
 
 @dataclass
-class Run:
+class RunHistory:
     """One run directory."""
 
     path: Path
@@ -59,8 +59,8 @@ class Run:
     """The shortest end of its path that no other run of the report has."""
     config: dict[str, Any]
     state: str
-    """running, dead (ended without an end), done, stopped, failed; or new, before its first look."""
-    looks: Curves
+    """running, dead (ended without an end), done, stopped, failed; or new, before its first snapshot."""
+    snapshots: Curves
     evaluations: Curves
     newest: Snapshot | None
     sessions: int
@@ -80,7 +80,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """Time at work, in all sessions."""
-        return float(self.looks.team["seconds"][-1]) if len(self.looks) else 0.0
+        return float(self.snapshots.team["seconds"][-1]) if len(self.snapshots) else 0.0
 
     @property
     def steps(self) -> int:
@@ -88,7 +88,7 @@ class Run:
         return self.newest.steps if self.newest else 0
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: str | os.PathLike[str]) -> RunHistory:
     """A run with all it left behind.
 
     Raises:
@@ -120,12 +120,12 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         state = "dead"
     if not tally.rows:
         problems.append("it has no metrics yet" if alive else "it has no metrics")
-    return Run(
+    return RunHistory(
         path=directory.path,
         name=directory.path.name,
         config=config,
         state="running" if alive else state,
-        looks=tally.curves(),
+        snapshots=tally.curves(),
         evaluations=evaluations,
         newest=newest,
         sessions=tally.sessions,
@@ -149,7 +149,7 @@ def _said(directory: RunDirectory) -> list[str]:
     return path.read_text(errors="replace").splitlines()[-_MAX_SAID:] if path.is_file() else []
 
 
-# ---- looks
+# ---- snapshots
 
 
 class _Counts:
@@ -170,7 +170,7 @@ class _Counts:
 
 
 class SessionCounts:
-    """Takes looks, oldest first, and counts on through all sessions."""
+    """Takes snapshots, oldest first, and counts on through all sessions."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
@@ -203,7 +203,7 @@ class SessionCounts:
 
     def curves(self) -> Curves:
         """The curves so far."""
-        return _course(self.rows)
+        return _curves(self.rows)
 
 
 def _row(agent: AgentRow) -> dict[str, float]:
@@ -215,7 +215,7 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _course(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]]) -> Curves:
+def _curves(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]]) -> Curves:
     names = list(dict.fromkeys(name for _, agents in rows for name in agents))
     empty: Mapping[str, float] = {}
     return Curves(
@@ -252,14 +252,14 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
             continue
         rows = [row for row in rows if row[0]["steps"] < step]
         rows.append((team, agents))
-    return _course(rows), damaged
+    return _curves(rows), damaged
 
 
 # ---- several runs
 
 
 def thinned(x: Array, y: Array, points: int = 240) -> tuple[Array, Array]:
-    """A curve of at most so many points: those that are known, each place once, evenly picked, the last one kept."""
+    """A curve of at most so many points: those that are known, each position once, evenly picked, the last one kept."""
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
     last = np.append(np.diff(x) > 0, True) if len(x) else np.zeros(0, bool)

@@ -66,7 +66,7 @@ class AgentRow:
     """Rows that are known to have been made and never reached a learner, and those lost with one (engine ray); of rows
     that are read once, those that were not in the checkpoint from which the run went on."""
     refused: int = 0
-    """Rows of an actor that had a successor already (engine ray)."""
+    """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
     """The version with which the run was resumed, where versions count on."""
 
@@ -79,7 +79,7 @@ class ProcessRow:
     pid: int
     waits_for: str
     beat_s: float
-    """Seconds since its last beat."""
+    """Seconds since its last heartbeat."""
     restarts: int
     done: bool
     node: str = ""

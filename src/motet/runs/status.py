@@ -94,7 +94,7 @@ def read_status(run: RunDirectory) -> Snapshot:
     """The newest snapshot of a run."""
     path = run.path / "status.json"
     if not path.is_file():
-        raise SettingError(f"run: {str(run.path)!r} has no status.json: it has not got as far as its first look")
+        raise SettingError(f"run: {str(run.path)!r} has no status.json: it has not got as far as its first snapshot")
     try:
         return snapshot_from(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError) as error:

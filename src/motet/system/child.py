@@ -2,7 +2,7 @@
 
 Children are forked from a server that has torch loaded already (15 ms instead of 1.5 s); where there is none they are
 spawned. What a child needs travels as its arguments: shared segments with their descriptors, users' factories wrapped
-in :class:`Portable`. Nothing here knows what a learner is.
+in :class:`~motet.system.portable.Portable`. Nothing here knows what a learner is.
 """
 
 from __future__ import annotations
@@ -22,45 +22,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from motet.errors import MotetError, StartError, WaitTimeoutError
 from motet.system import fork_server as _fork_server
-from motet.system.pickling import pickled
 
-__all__ = [
-    "Child",
-    "Portable",
-    "check_main_guard",
-    "interrupts",
-    "one_thread",
-    "signal_name",
-    "signal_when_parent_ends",
-]
+__all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name", "signal_when_parent_ends"]
 
 _MAX_TRACEBACK = 64 * 1024
 GUARD = "the script calls motet without a guard: put the call behind `if __name__ == '__main__':`"
 _UNKNOWN = 255  # what multiprocessing says of a child whose server died
-
-
-class Portable:
-    """A user's object on its way to a child: by value where need be, so that lambdas and notebook cells travel too.
-
-    Args:
-        value: the object.
-        what: what it is called if it cannot be pickled.
-        name: what the path of the part at fault begins with; by default as ``what``.
-    """
-
-    def __init__(self, value: Any, what: str = "object", name: str = "") -> None:
-        self.value, self.what, self.name = value, what, name or what
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (pickled(self.value, self.what, self.name),)
-
-
-def _unpack(data: bytes) -> Portable:
-    return Portable(cloudpickle.loads(data))
 
 
 class Child:

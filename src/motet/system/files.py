@@ -16,7 +16,7 @@ from pathlib import Path
 
 from motet.text import HIDDEN
 
-__all__ = ["file_name", "file_stems", "replace_folder", "write_whole"]
+__all__ = ["file_name", "file_stems", "replace_folder", "sync", "write_whole"]
 
 _UNSAFE = re.compile(f'[{HIDDEN}<>:"/\\\\|?*]+')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?", re.I | re.S)
@@ -72,17 +72,24 @@ def _marked(name: str) -> str:
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file beside the target, which then takes the target's place at once."""
-    beside = target.with_name(f".{target.stem}.part{target.suffix}")
+    """Let ``write`` make a file beside the target, which then replaces it at once, and is on the disk."""
+    beside = target.with_name(f".{target.stem}.{uuid.uuid4().hex[:8]}{target.suffix}")
     try:
         write(beside)
+        sync(beside)
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
 
 
+def sync(file: Path) -> None:
+    """Wait until a file is on the disk."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
 def replace_folder(fresh: Path, target: Path) -> None:
-    """Let a folder take the place of what may be at the target, which is removed.
+    """Let a folder replace what may be at the target, which is removed.
 
     At any moment one of the two is there, whole, also if this process is killed (on Linux; elsewhere, if it raises).
     """

@@ -25,6 +25,10 @@ _MOVED = {
     "motet.evaluate": "motet.evaluation.evaluate",
     "motet.isolate": "motet.isolation.policy",
     "motet._scripted": "motet.policies.scripted",
+    "motet.worlds._gymnasium": "motet.worlds.gymnasium",
+    "motet.worlds._hockey_players": "motet.worlds.hockey.players",
+    "motet.worlds._hockey_rules": "motet.worlds.hockey.rules",
+    "motet.worlds._treasure_rules": "motet.worlds.treasure_hunt.rules",
     **{f"motet.algorithm:{name}": "motet.schedule" for name in ("Exponential", "Linear", "Staged", "Stages")},
 }
 """What files of earlier versions name, and where that is now.

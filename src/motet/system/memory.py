@@ -17,7 +17,6 @@ import fcntl
 import math
 import mmap
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from multiprocessing import reduction
@@ -30,14 +29,12 @@ import numpy.typing as npt
 
 from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
+from motet.system.machine import available_bytes
 
-__all__ = ["LINE", "Segment", "available_bytes", "format_bytes"]
+__all__ = ["LINE", "Segment", "format_bytes"]
 
 LINE = 64
 """Bytes of a cache line: what every array is aligned to, so that no two writers share one."""
-
-HEADROOM = 0.95
-"""The share of what is available that one segment may take: the processes themselves need memory too."""
 
 POISON = 0xFF
 """What fresh memory is filled with: NaN in every float, -1 in every signed integer, an absurd size in the others."""
@@ -164,62 +161,6 @@ def _short(size: int, available: int | None, directory: str | os.PathLike[str] |
         else "a smaller capacity"
     )
     return MemoryShortError(f"{format_bytes(size)} {where} asked for, {free} available: choose {hint}")
-
-
-def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:
-    """How much room a new segment may take: the least of free memory and every control group's limit."""
-    if directory is not None:
-        stat = os.statvfs(directory)
-        return int(stat.f_bavail * stat.f_frsize * HEADROOM)
-    if sys.platform != "linux":
-        return None
-    limits = [_meminfo("MemAvailable"), *_cgroup_room()]
-    return int(max(min(limits), 0) * HEADROOM)
-
-
-def _meminfo(key: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    raise MotetError(f"/proc/meminfo has no {key}")
-
-
-def _cgroup_room() -> list[int]:
-    """What each memory control group on the way to the root still allows."""
-    room: list[int] = []
-    groups = Path("/proc/self/cgroup")
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, limit, usage, stat = Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "
-        elif "memory" in controllers.split(","):
-            base, limit, usage = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
-            stat = "total_inactive_file "
-        else:
-            continue
-        group = base / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(base):
-                break
-            if (left := _cgroup_left(folder, limit, usage, stat)) is not None:
-                room.append(left)
-    return room
-
-
-def _cgroup_left(folder: Path, limit: str, usage: str, stat: str) -> int | None:
-    try:
-        most = (folder / limit).read_text().strip()
-        if most == "max":
-            return None
-        used = int((folder / usage).read_text())
-        reclaimable = sum(
-            int(line.removeprefix(stat))
-            for line in (folder / "memory.stat").read_text().splitlines()
-            if line.startswith(stat)
-        )
-    except FileNotFoundError:  # the root group, or a namespace that does not show this one
-        return None
-    return int(most) - used + reclaimable
 
 
 def format_bytes(n: int) -> str:

@@ -1,6 +1,6 @@
 """Supervisor: starts, watches, restarts and stops the processes of a run. It does not know what a learner is.
 
-A process that dies or shows no beat for too long is killed, its death is confirmed, and a successor takes its place
+A process that dies or shows no heartbeat for too long is killed, its death is confirmed, and it is started again
 after a pause that doubles with every restart; too many restarts within a window end the run. A process that *raises* is
 not restarted: an exception would come again, so its traceback is shown and the run ends, with everything else stopped
 in order. The death of the supervisor itself ends every child.
@@ -32,9 +32,9 @@ class RestartLimits:
     """
 
     hang_s: Annotated[float, Ge(0)] = 60.0
-    """Without a beat for so long a process counts as hung."""
+    """Without a heartbeat for so long a process counts as hung."""
     start_s: Annotated[float, Ge(0)] = 120.0
-    """The same for its first beat."""
+    """The same for its first heartbeat."""
     restarts: Annotated[int, Ge(0)] = 10
     """Restarts of one process within the window before the run ends; for one that hangs, in a row."""
     window_s: Annotated[float, Ge(0)] = 60.0
@@ -49,7 +49,7 @@ class RestartLimits:
 
 
 class Process(Protocol):
-    """What fills a place: a child process here, or one on another machine."""
+    """What fills a role: a child process here, or one on another machine."""
 
     @property
     def sentinel(self) -> int:
@@ -88,13 +88,13 @@ class Process(Protocol):
 
 @dataclass
 class Role:
-    """A place that is always filled by one process, until it ends by itself."""
+    """What one process does until it ends by itself: one that dies before is started again."""
 
     name: str
     start: Callable[[int], Process]
-    """Starts the n-th process in this place, n from 0."""
-    beat: Callable[[], float]
-    """When it last showed a beat, by ``time.monotonic``."""
+    """Starts the process for the n-th time, n from 0."""
+    heartbeat: Callable[[], float]
+    """When it last showed a heartbeat, by ``time.monotonic``."""
     essential: bool = True
     """Whether the run waits for it to end by itself."""
     child: Process | None = None
@@ -102,7 +102,7 @@ class Role:
     started: float = 0.0
     done: bool = False
     due: float = 0.0
-    """When its successor may start."""
+    """When it may be restarted."""
     restarts: deque[float] = field(default_factory=deque)
     total_restarts: int = 0
 
@@ -111,7 +111,7 @@ class Supervisor:
     """The processes of a run.
 
     Args:
-        roles: the places to fill.
+        roles: what is to be done, one process each.
         limits: when to restart and when to give up.
         say: tells the user what happened, in one line.
     """
@@ -120,7 +120,7 @@ class Supervisor:
         self.roles, self._limits, self._say = list(roles), limits, say
 
     def start(self) -> None:
-        """Fill every place.
+        """Start the process of every role.
 
         Raises:
             StartError: a process could not be started.
@@ -139,7 +139,7 @@ class Supervisor:
         dues = [role.due - now for role in self.roles if role.child is None and not role.done]
         multiprocessing.connection.wait(sentinels, max(0.0, min([timeout_s, *dues])))
         for role in self.roles:
-            self._look_after(role)
+            self._attend_to(role)
 
     def finished(self, *names: str) -> bool:
         """Whether these roles (all essential ones by default) have ended by themselves."""
@@ -179,7 +179,7 @@ class Supervisor:
         role.started = time.monotonic()
 
     def _refill(self, role: Role) -> None:
-        """A successor that cannot be started now may be later: counted as a restart, up to the limit."""
+        """A process that cannot be started now may be later: counted as a restart, up to the limit."""
         try:
             self._fill(role)
         except StartError as error:
@@ -191,7 +191,7 @@ class Supervisor:
             role.child.close()
             role.child = None
 
-    def _look_after(self, role: Role) -> None:
+    def _attend_to(self, role: Role) -> None:
         if role.done:
             return
         now = time.monotonic()
@@ -202,12 +202,14 @@ class Supervisor:
         if role.child.exit is not None:
             self._bury(role)
             return
-        limit = self._limits.hang_s if role.beat() > role.started else self._limits.start_s
-        if now - max(role.beat(), role.started) > limit:
+        limit = self._limits.hang_s if role.heartbeat() > role.started else self._limits.start_s
+        if now - max(role.heartbeat(), role.started) > limit:
             role.child.kill()
             # One that hangs again and again takes so long for it that they would never be too many within the window.
             patience_s = (self._limits.restarts + 1) * (limit + 1.0)
-            self._restart(role, f"{role.name} showed no beat for {limit:g} s", max(self._limits.window_s, patience_s))
+            self._restart(
+                role, f"{role.name} showed no heartbeat for {limit:g} s", max(self._limits.window_s, patience_s)
+            )
 
     def _bury(self, role: Role) -> None:
         child = role.child
@@ -231,7 +233,7 @@ class Supervisor:
         role.restarts.append(now)
         role.total_restarts += 1
         role.due = now + pause
-        self._say(f"{why}; its successor starts in {pause:g} s")
+        self._say(f"{why}; restarting in {pause:g} s")
 
 
 def _raised(child: Process) -> ChildError | None:

@@ -62,7 +62,7 @@ def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
     world.reset(seed)
     if not world.group():
         return False
-    first = _Episode(world, choose, limit)
+    first = _CheckedEpisode(world, choose, limit)
     states: list[tuple[int, int, Any]] = []
     while first.turn():
         if world.can_save and world.group() and first.turns in (1, 4, 16, 64, 256):
@@ -70,13 +70,13 @@ def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
     first.finish()
     for name, again in (("the same world", world), ("another world of the same factory", other)):
         again.reset(seed)
-        second = _Episode(again, _Replay(first.actions), limit)
+        second = _CheckedEpisode(again, _SameActions(first.actions), limit)
         while second.turn():
             pass
         _compare(f"a second episode with seed {seed} in {name}", "same seed, same episode", first, 0, second)
     for turns, played, state in states:
         other.set_state(state)
-        rest = _Episode(other, _Replay(first.actions[played:]), limit, first.marks[turns])
+        rest = _CheckedEpisode(other, _SameActions(first.actions[played:]), limit, first.marks[turns])
         while rest.turn():
             pass
         _compare(f"what follows a snapshot taken after {turns} turns", "get_state and set_state", first, turns, rest)
@@ -128,7 +128,7 @@ class _Random:
         return space.sample() if mask is None else space.sample(mask=mask.astype(np.int8))
 
 
-class _Replay:
+class _SameActions:
     """The same actions once more."""
 
     def __init__(self, actions: list[Any]) -> None:
@@ -138,7 +138,7 @@ class _Replay:
         return next(self._actions)
 
 
-class _Episode:
+class _CheckedEpisode:
     """One episode, with all that is checked on the way. ``trace`` has what happened in each turn, comparable."""
 
     def __init__(self, world: World, choose: Choice, limit: int, mark: _Mark | None = None) -> None:
@@ -322,7 +322,7 @@ _Mark = tuple[frozenset[int], frozenset[int], frozenset[int]]
 _NOBODY: _Mark = (frozenset(), frozenset(), frozenset())
 
 
-def _compare(what: str, clause: str, first: _Episode, skip: int, second: _Episode) -> None:
+def _compare(what: str, clause: str, first: _CheckedEpisode, skip: int, second: _CheckedEpisode) -> None:
     mend = (
         "let all chance come from the seed of reset(), and let reset() forget everything else"
         if not skip

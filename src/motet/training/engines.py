@@ -125,7 +125,7 @@ def play_serially(run: Run) -> Result:
     if kept is not None:
         _warn_of_new_streams(run, serial, "published" not in kept)
     evaluations = _serial_evaluations(run, shared)
-    role = Role("serial", start=lambda n: _never(), beat=time.monotonic)
+    role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
     recorder = Recorder(run, shared, [role], serial)
     run.begun()
     with interrupts() as interrupted:

@@ -18,7 +18,7 @@ from motet.algorithm import Behaviour, continue_stream, stream_of
 from motet.errors import SettingError
 from motet.nest import Nest, map_nest
 from motet.policy import Policy, asker
-from motet.system.child import Portable
+from motet.system.portable import Portable
 from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Ending, Indices, Turn, WorldBatch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
 from motet.policy import PLAYER
-from motet.system.child import Portable
 from motet.system.imports import import_named
+from motet.system.machine import usable_cores
+from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
 from motet.training.settings import Settings
@@ -164,5 +164,4 @@ def _share_out(
 
 def local_room(settings: Settings) -> int:
     """For how many learner processes there is room beside the actors on this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - settings.actors)
+    return max(1, usable_cores() - settings.actors)

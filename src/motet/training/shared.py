@@ -16,8 +16,8 @@ from motet.errors import SettingError
 from motet.pace import Pace
 from motet.publication import Publication
 from motet.replay import Field, Replay, ReplaySpec
-from motet.system.child import Portable
 from motet.system.memory import Segment
+from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.board import Board
 from motet.training.league import LeagueBoard

@@ -136,7 +136,7 @@ class LoopedWorlds:
     Args:
         worlds: of one kind.
         masked: by agent, whether its action masks are asked for.
-        remake: makes a world that takes the place of one that raised; without it the error is passed on.
+        remake: makes a world that replaces one that raised; without it the error is passed on.
         alive: called whenever one world was reset, or played by one turn.
     """
 
@@ -160,7 +160,7 @@ class LoopedWorlds:
         self._empty = [0] * self.size  # episodes in a row in which nobody acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.size)
-        ]  # (agent, its place in the turn), by world
+        ]  # (agent, its row in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
@@ -191,14 +191,14 @@ class LoopedWorlds:
             asked.clear()
             try:
                 for agent in world.group():
-                    place = len(at[agent])
-                    self._keep(agent, place, world.observe(agent))
-                    self._rewards[agent][place] = world.reward(agent)
+                    row = len(at[agent])
+                    self._keep(agent, row, world.observe(agent))
+                    self._rewards[agent][row] = world.reward(agent)
                     if self._masked[agent]:
                         mask = world.mask(agent)
-                        self._masks[agent][place] = True if mask is None else mask  # type: ignore[index]
+                        self._masks[agent][row] = True if mask is None else mask  # type: ignore[index]
                     at[agent].append(w)
-                    asked.append((agent, place))
+                    asked.append((agent, row))
             except WorldError:
                 if self._remake is None:
                     raise
@@ -216,17 +216,17 @@ class LoopedWorlds:
             return Turn(agent, self._everywhere, seen, reward, mask)
         return Turn(agent, np.array(rows), map_nest(lambda array: array[:n], seen), reward[:n], mask)
 
-    def _keep(self, agent: int, place: int, observation: Nest) -> None:
-        if place == 0:
+    def _keep(self, agent: int, row: int, observation: Nest) -> None:
+        if row == 0:
             self._seen[agent], self._seen_before[agent] = self._seen_before[agent], self._seen[agent]
         buffer = self._seen[agent]
         if buffer is None:
             make = lambda array: np.zeros((self.size, *np.shape(array)), array.dtype)  # noqa: E731
             buffer = self._seen[agent] = map_nest(make, observation)
         if isinstance(buffer, np.ndarray):
-            buffer[place] = observation
+            buffer[row] = observation
         else:
-            assign(buffer, place, observation)
+            assign(buffer, row, observation)
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one array of actions for each turn."""
@@ -241,7 +241,7 @@ class LoopedWorlds:
                 continue
             world = self._worlds[w]
             try:
-                world.act([chosen[agent][place] for agent, place in asked])
+                world.act([chosen[agent][row] for agent, row in asked])
                 for end in world.ended():
                     reward, seen = last_of(world, end)
                     row = (w, end.terminated, end.truncated and not end.terminated, reward, seen)
@@ -259,7 +259,7 @@ class LoopedWorlds:
         return [_ending(agent, ends[agent]) for agent in sorted(ends) if ends[agent]] if ends else []
 
     def _replace(self, w: int, world: World) -> None:
-        """A world raised: another one takes its place."""
+        """A world raised: another one replaces it."""
         self._worlds[w] = world
         self.broken.append(w)
         if w not in self.over:

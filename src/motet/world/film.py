@@ -50,7 +50,7 @@ class Film:
         self.problem = ""
         """Why there are no pictures."""
 
-    def look(self, world: Any, group: Sequence[int] = ()) -> None:
+    def capture(self, world: Any, group: Sequence[int] = ()) -> None:
         """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out.
 
         A world that plays its own turns says when one is over (``each_turn``): the order of its agents does not.

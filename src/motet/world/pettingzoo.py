@@ -13,7 +13,7 @@ from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
 from motet.world.objects import ObjectEnvironment
-from motet.world.spaces import InvalidValue, freeze, giver, taker, thaw
+from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -23,7 +23,7 @@ __all__ = ["AtOnce", "Duel", "InTurn", "Solo"]
 
 
 class _Adapter(World):
-    """What both kinds of environment have in common: names, spaces, what is owed, how errors are told."""
+    """What both kinds of environment have in common: names, spaces, what is owed, how errors are worded."""
 
     def __init__(self, env: Any) -> None:
         kind = type(env).__name__
@@ -46,8 +46,8 @@ class _Adapter(World):
         self.observation_spaces = tuple(
             _without_mask(space) if split else space for space, split in zip(given, self._split, strict=True)
         )
-        self._take = tuple(taker(space, "the observation") for space in given)
-        self._give = tuple(giver(space) for space in self.action_spaces)
+        self._take = tuple(observation_caster(space, "the observation") for space in given)
+        self._give = tuple(action_checker(space) for space in self.action_spaces)
         # Not by hasattr on the object: a PettingZoo wrapper forwards the name, without its own state.
         inner = type(env.env) if isinstance(env, Solo) else type(env)
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
@@ -89,8 +89,8 @@ class _Adapter(World):
     def observe(self, agent: int) -> Any:
         try:
             full = self._take[agent](self._raw(agent))
-        except InvalidValue as misfit:
-            raise self._error(f"{misfit}", agent) from None
+        except InvalidValue as invalid:
+            raise self._error(f"{invalid}", agent) from None
         if self._split[agent]:
             del full["action_mask"]
             if full.keys() == {"observation"}:
@@ -173,11 +173,11 @@ class _Adapter(World):
         for agent, action in zip(group, actions, strict=True):
             try:
                 chosen.append(self._give[agent](action))
-            except InvalidValue as misfit:
-                raise self._error(f"{misfit}", agent) from None
+            except InvalidValue as invalid:
+                raise self._error(f"{invalid}", agent) from None
         return chosen
 
-    def _stranger(self, name: Any) -> NoReturn:
+    def _refuse_name(self, name: Any) -> NoReturn:
         raise self._error(f"it speaks of an agent {name!r}; expected one of possible_agents, {self.agents}")
 
     def _back(self, agent: int) -> NoReturn:
@@ -217,7 +217,7 @@ class InTurn(_Adapter):
         super()._begin()
         self._asked = [0.0] * len(self.agents)  # of what is in _cumulative_rewards, the part that was given out
         self._acted = [False] * len(self.agents)
-        self._glance: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
+        self._seen_last: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
 
     def reset(self, seed: int | None = None) -> None:
         self._reset(seed)
@@ -265,7 +265,7 @@ class InTurn(_Adapter):
     def set_state(self, state: Any) -> None:
         own, (asked, acted) = state
         super().set_state(own)
-        self._asked, self._acted, self._glance = list(asked), list(acted), (-1, -1, None)
+        self._asked, self._acted, self._seen_last = list(asked), list(acted), (-1, -1, None)
 
     def get_state(self) -> Any:
         return (super().get_state(), (tuple(self._asked), tuple(self._acted)))
@@ -274,12 +274,12 @@ class InTurn(_Adapter):
         if self._over[agent]:
             return self._seen[agent]
         if not self._split[agent]:
-            return self._look(agent)
-        if self._glance[:2] != (agent, self._step):  # observation and mask come together: one look for both
-            self._glance = (agent, self._step, self._look(agent))
-        return self._glance[2]
+            return self._observation(agent)
+        if self._seen_last[:2] != (agent, self._step):  # observation and mask come together: observed once for both
+            self._seen_last = (agent, self._step, self._observation(agent))
+        return self._seen_last[2]
 
-    def _look(self, agent: int) -> Any:
+    def _observation(self, agent: int) -> Any:
         try:
             return self._env.observe(self._names[agent])
         except Exception as error:
@@ -299,7 +299,7 @@ class InTurn(_Adapter):
                 return
         except (AttributeError, KeyError) as error:
             if isinstance(error, KeyError) and env.agent_selection not in self._index:
-                self._stranger(env.agent_selection)
+                self._refuse_name(env.agent_selection)
             raise self._error(
                 f"reading agents, agent_selection, terminations and truncations raised {_named(error)}; expected all "
                 "four to know whose turn it is after reset() and step()"
@@ -319,9 +319,9 @@ class InTurn(_Adapter):
             self._back(agent)
         end = End(agent, bool(env.terminations[name]), bool(env.truncations[name]))
         try:
-            self._seen[agent] = self._take[agent](self._look(agent))
-        except InvalidValue as misfit:
-            raise self._error(f"at its end {misfit}", agent) from None
+            self._seen[agent] = self._take[agent](self._observation(agent))
+        except InvalidValue as invalid:
+            raise self._error(f"at its end {invalid}", agent) from None
         self._masks[agent] = (env.infos.get(name) or {}).get("action_mask")
         self._owed[agent] += float(env._cumulative_rewards[name]) - self._asked[agent]
         self._over[agent] = True
@@ -369,7 +369,7 @@ class AtOnce(_Adapter):
         self._receive(seen, infos)
         owed, index = self._owed, self._index
         for name, reward in rewards.items():
-            agent = index[name] if name in index else self._stranger(name)
+            agent = index[name] if name in index else self._refuse_name(name)
             try:
                 value = float(reward)
             except (TypeError, ValueError):
@@ -401,7 +401,7 @@ class AtOnce(_Adapter):
     def _receive(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         over, index = self._over, self._index
         for name, raw in seen.items():
-            agent = index[name] if name in index else self._stranger(name)
+            agent = index[name] if name in index else self._refuse_name(name)
             if not over[agent]:
                 self._seen[agent] = raw
         for name, info in infos.items():
@@ -419,8 +419,8 @@ class AtOnce(_Adapter):
                 raise self._error("it ended without an observation; expected the last one it saw", agent)
             try:
                 self._seen[agent] = self._take[agent](seen[name])
-            except InvalidValue as misfit:
-                raise self._error(f"at its end {misfit}", agent) from None
+            except InvalidValue as invalid:
+                raise self._error(f"at its end {invalid}", agent) from None
             self._over[agent] = True
             self._ends.append(end)
 
@@ -429,7 +429,7 @@ class AtOnce(_Adapter):
         self._listed = list(self._env.agents)
         alive = []
         for name in self._listed:
-            agent = self._index[name] if name in self._index else self._stranger(name)
+            agent = self._index[name] if name in self._index else self._refuse_name(name)
             if not self._over[agent]:
                 alive.append(agent)
             elif agent not in before and agent not in ended_now:

@@ -202,7 +202,7 @@ class SelfDriven(_Adapter):
         self._asked = False  # in this turn
         self._running: list[int] = []  # whose transition runs, the innermost last; -1: an agent that is not played
         self._looker = -1  # who computed a pov last
-        self._looked: list[Any] = [None] * count  # and what it saw
+        self._last_seen: list[Any] = [None] * count  # and what it saw
         self._open = [False] * count  # it was asked, and its row is not closed
         self._stray = [0.0] * count  # earned while no row was open
         self._acted: list[list[Any]] = [[] for _ in range(count)]  # what act() gave since it was asked
@@ -408,7 +408,7 @@ class SelfDriven(_Adapter):
 
     def _note_pov(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
         seen = call.method(*args, **kwargs)
-        self._looker, self._looked[call.agent] = call.agent, seen
+        self._looker, self._last_seen[call.agent] = call.agent, seen
         return seen
 
     def _note_act(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
@@ -437,13 +437,13 @@ class SelfDriven(_Adapter):
 
     def _note_get_action(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
         self._players[call.agent] = call.owner
-        return self._ask(call.agent, next(iter((*args, *kwargs.values())), self._looked[call.agent]))
+        return self._ask(call.agent, next(iter((*args, *kwargs.values())), self._last_seen[call.agent]))
 
     def _note_take_action(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
         agent = self._running[-1] if self._running else self._looker
         if agent < 0:  # an agent that motet does not play has the same model
             return call.method(*args, **kwargs)
-        return self._ask(agent, self._looked[agent])
+        return self._ask(agent, self._last_seen[agent])
 
 
 _EXPECTED = "expected take_turn(), or the transition() of an agent, to ask it by get_action() or model.take_action()"

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["InvalidValue", "freeze", "giver", "taker", "thaw"]
+__all__ = ["InvalidValue", "action_checker", "freeze", "observation_caster", "thaw"]
 
 
 class InvalidValue(Exception):
     """A value that does not fit its space, in words; the adapter adds agent, step and seed."""
 
 
-def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
-    """A function that gives a value of ``space`` as fresh C-contiguous arrays, or raises a InvalidValue."""
+def observation_caster(space: Space[Any], what: str) -> Callable[[Any], Any]:
+    """A function that casts a value of ``space`` to fresh C-contiguous arrays, or raises an InvalidValue."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        parts = {key: taker(part, f"{what}[{key!r}]") for key, part in space.spaces.items()}
+        parts = {key: observation_caster(part, f"{what}[{key!r}]") for key, part in space.spaces.items()}
 
         def take_dict(given: Any) -> dict[Any, Any]:
             if not isinstance(given, Mapping) or given.keys() != parts.keys():
@@ -37,7 +37,7 @@ def taker(space: Space[Any], what: str) -> Callable[[Any], Any]:
 
         return take_dict
     if isinstance(space, spaces.Tuple):
-        items = tuple(taker(part, f"{what}[{index}]") for index, part in enumerate(space.spaces))
+        items = tuple(observation_caster(part, f"{what}[{index}]") for index, part in enumerate(space.spaces))
 
         def take_tuple(given: Any) -> tuple[Any, ...]:
             if not isinstance(given, tuple | list) or len(given) != len(items):
@@ -84,11 +84,11 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
     return cast
 
 
-def giver(space: Space[Any]) -> Callable[[Any], Any]:
-    """A function that gives an action as the environment takes it, or raises a InvalidValue."""
+def action_checker(space: Space[Any]) -> Callable[[Any], Any]:
+    """A function that gives an action as the environment takes it, or raises an InvalidValue."""
     from gymnasium import spaces
 
-    take = taker(space, "the action")
+    take = observation_caster(space, "the action")
     if isinstance(space, spaces.Discrete):
         first, end = int(space.start), int(space.start) + int(space.n)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
-    from motet.worlds._gymnasium import from_gymnasium
     from motet.worlds.cleanup import Cleanup
+    from motet.worlds.gymnasium import from_gymnasium
     from motet.worlds.hockey import Hockey
     from motet.worlds.matrix import MatrixGame
     from motet.worlds.rooms import Rooms
@@ -31,6 +31,6 @@ __getattr__, __dir__ = lazily(
         "Rooms": "motet.worlds.rooms",
         "SmallHunt": "motet.worlds.small_hunt",
         "TreasureHunt": "motet.worlds.treasure_hunt",
-        "from_gymnasium": "motet.worlds._gymnasium",
+        "from_gymnasium": "motet.worlds.gymnasium",
     },
 )

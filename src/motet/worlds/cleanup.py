@@ -27,8 +27,18 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
-from motet.worlds import _picture
-from motet.worlds._contract import Played, Snapshot, checked_render_mode, freeze_rng, opened, real, thaw_rng, whole
+from motet.worlds import pictures
+from motet.worlds.contract import (
+    ParallelStep,
+    WorldState,
+    checked_render_mode,
+    freeze_rng,
+    opened,
+    real,
+    thaw_rng,
+    timed_step,
+    whole,
+)
 
 __all__ = ["Cleanup"]
 
@@ -153,7 +163,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.uint8]]:
+    def step(self, actions: Mapping[str, int]) -> ParallelStep[NDArray[np.uint8]]:
         """Play one turn of all agents."""
         if not self.agents:
             raise NotReadyError("no episode is running: call reset() first")
@@ -173,13 +183,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         over = self._turn == self.turns
         if over:
             self.agents = []
-        return (
-            self._observations(),
-            dict(zip(names, rewards, strict=True)),
-            dict.fromkeys(names, False),
-            dict.fromkeys(names, over),
-            {name: {} for name in names},
-        )
+        return timed_step(names, self._observations(), rewards, over)
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
         """The space of what an agent sees."""
@@ -202,24 +206,24 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         planes = self.state().astype(bool)
         colours = np.full((self.height, self.width, 3), (238, 236, 220), np.uint8)
         for channel, colour in (
-            (WALL, _picture.WALL),
+            (WALL, pictures.WALL),
             (WATER, (168, 206, 226)),
             (WASTE, (140, 138, 96)),
             (SOIL, (208, 224, 184)),
             (APPLE, (208, 224, 184)),
         ):
             colours[planes[channel]] = colour
-        picture = _picture.ground(colours)
-        tile = _picture.TILE
+        picture = pictures.ground(colours)
+        tile = pictures.TILE
         for channel, colour in ((CLEAN_BEAM, (120, 220, 240)), (ZAP_BEAM, (246, 196, 60))):
             for row, column in np.argwhere(planes[channel]).tolist():
-                _picture.stamp(picture, row * tile, column * tile, 0.55 * _picture.full(), colour)
+                pictures.stamp(picture, row * tile, column * tile, 0.55 * pictures.full(), colour)
         for row, column in np.argwhere(planes[APPLE]).tolist():
-            _picture.stamp(picture, row * tile, column * tile, _picture.disc(0.55, 0.1), (200, 60, 56))
-            _picture.stamp(picture, row * tile, column * tile, _picture.disc(0.2, -0.55, 0.2), (92, 140, 70))
+            pictures.stamp(picture, row * tile, column * tile, pictures.disc(0.55, 0.1), (200, 60, 56))
+            pictures.stamp(picture, row * tile, column * tile, pictures.disc(0.2, -0.55, 0.2), (92, 140, 70))
         for index, spot in enumerate(self.positions()):
             if spot is not None:
-                _picture.agent(picture, *spot, index, _FACINGS[self._facing[index]])
+                pictures.agent(picture, *spot, index, _FACINGS[self._facing[index]])
         return picture
 
     def close(self) -> None:
@@ -234,8 +238,8 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     def positions(self) -> tuple[tuple[int, int] | None, ...]:
         """Where each agent stands: (row, column), the border's top left corner being (0, 0); None if it is out."""
-        places = (None if out else divmod(at, self._stride) for at, out in zip(self._at, self._out, strict=True))
-        return tuple(None if place is None else (place[0] - self.radius, place[1] - self.radius) for place in places)
+        tiles = (None if out else divmod(at, self._stride) for at, out in zip(self._at, self._out, strict=True))
+        return tuple(None if tile is None else (tile[0] - self.radius, tile[1] - self.radius) for tile in tiles)
 
     def arrange(
         self,
@@ -249,25 +253,25 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         """
         if not self.agents:
             raise NotReadyError("no episode is running: call reset() first")
-        placed = [(self._place(row, column, self._land, "land"), whole("facing", f, 0, 3)) for row, column, f in agents]
-        grown = [self._place(row, column, self._orchard, "orchard") for row, column in apples]
-        dirty = [self._place(row, column, self._river, "river") for row, column in waste]
+        placed = [(self._tile(row, column, self._land, "land"), whole("facing", f, 0, 3)) for row, column, f in agents]
+        grown = [self._tile(row, column, self._orchard, "orchard") for row, column in apples]
+        dirty = [self._tile(row, column, self._river, "river") for row, column in waste]
         if len(placed) != len(self._at):
             raise SettingError(f"{len(placed)} agents are placed; this world has {len(self._at)}")
-        taken = [place for place, _ in placed] + grown
+        taken = [tile for tile, _ in placed] + grown
         if len(set(taken)) != len(taken):
             raise SettingError("a tile holds one agent or one apple, got one tile twice")
         self._clear()
-        for place in grown:
-            self._become(place, SOIL, APPLE)
-        for place in set(dirty):
-            self._become(place, WATER, WASTE)
-        for index, (place, facing) in enumerate(placed):
-            self._enter(index, place, facing)
+        for tile in grown:
+            self._become(tile, SOIL, APPLE)
+        for tile in set(dirty):
+            self._become(tile, WATER, WASTE)
+        for index, (tile, facing) in enumerate(placed):
+            self._enter(index, tile, facing)
 
     # Snapshots
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         if self._turn < 0:
             raise NotReadyError("there is no state yet: call reset() first")
@@ -279,28 +283,28 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             self._turn,
         )
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of a world with the same settings, bit for bit."""
         rng, planes, (at, facing, out), turn = opened(state, self._header())
         self._rng = thaw_rng(rng)
         self._planes[:] = planes
         self._at, self._facing, self._out = list(at), list(facing), list(out)
         self._who[:] = bytes(len(self._who))
-        for index, place in enumerate(self._at):
+        for index, tile in enumerate(self._at):
             if not self._out[index]:
-                self._who[place] = index + 1
+                self._who[tile] = index + 1
         self._turn = turn
         self.agents = [] if turn == self.turns else self.possible_agents[:]
 
     # Machinery
 
-    def _header(self) -> Snapshot:
+    def _header(self) -> WorldState:
         grid = (len(self.possible_agents), self.height, self.width, self.radius, self.turns)
         rules = (self.waste, self.growth, self.threshold, self.reach, self.zap_cost, self.zapped_cost, self.out_turns)
         return ("cleanup", grid, rules)
 
     def _lay_out(self) -> None:
-        """Make the arrays, the places of river, orchard and land in them, and a window on every tile and facing."""
+        """Make the arrays, the tiles of river, orchard and land in them, and a window on every tile and facing."""
         edge, stride = self.radius, self.width + 2 * self.radius
         plane = (self.height + 2 * edge) * stride
         ground = np.zeros((_CHANNELS, self.height + 2 * edge, stride), np.uint8)
@@ -323,7 +327,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
         # Turning a window is a matter of strides: one row up is one tile ahead, one column on is one tile to the right.
         view = 2 * self.radius + 1
-        self._first = edge * (stride + 1)  # the place of the grid's top left corner
+        self._first = edge * (stride + 1)  # the tile of the grid's top left corner
         last = plane - 1 - self._first
         self._windows = tuple(
             np.ndarray(
@@ -336,12 +340,12 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             for ahead, right in zip(self._ahead, self._ahead[1:] + self._ahead[:1], strict=True)
         )
 
-    def _place(self, row: int, column: int, among: NDArray[np.intp], what: str) -> int:
-        """The padded grid's place of tile (row, column), which must be one of ``among``."""
-        place = (row + self.radius) * self._stride + column + self.radius
-        if not (0 <= row < self.height and 0 <= column < self.width and place in among):
+    def _tile(self, row: int, column: int, among: NDArray[np.intp], what: str) -> int:
+        """The index in the padded grid of tile (row, column), which must be one of ``among``."""
+        tile = (row + self.radius) * self._stride + column + self.radius
+        if not (0 <= row < self.height and 0 <= column < self.width and tile in among):
             raise SettingError(f"({row}, {column}) is no {what} tile of a grid of {self.height} x {self.width}")
-        return place
+        return tile
 
     def _checked(self, actions: Mapping[str, int]) -> list[int]:
         """The actions in the order of the agents."""
@@ -363,22 +367,22 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._planes[:] = self._bare
         self._who[:] = bytes(len(self._who))
 
-    def _become(self, place: int, before: int, after: int) -> None:
-        self._planes[before * self._plane + place] = 0
-        self._planes[after * self._plane + place] = 1
+    def _become(self, tile: int, before: int, after: int) -> None:
+        self._planes[before * self._plane + tile] = 0
+        self._planes[after * self._plane + tile] = 1
 
-    def _enter(self, index: int, place: int, facing: int) -> None:
-        self._at[index], self._facing[index], self._out[index] = place, facing, 0
-        self._who[place] = index + 1
-        self._planes[AGENT * self._plane + place] = 1
+    def _enter(self, index: int, tile: int, facing: int) -> None:
+        self._at[index], self._facing[index], self._out[index] = tile, facing, 0
+        self._who[tile] = index + 1
+        self._planes[AGENT * self._plane + tile] = 1
 
     def _leave(self, index: int) -> None:
-        place = self._at[index]
-        self._who[place] = 0
-        self._planes[AGENT * self._plane + place] = 0
+        tile = self._at[index]
+        self._who[tile] = 0
+        self._planes[AGENT * self._plane + tile] = 0
 
     def _move(self, order: list[int], chosen: list[int], rewards: list[float]) -> None:
-        """Phase 1, in place: turns, moves, and the apples walked onto."""
+        """Phase 1, at once: turns, moves, and the apples walked onto."""
         planes, plane = self._planes, self._plane
         for index in order:
             action = chosen[index]
@@ -406,14 +410,14 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         lit = beam * self._plane
         met = []
         for side in (-right, 0, right):
-            place = self._at[index] + side
+            tile = self._at[index] + side
             for _ in range(self.reach):
-                place += ahead
-                if planes[place]:  # the first plane is the wall's
+                tile += ahead
+                if planes[tile]:  # the first plane is the wall's
                     break
-                planes[lit + place] = 1
-                if stops[base + place]:
-                    met.append(place)
+                planes[lit + tile] = 1
+                if stops[base + tile]:
+                    met.append(tile)
                     break
         return met
 
@@ -423,15 +427,15 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         for index in order:
             if chosen[index] == ZAP:
                 rewards[index] -= self.zap_cost
-                hit.update(self._who[place] - 1 for place in self._rays(index, ZAP_BEAM, self._who, 0))
+                hit.update(self._who[tile] - 1 for tile in self._rays(index, ZAP_BEAM, self._who, 0))
         for index in hit:
             rewards[index] -= self.zapped_cost
         return sorted(hit)
 
     def _clean(self, index: int) -> None:
         """Phase 2: take the nearest waste off each ray."""
-        for place in self._rays(index, CLEAN_BEAM, self._planes, WASTE * self._plane):
-            self._become(place, WASTE, WATER)
+        for tile in self._rays(index, CLEAN_BEAM, self._planes, WASTE * self._plane):
+            self._become(tile, WASTE, WATER)
 
     def _nature(self, hit: list[int]) -> None:
         """Phase 3: agents leave and return, the river gets dirty, apples grow."""

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
-from motet.worlds import _picture
-from motet.worlds._contract import Played, Snapshot, check_joint, checked_render_mode, opened, whole
+from motet.worlds import pictures
+from motet.worlds.contract import ParallelStep, WorldState, check_joint, checked_render_mode, opened, timed_step, whole
 
 __all__ = ["GAMES", "MatrixGame"]
 
-_CELL = 4 * _picture.TILE
+_CELL = 4 * pictures.TILE
 
 GAMES: Final[dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]]] = {
     "prisoners_dilemma": (((3, 0), (5, 1)), ((3, 5), (0, 1))),  # cooperate, defect
@@ -74,7 +74,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.uint8]]:
+    def step(self, actions: Mapping[str, int]) -> ParallelStep[NDArray[np.uint8]]:
         """Play one turn of both players."""
         check_joint(actions, self.agents)
         first, second = (
@@ -87,14 +87,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         over = self._turn == self.turns
         if over:
             self.agents = []
-        paid = self.payoffs[:, first, second].tolist()
-        return (
-            self._observations(),
-            dict(zip(names, paid, strict=True)),
-            dict.fromkeys(names, False),
-            dict.fromkeys(names, over),
-            {name: {} for name in names},
-        )
+        return timed_step(names, self._observations(), self.payoffs[:, first, second].tolist(), over)
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
         """The space of what a player sees."""
@@ -118,38 +111,38 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         if self.render_mode is None:
             return None
         rows, columns = self._counts
-        unit = _CELL // _picture.TILE
+        unit = _CELL // pictures.TILE
         together = self.payoffs.sum(axis=0)
         share = ((together - together.min()) / (np.ptp(together) or 1.0))[..., None]
-        cells = np.full((rows + 1, columns + 1, 3), _picture.PAPER, np.uint8)
+        cells = np.full((rows + 1, columns + 1, 3), pictures.PAPER, np.uint8)
         cells[1:, 1:] = np.rint(share * np.array((190, 222, 190)) + (1 - share) * np.array((242, 222, 206)))
-        picture = _picture.ground(cells.repeat(unit, axis=0).repeat(unit, axis=1), lines=0.0)
+        picture = pictures.ground(cells.repeat(unit, axis=0).repeat(unit, axis=1), lines=0.0)
         for line in range(1, rows + 1):
-            picture[line * _CELL] = _picture.WALL
+            picture[line * _CELL] = pictures.WALL
         for line in range(1, columns + 1):
-            picture[:, line * _CELL] = _picture.WALL
+            picture[:, line * _CELL] = pictures.WALL
         self._label(picture)
         if self._last is not None:
             top, left = ((action + 1) * _CELL for action in self._last)
             cell = picture[top : top + _CELL, left : left + _CELL]
-            cell[1:4] = cell[-3:] = cell[:, 1:4] = cell[:, -3:] = _picture.INK
+            cell[1:4] = cell[-3:] = cell[:, 1:4] = cell[:, -3:] = pictures.INK
         return picture
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         if self._turn < 0:
             raise NotReadyError("there is no state yet: call reset() first")
         return (self._header(), self._turn, self._last)
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of the same game, bit for bit."""
         self._turn, self._last = opened(state, self._header())
         self.agents = [] if self._turn == self.turns else self.possible_agents[:]
 
-    def _header(self) -> Snapshot:
+    def _header(self) -> WorldState:
         return ("matrix", self.turns, self._counts, self.payoffs.tobytes())
 
     def _observation(self, player: int) -> NDArray[np.uint8]:
@@ -166,19 +159,19 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     def _label(self, picture: NDArray[np.uint8]) -> None:
         """Number the rows and columns in their players' colours, and write both payoffs into every cell."""
-        own, other = _picture.AGENTS[:2]
+        own, other = pictures.AGENTS[:2]
         for player, (count, colour) in enumerate(zip(self._counts, (own, other), strict=True)):
             for action in range(count):
                 top, left = (_CELL * (action + 1), 0) if player == 0 else (0, _CELL * (action + 1))
                 text = str(action)
-                _picture.write(picture, top + 22, left + 32 - 8 * len(text), text, colour, scale=4)
+                pictures.write(picture, top + 22, left + 32 - 8 * len(text), text, colour, scale=4)
         for row in range(self._counts[0]):
             for column in range(self._counts[1]):
                 top, left = _CELL * (row + 1), _CELL * (column + 1)
                 mine, yours = (f"{payoff:.3g}" for payoff in self.payoffs[:, row, column].tolist())
                 scale = 2 if max(len(mine), len(yours)) <= 6 else 1
-                _picture.write(picture, top + _CELL - 20, left + 9, mine, own, scale)
-                _picture.write(picture, top + 10, left + _CELL - 6 - 4 * scale * len(yours), yours, other, scale)
+                pictures.write(picture, top + _CELL - 20, left + 9, mine, own, scale)
+                pictures.write(picture, top + 10, left + _CELL - 6 - 4 * scale * len(yours), yours, other, scale)
 
 
 def _checked_payoffs(game: str | ArrayLike) -> NDArray[np.float64]:

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
-from motet.worlds._contract import Snapshot
+from motet.worlds.contract import WorldState
 from motet.worlds.treasure_hunt import TreasureHunt
 
 __all__ = ["SmallHunt"]
 
 State = tuple[int, int, tuple[int, ...], bytes]
-"""Turn, mover, places of the agents, kinds of all tiles."""
+"""Turn, mover, tiles of the agents, kinds of all tiles."""
 
 _FIRST = """
     A.g
@@ -75,9 +75,9 @@ class SmallHunt(TreasureHunt):
         if not self._begun:
             raise NotReadyError("there is no state yet: call reset() first")
         hunts = self._hunts
-        return (hunts.turn[0], hunts.mover, tuple(place for (place,) in hunts.at), hunts.kinds)
+        return (hunts.turn[0], hunts.mover, tuple(tile for (tile,) in hunts.at), hunts.kinds)
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a state; what was earned before is forgotten."""
         turn, mover, at, kinds = state
         hunts = self._hunts
@@ -85,7 +85,7 @@ class SmallHunt(TreasureHunt):
             raise SettingError(f"the state {state!r} is of another map: make a world with that map")
         if not self._begun:
             self.reset()
-        hunts.restore(kinds, [[place] for place in at], [turn], mover)
+        hunts.restore(kinds, [[tile] for tile in at], [turn], mover)
         self.agents = self.possible_agents[:]
         self.agent_selection = self.agents[mover]
         self.rewards = dict.fromkeys(self.agents, 0.0)

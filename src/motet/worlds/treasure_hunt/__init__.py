@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
 from motet.errors import MotetError, NotReadyError, SettingError
-from motet.worlds import _picture
-from motet.worlds._contract import Snapshot, checked_render_mode
-from motet.worlds._treasure_rules import AGENT, BONE, EMPTY, FOOD, GEM, WALL, TreasureHunts, refused
+from motet.worlds import pictures
+from motet.worlds.contract import WorldState, checked_render_mode
+from motet.worlds.treasure_hunt.rules import AGENT, BONE, EMPTY, FOOD, GEM, WALL, TreasureHunts, refused
 
 __all__ = ["AGENT", "BONE", "EMPTY", "FOOD", "GEM", "WALL", "TreasureHunt", "TreasureHunts"]
 
@@ -142,21 +142,21 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         if self.render_mode is None:
             return None
         tiles = self.tiles()
-        colours = np.full((self.size, self.size, 3), _picture.PAPER, np.uint8)
-        colours[tiles == WALL] = _picture.WALL
-        picture = _picture.ground(colours)
+        colours = np.full((self.size, self.size, 3), pictures.PAPER, np.uint8)
+        colours[tiles == WALL] = pictures.WALL
+        picture = pictures.ground(colours)
         marks = {
-            GEM: (_picture.diamond(0.85), (58, 160, 150), _picture.diamond(0.42), (176, 226, 216)),
-            FOOD: (_picture.disc(0.6), (214, 158, 46), _picture.disc(0.2, -0.2, -0.2), (250, 226, 168)),
-            BONE: (_picture.bone(), (150, 140, 150), _picture.disc(0.0), _picture.PAPER),
+            GEM: (pictures.diamond(0.85), (58, 160, 150), pictures.diamond(0.42), (176, 226, 216)),
+            FOOD: (pictures.disc(0.6), (214, 158, 46), pictures.disc(0.2, -0.2, -0.2), (250, 226, 168)),
+            BONE: (pictures.bone(), (150, 140, 150), pictures.disc(0.0), pictures.PAPER),
         }
         for kind, (shape, colour, gleam, light) in marks.items():
             for row, column in np.argwhere(tiles == kind).tolist():
-                _picture.stamp(picture, row * _picture.TILE, column * _picture.TILE, shape, colour)
-                _picture.stamp(picture, row * _picture.TILE, column * _picture.TILE, gleam, light)
+                pictures.stamp(picture, row * pictures.TILE, column * pictures.TILE, shape, colour)
+                pictures.stamp(picture, row * pictures.TILE, column * pictures.TILE, gleam, light)
         if self.agents:
             for index, (row, column) in enumerate(self.positions()):
-                _picture.agent(picture, row, column, index)
+                pictures.agent(picture, row, column, index)
         return picture
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     def positions(self) -> tuple[tuple[int, int], ...]:
         """Where each agent stands: (row, column), the border's top left corner being (0, 0)."""
-        return tuple(self._hunts.tile(place) for (place,) in self._hunts.at)
+        return tuple(self._hunts.tile(index) for (index,) in self._hunts.at)
 
     def arrange(
         self,
@@ -228,21 +228,21 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
                     raise SettingError(
                         f"({row}, {column}) is no tile to walk on; rows and columns are 1 to {hunts.inner}"
                     )
-                place = hunts.place(0, row, column)
-                if place in kinds:
+                index = hunts.index_of(0, row, column)
+                if index in kinds:
                     raise SettingError(f"a tile holds one thing, got ({row}, {column}) twice")
-                kinds[place] = kind
+                kinds[index] = kind
                 if kind == AGENT:
-                    at.append(place)
+                    at.append(index)
         if len(at) != len(hunts.at):
             raise SettingError(f"{len(at)} agents are placed; this world has {len(hunts.at)}")
         hunts.lay(0, kinds)
-        for mine, place in zip(hunts.at, at, strict=True):
-            mine[0] = place
+        for mine, index in zip(hunts.at, at, strict=True):
+            mine[0] = index
 
     # Snapshots
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         played = self._hunts.get_state()
         alive = tuple(self.agents)
@@ -252,7 +252,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
             tuple((self.rewards[name], self._cumulative_rewards[name], self.truncations[name]) for name in alive),
         )
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of a world with the same settings, bit for bit."""
         self._hunts.set_state(state[:-2])
         (alive, selection, skip), earned = state[-2:]

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
-from motet.worlds import _picture
-from motet.worlds._contract import Played, check_joint, checked_render_mode, whole
-from motet.worlds._maps import MAPS, RoomMap, parsed
+from motet.worlds.contract import ParallelStep, check_joint, checked_render_mode, timed_step, whole
+from motet.worlds.rooms.maps import MAPS, RoomMap, parsed
+from motet.worlds.rooms.picture import draw
 
 __all__ = ["MAPS", "Reach", "Rooms", "State"]
 
@@ -33,7 +33,6 @@ State = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 
 _ACTIONS = 4  # up, down, left, right
 _REMEMBERED = 100_000  # outcomes of moves that touch each other: some tens of MB
-_KEYS = ((214, 158, 46), (58, 134, 190), (176, 72, 120), (96, 150, 70), (120, 96, 170))  # by colour, a to e
 
 
 class _Move(NamedTuple):
@@ -177,7 +176,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return {name: self.observe(name) for name in self.agents}, {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, int]) -> Played[NDArray[np.float32]]:
+    def step(self, actions: Mapping[str, int]) -> ParallelStep[NDArray[np.float32]]:
         """Carry out one action of each agent, in an order drawn by chance where it matters."""
         check_joint(actions, self.agents)
         names = self.agents
@@ -190,13 +189,8 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         over = self._over(successor[0])
         if over:
             self.agents = []
-        return (
-            {name: self.observe(name) for name in names},
-            dict(zip(names, self._rewards(state, successor), strict=True)),
-            dict.fromkeys(names, False),
-            dict.fromkeys(names, over),
-            {name: {} for name in names},
-        )
+        seen = {name: self.observe(name) for name in names}
+        return timed_step(names, seen, self._rewards(state, successor), over)
 
     def observe(self, agent: str) -> NDArray[np.float32]:
         """What an agent sees now: everything, itself before the others."""
@@ -245,38 +239,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     def picture(self, state: State) -> NDArray[np.uint8]:
         """A state as a picture, uint8 [16 * rows, 16 * columns, 3]."""
-        _, agents, blocks, keys, doors = state
-        plan, size = self.plan, _picture.TILE
-        colours = np.full((plan.height * plan.width, 3), _picture.PAPER, np.uint8)
-        colours[np.array(plan.walls, bool)] = _picture.WALL
-        picture = _picture.ground(colours.reshape(plan.height, plan.width, 3))
-
-        def mark(tile: int, mask: NDArray[np.float32], colour: tuple[int, int, int]) -> None:
-            _picture.stamp(picture, tile // plan.width * size, tile % plan.width * size, mask, colour)
-
-        for tile in plan.marked:
-            mark(tile, _picture.diamond(0.5), (196, 218, 196))
-        for door, tile in enumerate(plan.doors):
-            mark(tile, _frame() if doors >> door & 1 else _boards(), _KEYS[plan.door_colours[door]])
-        for tile in blocks:
-            mark(tile, _square(0.8), (150, 118, 84))
-            mark(tile, _square(0.55), (186, 152, 112))
-        for key, tile in enumerate(keys):
-            if tile >= 0:
-                mark(tile, _key(), _KEYS[plan.key_colours[key]])
-        for agent, tile in enumerate(agents):
-            row, column = divmod(tile, plan.width)
-            if agent in self.human_agent_indices:
-                _picture.agent(picture, row, column, agent)
-            else:
-                mark(tile, _square(0.82), _picture.INK)
-                mark(tile, _square(0.68), _picture.AGENTS[agent % len(_picture.AGENTS)])
-                for side in (-0.3, 0.3):
-                    mark(tile, _picture.disc(0.18, -0.15, side), (255, 255, 255))
-            for key, holder in enumerate(keys):
-                if holder == -1 - agent:
-                    mark(tile, _picture.disc(0.22, 0.45, 0.0), _KEYS[plan.key_colours[key]])
-        return picture
+        return draw(self.plan, state)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -375,26 +338,3 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             for before, after in zip(state[1][: len(self.plan.humans)], successor[1], strict=False)
         ]
         return humans + [sum(humans)] * len(self.plan.robots)
-
-
-def _square(half: float) -> NDArray[np.float32]:
-    return _picture._mask(lambda y, x: (np.abs(y) <= half) & (np.abs(x) <= half))
-
-
-def _boards() -> NDArray[np.float32]:
-    return _picture._mask(lambda y, x: (np.abs(y) <= 0.95) & (np.abs(x) <= 0.95) & (np.abs((x * 1.5) % 1 - 0.5) < 0.44))
-
-
-def _frame() -> NDArray[np.float32]:
-    return _picture._mask(lambda y, x: np.maximum(np.abs(y), np.abs(x)) >= 0.78)
-
-
-def _key() -> NDArray[np.float32]:
-    def inside(y: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.bool_]:
-        bow = np.abs(np.hypot(y, x + 0.4) - 0.25) <= 0.11
-        shaft = (np.abs(y) <= 0.1) & (x >= -0.15) & (x <= 0.7)
-        bit = (y >= 0) & (y <= 0.36) & ((np.abs(x - 0.6) <= 0.09) | (np.abs(x - 0.33) <= 0.09))
-        inside: NDArray[np.bool_] = bow | shaft | bit
-        return inside
-
-    return _picture._mask(inside)

@@ -120,6 +120,6 @@ _GLYPHS = {
 
 def write(picture: Picture, row: int, column: int, text: str, colour: Colour, scale: int = 2) -> None:
     """Write a number, its top left corner at pixel (row, column)."""
-    for place, sign in enumerate(text):
+    for i, sign in enumerate(text):
         glyph = np.array([int(bit) for bit in _GLYPHS[sign]], np.float32).reshape(5, 3)
-        stamp(picture, row, column + place * 4 * scale, np.kron(glyph, np.ones((scale, scale), np.float32)), colour)
+        stamp(picture, row, column + i * 4 * scale, np.kron(glyph, np.ones((scale, scale), np.float32)), colour)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
 from motet.world import VectorWorld
-from motet.worlds._contract import Snapshot, opened, whole
+from motet.worlds.contract import WorldState, opened, whole
 
 __all__ = [
     "HALF_LENGTH",
@@ -85,8 +85,8 @@ class HockeyArrays(VectorWorld):
     """K games of hockey that step together.
 
     ``values`` float32 [18, K] is the whole of the physics: x, y, angle and their velocities of player 0 and of player
-    1, each in its own frame; place and velocity of the puck in the frame of player 0; the turns for which player 0 and
-    player 1 may still hold the puck. It may be written to, to arrange a scene.
+    1, each in its own frame; position and velocity of the puck in the frame of player 0; the turns for which player 0
+    and player 1 may still hold the puck. It may be written to, to arrange a scene.
 
     A game that is over stays as it is until it is reset.
 
@@ -112,7 +112,7 @@ class HockeyArrays(VectorWorld):
         self.values: Floats = np.zeros((18, count), np.float32)
         # Views: [player, x and y and angle, K], [player, their velocities, K], [x and y and their velocities, K].
         players = self.values[:12].reshape(2, 6, count)
-        self._places, self._speeds = players[:, :3], players[:, 3:]
+        self._poses, self._speeds = players[:, :3], players[:, 3:]
         self._puck, self._hold = self.values[12:16], self.values[16:]
         self._streams: NDArray[np.uint64] = np.random.SeedSequence().generate_state(count, np.uint64).astype(np.uint64)
         self._starters = np.zeros(count, np.int8)
@@ -152,7 +152,7 @@ class HockeyArrays(VectorWorld):
         over = self._over
         before = self.values.copy() if over.any() else None
         self._move_players(given)
-        aim = heading(self._places[:, 2])
+        aim = heading(self._poses[:, 2])
         held = self._hold > 0
         self._move_puck(aim, held, given[:, 3] > 0.5)
         self._bounce_off_walls()
@@ -176,20 +176,20 @@ class HockeyArrays(VectorWorld):
         standing: NDArray[np.int8] = -self._won if agent else self._won.copy()
         return standing
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         if (self._turn < 0).any():
             raise NotReadyError("there is no state yet: call reset() first")
         return (self._header(), *(part.tobytes() for part in self._parts()))
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of as many worlds with the same settings, bit for bit."""
         for part, saved in zip(self._parts(), opened(state, self._header()), strict=True):
             part[...] = np.frombuffer(saved, part.dtype).reshape(part.shape)
 
     # Machinery
 
-    def _header(self) -> Snapshot:
+    def _header(self) -> WorldState:
         return ("hockey", self.worlds, self.mode, self.turns)
 
     def _parts(self) -> tuple[NDArray[Any], ...]:
@@ -241,13 +241,13 @@ class HockeyArrays(VectorWorld):
         return inside
 
     def _move_players(self, given: Floats) -> None:
-        places, speeds = self._places, self._speeds
+        poses, speeds = self._poses, self._speeds
         speeds *= _KEEP
         speeds += _FORCE * given[:, :3]
-        places += _DT * speeds
-        inside = np.minimum(np.maximum(places, _LOW), _HIGH)
-        speeds *= inside == places  # who runs into a limit stands
-        places[...] = inside
+        poses += _DT * speeds
+        inside = np.minimum(np.maximum(poses, _LOW), _HIGH)
+        speeds *= inside == poses  # who runs into a limit stands
+        poses[...] = inside
 
     def _move_puck(self, aim: Floats, held: Flags, shoot: Flags) -> None:
         """It glides, or rides with its holder, or is shot."""
@@ -258,7 +258,7 @@ class HockeyArrays(VectorWorld):
         self._hold -= held
         shots = held & (shoot | (self._hold == 0))
         ride = np.empty((2, 4, self.worlds), np.float32)  # the puck of each holder
-        ride[:, :2] = self._places[:, :2] + REACH * aim
+        ride[:, :2] = self._poses[:, :2] + REACH * aim
         ride[:, 2:] = self._speeds[:, :2] + (SHOT * shots)[:, None] * aim
         ride *= _SIDES[..., None]
         for player in (0, 1):
@@ -267,20 +267,20 @@ class HockeyArrays(VectorWorld):
 
     def _bounce_off_walls(self) -> None:
         """A puck that meets an end of the rink between the posts is a goal, and stays there."""
-        place, speed = self._puck[:2], self._puck[2:]
-        inside = np.minimum(np.maximum(place, -_WALLS), _WALLS)
-        met = inside != place
+        position, speed = self._puck[:2], self._puck[2:]
+        inside = np.minimum(np.maximum(position, -_WALLS), _WALLS)
+        met = inside != position
         if not met.any():
             return
-        place[...] = inside
-        np.copyto(speed, -_WALL_BOUNCE * np.copysign(speed, place), where=met)
-        goal = met[0] & (np.abs(place[1]) < MOUTH) & ~self._over
-        np.copyto(self._won, np.sign(place[0]).astype(np.int8), where=goal)
+        position[...] = inside
+        np.copyto(speed, -_WALL_BOUNCE * np.copysign(speed, position), where=met)
+        goal = met[0] & (np.abs(position[1]) < MOUTH) & ~self._over
+        np.copyto(self._won, np.sign(position[0]).astype(np.int8), where=goal)
 
     def _meet_players(self, aim: Floats, held: Flags) -> Floats:
         """A free puck is caught by the front of a player, or bounces off. Gives the gap between both, [player, K]."""
-        puck = self._puck.reshape(2, 2, -1) * _SIDES[:, None, None]  # [player, place and velocity, x and y, K]
-        away = puck[:, 0] - self._places[:, :2]
+        puck = self._puck.reshape(2, 2, -1) * _SIDES[:, None, None]  # [player, position and velocity, x and y, K]
+        away = puck[:, 0] - self._poses[:, :2]
         distance = np.sqrt(away[:, 0] * away[:, 0] + away[:, 1] * away[:, 1])
         gap: Floats = distance - np.float32(REACH)
         near = (gap < 0) & ~(held[0] | held[1])

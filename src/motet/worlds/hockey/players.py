@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motet.worlds._hockey_rules import HALF_LENGTH, MOUTH, REACH, SHOT, heading
+from motet.worlds.hockey.rules import HALF_LENGTH, MOUTH, REACH, SHOT, heading
 
 __all__ = ["Strong", "Weak"]
 
 Floats = NDArray[np.float32]
 
 
-class _Scripted:
+class _HockeyPlayer:
     """A player that remembers nothing: a motet Policy, and ``act_many`` for the observations of many worlds."""
 
     def reset(self, seed: int) -> None:
@@ -33,7 +33,7 @@ class _Scripted:
         raise NotImplementedError
 
 
-class Weak(_Scripted):
+class Weak(_HockeyPlayer):
     """Trots to the puck while it is in its half, waits in the middle otherwise, and shoots straight on."""
 
     def act_many(self, observations: Floats) -> Floats:
@@ -45,7 +45,7 @@ class Weak(_Scripted):
         return _actions(0.5 * push_x, 0.5 * push_y, -2.0 * angle - 0.2 * spin, hold > 0)
 
 
-class Strong(_Scripted):
+class Strong(_HockeyPlayer):
     """Guards, intercepts, gets behind the puck, and aims past the other."""
 
     def act_many(self, observations: Floats) -> Floats:

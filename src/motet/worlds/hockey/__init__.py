@@ -23,10 +23,10 @@ from pettingzoo import ParallelEnv
 
 from motet.errors import SettingError
 from motet.policy import Policy
-from motet.worlds._contract import Played, Snapshot, check_joint, checked_render_mode, whole
-from motet.worlds._hockey_picture import draw
-from motet.worlds._hockey_players import Strong, Weak
-from motet.worlds._hockey_rules import HockeyArrays
+from motet.worlds.contract import ParallelStep, WorldState, check_joint, checked_render_mode, whole
+from motet.worlds.hockey.picture import draw
+from motet.worlds.hockey.players import Strong, Weak
+from motet.worlds.hockey.rules import HockeyArrays
 
 __all__ = ["Hockey", "HockeyArrays", "Strong", "Weak"]
 
@@ -86,7 +86,7 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {"winner": 0} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> Played[Floats]:
+    def step(self, actions: Mapping[str, Any]) -> ParallelStep[Floats]:
         """Play one turn of both players."""
         check_joint(actions, self.agents)
         games, names = self._games, self.possible_agents
@@ -122,11 +122,11 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def close(self) -> None:
         """Nothing to release."""
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         return self._games.get_state()
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of a game with the same settings, bit for bit."""
         self._games.set_state(state)
         over = any(flags[0] for flags in self._games.ended())

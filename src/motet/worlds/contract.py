@@ -1,25 +1,38 @@
 """What the worlds here promise alike: settings refused in one wording, and a state that can be written down.
 
-A snapshot is a nested tuple of plain values (int, float, str, bytes, bool, None), headed by the world's name and its
+A state is a nested tuple of plain values (int, float, str, bytes, bool, None), headed by the world's name and its
 settings, so that it can be saved without pickle and is refused by a world it does not fit.
 """
 
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from motet.errors import NotReadyError, SettingError
 
-Snapshot = tuple[Any, ...]
+WorldState = tuple[Any, ...]
 """A world's whole state as nested tuples of plain values."""
 
 
 Seen = TypeVar("Seen")
-Played = tuple[dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+ParallelStep = tuple[dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 """What a step of a PettingZoo Parallel world returns: observations, rewards, terminations, truncations, infos."""
+
+
+def timed_step(
+    names: Sequence[str], observations: dict[str, Seen], rewards: Sequence[float], over: bool
+) -> ParallelStep[Seen]:
+    """What a step returns in a world that ends by time alone."""
+    return (
+        observations,
+        dict(zip(names, rewards, strict=True)),
+        dict.fromkeys(names, False),
+        dict.fromkeys(names, over),
+        {name: {} for name in names},
+    )
 
 
 def check_joint(actions: Mapping[str, Any], agents: Collection[str]) -> None:
@@ -63,14 +76,14 @@ def checked_render_mode(given: Any) -> str | None:
     return None if given is None else "rgb_array"
 
 
-def freeze_rng(rng: np.random.Generator) -> Snapshot:
+def freeze_rng(rng: np.random.Generator) -> WorldState:
     """The whole state of a PCG64 generator, the buffered half word included."""
     state = rng.bit_generator.state
     words = state["state"]
     return (state["bit_generator"], words["state"], words["inc"], state["has_uint32"], state["uinteger"])
 
 
-def thaw_rng(snapshot: Snapshot) -> np.random.Generator:
+def thaw_rng(snapshot: WorldState) -> np.random.Generator:
     """The generator that ``freeze_rng`` wrote down."""
     name, state, inc, has_uint32, uinteger = snapshot
     bits = np.random.PCG64()
@@ -83,7 +96,7 @@ def thaw_rng(snapshot: Snapshot) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def opened(snapshot: Snapshot, header: Snapshot) -> Snapshot:
+def opened(snapshot: WorldState, header: WorldState) -> WorldState:
     """What follows the header of a snapshot, if the header is that of the world it is given to."""
     if not isinstance(snapshot, tuple) or not snapshot:
         raise SettingError(f"the snapshot must be the tuple that get_state() gave, got a {type(snapshot).__name__}")

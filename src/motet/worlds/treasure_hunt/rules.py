@@ -5,7 +5,7 @@ on demand what an agent sees. A world takes no notice of the others: each has it
 is a function of its seed and its actions alone.
 
 The worlds are rooms of one tall grid, each a square walled by its own border and padded by the radius: a tile has one
-number, its *place*, whichever world it is in. There are two byte arrays, ``_kinds``, the kind of each tile, for the
+number, its *index*, whichever world it is in. There are two byte arrays, ``_kinds``, the kind of each tile, for the
 rules; and ``_planes``, one-hot, one plane a kind, so that what an agent sees in all worlds is one strided gather. A
 move is some ten operations on single bytes, in a loop over worlds: with the 1 to 16 worlds of an actor that costs less
 than, or as much as, ten operations on arrays; with 32 and more it costs more.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
 from motet.world import VectorWorld
-from motet.worlds._contract import Snapshot, freeze_rng, opened, real, thaw_rng, whole
+from motet.worlds.contract import WorldState, freeze_rng, opened, real, thaw_rng, whole
 
 __all__ = ["AGENT", "BONE", "EMPTY", "FOOD", "GEM", "WALL", "TreasureHunts", "refused"]
 
@@ -86,7 +86,7 @@ class TreasureHunts(VectorWorld):
         plane = self.worlds * self._area
         bare = np.full((width, width), WALL, np.uint8)
         bare[self.radius + 1 : -self.radius - 1, self.radius + 1 : -self.radius - 1] = EMPTY
-        self._places = np.flatnonzero(bare == EMPTY)  # of the tiles to walk on, in the first room
+        self._floor = np.flatnonzero(bare == EMPTY)  # of the tiles to walk on, in the first room
         self._bare = bare.tobytes()
         self._kinds = bytearray(self._bare * self.worlds)
         self._planes = bytearray(_KINDS * plane)  # that of EMPTY is never set: zero may be written without a question
@@ -94,7 +94,7 @@ class TreasureHunts(VectorWorld):
         self._rooms = np.frombuffer(self._kinds, np.uint8).reshape(self.worlds, self._area)
         shown = memoryview(self._planes)[plane:]
         self._cells = np.frombuffer(shown, np.bool_).reshape(len(_SHOWN), self.worlds, self._area)
-        # Windows of the planes behind that of EMPTY, by the place in the middle. Those around a room's padding reach
+        # Windows of the planes behind that of EMPTY, by the index in the middle. Those around a room's padding reach
         # beyond it: nobody stands there.
         margin = self.radius * (width + 1)
         self.windows: NDArray[np.uint8] = np.ndarray(
@@ -104,10 +104,10 @@ class TreasureHunts(VectorWorld):
             offset=self._channels[WALL] - margin,
             strides=(1, plane, width, 1),
         )
-        """What would be seen from each place, uint8 [places, 5, view, view]; not a copy."""
+        """What would be seen from each index, uint8 [indices, 5, view, view]; not a copy."""
 
         self.at = [[0] * self.worlds for _ in self.agents]
-        """The place of each agent in each world."""
+        """The index of each agent in each world."""
         self.turn = [self.turns] * self.worlds
         """How many turns of its episode are complete, by world."""
         self.mover = 0
@@ -120,7 +120,7 @@ class TreasureHunts(VectorWorld):
         """Worlds that wait for a reset."""
         self._earner = -1  # who made the last move
         self._rngs = [np.random.default_rng() for _ in range(self.worlds)]
-        # Spawns to come by world, the nearest one last: (trial, place, kind); trials count turn by turn, tile by tile.
+        # Spawns to come by world, the nearest one last: (trial, index, kind); trials count turn by turn, tile by tile.
         self._due: list[list[tuple[int, int, int]]] = [[] for _ in range(self.worlds)]
         self._nothing, self._nowhere = np.zeros(self.worlds), np.zeros(self.worlds, np.bool_)
         self._nothing.flags.writeable = self._nowhere.flags.writeable = False
@@ -143,10 +143,10 @@ class TreasureHunts(VectorWorld):
             if seeds is not None:
                 self._rngs[world] = np.random.default_rng(seeds[number])
             tiles = self._rngs[world].choice(self._tiles, len(self.agents), replace=False)
-            places = (self._places[tiles] + world * self._area).tolist()
-            self.lay(world, dict.fromkeys(places, AGENT))
-            for at, place in zip(self.at, places, strict=True):
-                at[world] = place
+            indices = (self._floor[tiles] + world * self._area).tolist()
+            self.lay(world, dict.fromkeys(indices, AGENT))
+            for at, index in zip(self.at, indices, strict=True):
+                at[world] = index
             self.turn[world] = 0
             self.over.discard(world)
             self._draw_spawns(world, -1)
@@ -180,7 +180,7 @@ class TreasureHunts(VectorWorld):
         truncated[list(self.over)] = True
         return self._nowhere, truncated
 
-    def get_state(self) -> Snapshot:
+    def get_state(self) -> WorldState:
         """Everything that decides what happens next, as nested tuples of plain values."""
         if not all(self._due):
             raise NotReadyError("there is no state yet: call reset() first")
@@ -193,7 +193,7 @@ class TreasureHunts(VectorWorld):
             tuple((tuple(trial for trial, _, _ in due), tuple(kind for _, _, kind in due)) for due in self._due),
         )
 
-    def set_state(self, state: Snapshot) -> None:
+    def set_state(self, state: WorldState) -> None:
         """Go on from a snapshot of worlds with the same settings, bit for bit."""
         rngs, kinds, at, (turn, mover), due = opened(state, self._header())
         self._rngs = [thaw_rng(rng) for rng in rngs]
@@ -230,16 +230,16 @@ class TreasureHunts(VectorWorld):
             self.mover = 0
             self._begin_turn()
 
-    def place(self, world: int, row: int, column: int) -> int:
-        """The place of a tile, the border's top left corner being (0, 0)."""
+    def index_of(self, world: int, row: int, column: int) -> int:
+        """The index of a tile, the border's top left corner being (0, 0)."""
         return world * self._area + (row + self.radius) * self._width + column + self.radius
 
     def lay(self, world: int, kinds: Mapping[int, int]) -> None:
-        """Empty a room, then put down the given kinds by place."""
+        """Empty a room, then put down the given kinds by index."""
         first = world * self._area
         self._kinds[first : first + self._area] = self._bare
-        for place, kind in kinds.items():
-            self._kinds[place] = kind
+        for index, kind in kinds.items():
+            self._kinds[index] = kind
         self._show(world)
 
     def restore(self, kinds: bytes, at: Sequence[Sequence[int]], turn: Sequence[int], mover: int) -> None:
@@ -255,7 +255,7 @@ class TreasureHunts(VectorWorld):
 
     @property
     def kinds(self) -> bytes:
-        """The kinds of all places."""
+        """The kinds of all tiles, by index."""
         return bytes(self._kinds)
 
     def tiles(self, world: int) -> NDArray[np.uint8]:
@@ -266,14 +266,14 @@ class TreasureHunts(VectorWorld):
         """A whole world as observations show it, uint8 [5, size, size]."""
         return self._cut(self._cells[:, world].view(np.uint8))
 
-    def tile(self, place: int) -> tuple[int, int]:
-        """Row and column of a place in its world."""
-        row, column = divmod(place % self._area, self._width)
+    def tile(self, index: int) -> tuple[int, int]:
+        """Row and column of a tile in its world, by its index."""
+        row, column = divmod(index % self._area, self._width)
         return row - self.radius, column - self.radius
 
     # Machinery
 
-    def _header(self) -> Snapshot:
+    def _header(self) -> WorldState:
         return ("treasure_hunt", self.worlds, len(self.agents), self.size, self.radius, self.turns, self.spawn)
 
     def _cut(self, rooms: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -314,21 +314,21 @@ class TreasureHunts(VectorWorld):
         self._due[world] = self._located(world, last + gaps.cumsum()[::-1], loot.tolist())
 
     def _located(self, world: int, trials: NDArray[np.int64], loot: list[int]) -> list[tuple[int, int, int]]:
-        """Trials with the places of their tiles and what appears there."""
-        places = self._places[trials % self._tiles] + world * self._area
-        return list(zip(trials.tolist(), places.tolist(), loot, strict=True))
+        """Trials with the indices of their tiles and what appears there."""
+        indices = self._floor[trials % self._tiles] + world * self._area
+        return list(zip(trials.tolist(), indices.tolist(), loot, strict=True))
 
     def _let_things_appear(self, world: int) -> None:
         """The spawn that begins a turn."""
         due, end = self._due[world], (self.turn[world] + 1) * self._tiles
         while due[-1][0] < end:
-            trial, place, kind = due.pop()
+            trial, index, kind = due.pop()
             if not due:
                 self._draw_spawns(world, trial)
                 due = self._due[world]
-            if self._kinds[place] == EMPTY:
-                self._kinds[place] = kind
-                self._planes[self._channels[kind] + place] = 1
+            if self._kinds[index] == EMPTY:
+                self._kinds[index] = kind
+                self._planes[self._channels[kind] + index] = 1
 
 
 def refused(action: Any) -> SettingError:

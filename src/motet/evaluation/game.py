@@ -1,0 +1,223 @@
+"""Game: a world and everybody who may sit in it. Who sits where is derived from the seed and the episode."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from motet.errors import SettingError
+from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
+from motet.evaluation.latency import LatencyHistogram
+from motet.evaluation.result import Episode, Measured
+from motet.policies.entries import Entry, check_entries, entries
+from motet.runs.config import describe_world
+from motet.system.pickling import MAKE_IT_THERE, check_picklable
+from motet.world import as_world
+from motet.worlds.catalogue import world_factory
+
+if TYPE_CHECKING:
+    from motet.evaluation.evaluate import EvaluationSettings
+
+__all__ = ["EpisodeTasks", "Game"]
+
+_SEATS = 20  # what a seed is for
+
+
+@dataclass(frozen=True)
+class Game:
+    """A world and everybody who may sit in it: what evaluations and tournaments begin with."""
+
+    factory: Callable[[], Any]
+    described: dict[str, Any]
+    world_settings: dict[str, Any]
+    agents: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, world: Any, policies: Any, settings: EvaluationSettings) -> Game:
+        """From what the user gave."""
+        factory = world_factory(world)
+        described = {
+            # Where an object lies in memory differs from one process to the next.
+            key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
+            for key, value in describe_world(factory).items()
+        }
+        probe = as_world(factory())
+        agents = probe.agents
+        probe.close()
+        chosen = entries(policies, agents, trust=settings.trust, world=described)
+        check_picklable(factory, "world", "world", MAKE_IT_THERE)
+        check_entries(chosen)
+        return cls(factory, described, _world_settings(factory, described), agents, chosen, settings.seed)
+
+    def seats(self, number: int) -> tuple[int, ...]:
+        """By agent, who sits there in one episode: those with a seat of their own, the others in proportion."""
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, _SEATS, number]))
+        own = {entry.seat: i for i, entry in enumerate(self.entries) if entry.seat is not None}
+        free = [agent for agent in self.agents if agent not in own]
+        others = [i for i, entry in enumerate(self.entries) if entry.seat is None]
+        chosen = _shared_out(len(free), others, [self.entries[i].proportion for i in others], rng)
+        sitting = own | dict(zip(free, chosen, strict=True))
+        return tuple(sitting[agent] for agent in self.agents)
+
+    def check_seats(self) -> None:
+        """Raise if somebody has no seat, if a seat has nobody, or if a policy does not know its seat."""
+        taken = {entry.seat for entry in self.entries}
+        free = [agent for agent in self.agents if agent not in taken]
+        others = [entry.title for entry in self.entries if entry.seat is None]
+        if free and not others:
+            raise SettingError(
+                f"policies must be one for each seat, or one without seat=, got none for {', '.join(free)}"
+            )
+        if not free and others:
+            raise SettingError(f"policies: {others[0]} has no seat: all are taken by seat=")
+        for entry in self.entries:
+            for agent in free if entry.seat is None else [entry.seat]:
+                entry.on(agent)
+
+    def fullest(self, plan: EpisodePlan) -> int:
+        """Policy processes that an episode may take: each policy gets its share of the free seats, rounded up."""
+        if plan.sharing and all(entry.seat is not None for entry in self.entries):
+            everybody = Task(0, tuple(self.seats(0)), (0,))
+            return sum(plan.isolated[seats.entry] for seats in seat_groups(plan, everybody))
+        loose = [i for i, entry in enumerate(self.entries) if entry.seat is None]
+        free = len(self.agents) - (len(self.entries) - len(loose))
+        total = math.fsum(self.entries[i].proportion for i in loose)
+        fixed, most = 0, 0
+        for i, entry in enumerate(self.entries):
+            if not plan.isolated[i]:
+                continue
+            alone = not entry.shared and not plan.sharing
+            if entry.seat is not None:
+                fixed += 1
+            else:
+                most += math.ceil(entry.proportion / total * free) if alone else 1
+        return fixed + min(most, free)
+
+    def plan(
+        self, need: Callable[[EpisodePlan], int], settings: EvaluationSettings, say: Callable[[str], None]
+    ) -> tuple[EpisodePlan, int]:
+        """What the workers play, and how many of them at once: as many as processes are allowed for.
+
+        ``need`` tells how many policy processes an episode takes at most.
+        """
+        isolated = tuple(
+            settings.isolate or settings.sandbox != "no" if entry.isolate is None else entry.isolate
+            for entry in self.entries
+        )
+        if settings.sandbox != "no" and not all(isolated):
+            name = self.entries[isolated.index(False)].title
+            raise SettingError(
+                f"isolate must not be no where there is a sandbox, got no for {name}: a sandbox needs a process for "
+                "each policy"
+            )
+        if settings.limits is not None and not any(isolated):
+            raise SettingError(
+                "limits are only valid with isolate=True: only a policy in its own process can be held to them"
+            )
+        plan = EpisodePlan(
+            self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
+            settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
+        )  # fmt: skip
+        most = settings.max_processes
+        needed = need(plan)
+        if needed > most:
+            shared = replace(plan, sharing=True)
+            if (least := need(shared)) > most:
+                raise SettingError(
+                    f"max_processes must be at least the {least} policies of one episode, each in its own process, "
+                    f"got {most}: allow more, or isolate fewer"
+                )
+            say(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
+            plan, needed = shared, least
+        jobs = min(settings.jobs, most // needed) if needed else settings.jobs
+        if jobs < settings.jobs:
+            say(
+                f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs, "
+                f"with {needed} policy processes each"
+            )
+        return replace(plan, processes=max(1, most // jobs)), jobs
+
+    def episode(self, played: Played) -> Episode:
+        """With names instead of numbers."""
+        titles = [entry.title for entry in self.entries]
+        return Episode(
+            number=played.number,
+            policies=tuple(titles[i] for i in played.seats),
+            returns=played.returns,
+            decisions=played.decisions,
+            turns=played.turns,
+            failures=played.failures,
+            out=tuple(dict.fromkeys(titles[i] for i in played.out)),
+            forfeited=tuple(dict.fromkeys(titles[i] for i in played.forfeited)),
+            segments=played.segments,
+            frames=played.frames,
+            frames_per_s=played.frames_per_s,
+            failed=played.failed,
+            detail=played.detail,
+        )
+
+    def measured(
+        self, played: Sequence[Played], seconds: float, jobs: int, plan: EpisodePlan, notes: Sequence[str]
+    ) -> Measured:
+        """What was measured in some episodes."""
+        titles = [entry.title for entry in self.entries]
+        latency: dict[str, LatencyHistogram] = {}
+        output: dict[str, str] = {}
+        for one in played:
+            for i, times in one.latency.items():
+                latency.setdefault(titles[i], LatencyHistogram()).merge(times)
+            for i, text in one.output.items():
+                output[titles[i]] = text
+        isolated = dict(zip(titles, plan.isolated, strict=True))
+        ordered = {title: latency[title] for title in dict.fromkeys(titles) if title in latency}
+        return Measured(seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes))
+
+
+class EpisodeTasks(Sequence[Task]):
+    """All episodes. Who sits where is found when it is asked for: there may be millions."""
+
+    def __init__(self, game: Game, episodes: int, film: Sequence[int]) -> None:
+        self._game, self._episodes, self._film = game, episodes, frozenset(film)
+        self._made = functools.lru_cache(maxsize=1024)(self._make)
+
+    def __len__(self) -> int:
+        return self._episodes
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._made(range(self._episodes)[number])
+
+    def _make(self, number: int) -> Task:
+        return Task(number, self._game.seats(number), (number,), film=number in self._film)
+
+
+def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
+    """Each gets its share of the seats, rounded up or down by chance so that it is right on average; then a shuffle."""
+    if not seats:
+        return []
+    order = rng.permutation(len(others))
+    shares = np.array(proportions)[order]
+    ends = np.cumsum(shares / shares.sum()) * seats
+    ends[-1] = seats
+    positions = np.searchsorted(ends, np.arange(seats) + rng.random(), side="right")
+    chosen = [others[order[i]] for i in np.minimum(positions, len(others) - 1)]
+    return [chosen[i] for i in rng.permutation(seats)]
+
+
+def _world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the world that are plain values: those given, and the defaults of the others."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    plain = (bool, int, float, str, type(None))
+    defaults = {one.name: one.default for one in parameters if isinstance(one.default, plain)}
+    return {**defaults, **described.get("settings", {})}

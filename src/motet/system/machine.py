@@ -1,0 +1,91 @@
+"""What this machine has to give: cores, memory, and how busy they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from motet.errors import MotetError
+
+__all__ = ["available_bytes", "cgroup_room", "idle_s", "meminfo", "resident_bytes", "usable_cores"]
+
+HEADROOM = 0.95
+"""The share of what is available that one segment may take: the processes themselves need memory too."""
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def idle_s() -> float | None:
+    """How long the machine's cores have been idle, all together; None where that cannot be read."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    fields = stat.read_text().split(maxsplit=6)
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
+
+
+def resident_bytes() -> int:
+    """How much memory this process takes now; 0 where that cannot be read."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:
+    """How much room a new segment may take: the least of free memory and every control group's limit."""
+    if directory is not None:
+        stat = os.statvfs(directory)
+        return int(stat.f_bavail * stat.f_frsize * HEADROOM)
+    if sys.platform != "linux":
+        return None
+    limits = [meminfo("MemAvailable"), *cgroup_room()]
+    return int(max(min(limits), 0) * HEADROOM)
+
+
+def meminfo(key: str) -> int:
+    """A size that the kernel knows, in bytes, e.g. ``MemAvailable``."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise MotetError(f"/proc/meminfo has no {key}")
+
+
+def cgroup_room() -> list[int]:
+    """What each memory control group on the way to the root still allows."""
+    room: list[int] = []
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit, usage, stat = Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "
+        elif "memory" in controllers.split(","):
+            base, limit, usage = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            stat = "total_inactive_file "
+        else:
+            continue
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            if (left := _cgroup_left(folder, limit, usage, stat)) is not None:
+                room.append(left)
+    return room
+
+
+def _cgroup_left(folder: Path, limit: str, usage: str, stat: str) -> int | None:
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max":
+            return None
+        used = int((folder / usage).read_text())
+        reclaimable = sum(
+            int(line.removeprefix(stat))
+            for line in (folder / "memory.stat").read_text().splitlines()
+            if line.startswith(stat)
+        )
+    except FileNotFoundError:  # the root group, or a namespace that does not show this one
+        return None
+    return int(most) - used + reclaimable
