@@ -33,9 +33,9 @@ def main(rounds: int) -> None:
     path = Path(mkdtemp(prefix="motet-")) / "cup"
     world = partial(MatrixGame, game="prisoners_dilemma", turns=20)
     policies = [Grudger, "tit_for_tat", "random", "constant,kw.action=1,name=defector"]
-    first = motet.tournament(world, policies, rounds=rounds, dir=path, watch=interrupt_after(5))
+    first = motet.tournament(world, policies, rounds=rounds, dir=path, on_progress=interrupt_after(5))
     print(f"interrupted after {len(first.games)} games")
-    result = motet.tournament(world, policies, rounds=rounds, dir=path, jobs=2, say=print)
+    result = motet.tournament(world, policies, rounds=rounds, dir=path, jobs=2, on_message=print)
     for name, one in result.ratings().items():
         print(f"{name:12} {one.rating:5.0f}  95 % between {one.low:.0f} and {one.high:.0f}")
     for name, row in result.cross_table().items():

@@ -260,7 +260,7 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
             os.kill(int(hosts[0]), signal.SIGKILL)
 
     there = evaluate(
-        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_update=watch, on_message=lines.append
+        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_progress=watch, on_message=lines.append
     )
     assert killed.is_set() and any("restarting" in line for line in lines)
     assert there.deterministic() == here.deterministic()

@@ -131,7 +131,9 @@ def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_suc
     world = partial(Slow, agents=2)
     here = evaluate(world, ["random", "noop"], **chosen)
     lines, watch = [], Once(3, falls)
-    there = evaluate(world, ["random", "noop"], **chosen, engine="ray", jobs=2, watch=watch, say=lines.append)
+    there = evaluate(
+        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_progress=watch, on_message=lines.append
+    )
     watch.thread.join(150)
     assert any("restarting it" in line for line in lines), lines
     assert not there.partial and len(there.episodes) == 20
@@ -155,8 +157,8 @@ def test_a_node_dies_in_the_middle_of_a_tournament(falls, tmp_path):
     here = tournament(world, ["random", "noop", "forager"], **chosen)
     lines, watch = [], Once(3, falls)
     there = tournament(
-        world, ["random", "noop", "forager"], **chosen, dir=tmp_path, engine="ray", jobs=2, watch=watch,
-        say=lines.append,
+        world, ["random", "noop", "forager"], **chosen, dir=tmp_path, engine="ray", jobs=2, on_progress=watch,
+        on_message=lines.append,
     )  # fmt: skip
     watch.thread.join(150)
     assert any("restarting it" in line for line in lines), lines
@@ -335,7 +337,7 @@ def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(s
         if done == 3:
             kill(hosts()[0])
 
-    away = evaluate(playing.Duet, policies, **chosen, jobs=2, engine="ray", watch=watch, say=lines.append)
+    away = evaluate(playing.Duet, policies, **chosen, jobs=2, engine="ray", on_progress=watch, on_message=lines.append)
     assert any("restarting it" in line for line in lines)
     assert here.failures() == {"Forks": {"timeout": 2}, "LeavesQuietly": {"died": 2}}
     assert away.deterministic() == here.deterministic()
@@ -349,7 +351,7 @@ def test_ctrl_c_on_a_cluster_leaves_what_was_played_so_far(second, tmp_path):
         if done == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = evaluate(partial(Slow, agents=2), "random", episodes=200, jobs=2, engine="ray", watch=watch)
+    result = evaluate(partial(Slow, agents=2), "random", episodes=200, jobs=2, engine="ray", on_progress=watch)
     assert result.partial and 3 <= len(result.episodes) < 200
     local = evaluate(partial(Slow, agents=2), "random", episodes=len(result.episodes))
     assert [one.returns for one in result.episodes] == [one.returns for one in local.episodes]

@@ -136,11 +136,11 @@ def test_fewer_processes_mean_fewer_jobs_then_shared_ones_then_an_error(workers)
     said: list[str] = []
     plain = motet.evaluate(world, policies, episodes=4, workers=workers)
     few = motet.evaluate(
-        world, policies, episodes=4, jobs=2, isolate=True, max_processes=5, workers=workers, say=said.append
+        world, policies, episodes=4, jobs=2, isolate=True, max_processes=5, workers=workers, on_message=said.append
     )
     assert (few.measured.jobs, "1 of 2 jobs" in said[0]) == (1, True)
     shared = motet.evaluate(
-        world, policies, episodes=4, jobs=2, isolate=True, max_processes=2, workers=workers, say=said.append
+        world, policies, episodes=4, jobs=2, isolate=True, max_processes=2, workers=workers, on_message=said.append
     )
     assert "share a process" in said[1]
     assert plain.deterministic() == few.deterministic() == shared.deterministic()
@@ -310,7 +310,14 @@ def test_a_job_that_is_killed_gets_a_successor(workers, isolate):
             os.kill(killed[-1], signal.SIGKILL)
 
     result = motet.evaluate(
-        playing.Duet, policies, episodes=30, jobs=2, isolate=isolate, workers=workers, watch=kill, say=said.append
+        playing.Duet,
+        policies,
+        episodes=30,
+        jobs=2,
+        isolate=isolate,
+        workers=workers,
+        on_progress=kill,
+        on_message=said.append,
     )
     assert result.deterministic() == whole.deterministic()
     assert len(killed) == 2
@@ -320,7 +327,7 @@ def test_a_job_that_is_killed_gets_a_successor(workers, isolate):
 def test_an_episode_that_kills_every_job_has_failed():
     spec = PolicySpec("support.hostile_zoo:KillsItself")
     said: list[str] = []
-    result = motet.evaluate(playing.Duet, spec, episodes=2, say=said.append)
+    result = motet.evaluate(playing.Duet, spec, episodes=2, on_message=said.append)
     assert [one.failed for one in result.episodes] == ["job"] * 2
     assert re.search(r"killed by SIGKILL while it played episode 0.*isolate", result.episodes[0].detail)
     assert sum("restarting it" in line for line in said) == 4, "two more attempts for each"
@@ -343,7 +350,7 @@ from support import playing_policies
 if __name__ == "__main__":
     print("ready", flush=True)
     result = motet.evaluate(playing_policies.Duet, [playing_policies.Slow], episodes=100_000, jobs=2,
-                            watch=lambda done, total: done == 20 and print("twenty", flush=True))
+                            on_progress=lambda done, total: done == 20 and print("twenty", flush=True))
     result.save({out!r})
     print(result.partial, len(result.episodes), flush=True)
 """
@@ -576,7 +583,7 @@ def test_drawing_an_episode_changes_nothing(workers):
 )
 def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers, world, why):
     said: list[str] = []
-    result = motet.evaluate(world, "random", episodes=2, film=(1,), workers=workers, say=said.append)
+    result = motet.evaluate(world, "random", episodes=2, film=(1,), workers=workers, on_message=said.append)
     assert said == [f"episode 1 was not drawn: {why}"]
     assert not result.episodes[1].frames
     assert "was not drawn" in result.html()

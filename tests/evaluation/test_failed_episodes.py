@@ -55,7 +55,7 @@ def test_a_world_that_raises_costs_its_episode_alone(workers, sound, fault):
     world = partial(Market, fault=fault)
     said: list[str] = []
     results = [
-        played(world, workers, jobs=jobs, isolate=isolate, pooled=pooled, say=said.append)
+        played(world, workers, jobs=jobs, isolate=isolate, pooled=pooled, on_message=said.append)
         for jobs, isolate, pooled in ((1, False, True), (2, False, False), (2, True, True))
     ]
     first = results[0]
@@ -123,7 +123,7 @@ def test_jobs_that_cannot_be_started_again_keep_what_was_played(monkeypatch, sou
     with JobPool(1) as workers:
         monkeypatch.setattr(JobPool, "_start", refuse)
         said: list[str] = []
-        result = played(partial(Market, fault="dies"), workers, say=said.append)
+        result = played(partial(Market, fault="dies"), workers, on_message=said.append)
     assert result.episodes == sound.episodes[: bad[0]] and result.partial
     assert "no room" in result.stopped and any("no room" in line for line in said)
 
@@ -228,11 +228,11 @@ def cup(tmp_path, workers, world=Market, **more):
 
 def test_a_voided_game_is_played_again_by_a_later_call(tmp_path, workers):
     (tmp_path / "calm").touch()
-    fair = cup(tmp_path, workers, path=tmp_path / "fair")
+    fair = cup(tmp_path, workers, dir=tmp_path / "fair")
     assert not fair.failed()
     (tmp_path / "calm").unlink()
     said: list[str] = []
-    voided = cup(tmp_path, workers, path=tmp_path / "cup", say=said.append)
+    voided = cup(tmp_path, workers, dir=tmp_path / "cup", on_message=said.append)
     void = [game.number for game in voided.games if game.failed == "job"]
     assert 0 < len(void) < 10 and not voided.partial and len(voided.games) == len(fair.games)
     for own, same in zip(voided.games, fair.games, strict=True):
@@ -242,13 +242,13 @@ def test_a_voided_game_is_played_again_by_a_later_call(tmp_path, workers):
     assert voided.deterministic() == cup(tmp_path, workers, jobs=2).deterministic()
     (tmp_path / "calm").touch()
     said.clear()
-    again = cup(tmp_path, workers, path=tmp_path / "cup", say=said.append)
+    again = cup(tmp_path, workers, dir=tmp_path / "cup", on_message=said.append)
     assert again.deterministic() == fair.deterministic()
     assert f"{len(fair.games) - len(void)} of {len(fair.games)} games were played before" in said
     assert not any("without isolation" in line for line in said)
     before = (tmp_path / "cup" / "games.jsonl").read_bytes()
     assert len(before.splitlines()) == len(fair.games) + len(void), "nothing that was written is taken back"
-    once_more = cup(tmp_path, workers, path=tmp_path / "cup")
+    once_more = cup(tmp_path, workers, dir=tmp_path / "cup")
     assert once_more == again and (tmp_path / "cup" / "games.jsonl").read_bytes() == before
 
 
@@ -286,7 +286,14 @@ def test_what_a_game_that_is_played_again_changes_for_later_games_is_played_agai
     def games(path=None, seen=None):
         spec = PolicySpec(Flawed, {**loser, "share": flaw["share"]}, "flawed")
         return motet.tournament(
-            Market, [spec, Trader], rounds=12, seed=1, max_failures=4, dir=path, workers=workers, say=(seen or print)
+            Market,
+            [spec, Trader],
+            rounds=12,
+            seed=1,
+            max_failures=4,
+            dir=path,
+            workers=workers,
+            on_message=(seen or print),
         )
 
     fair = games()

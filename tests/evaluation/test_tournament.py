@@ -77,7 +77,7 @@ def test_it_goes_on_without_playing_again(tmp_path, workers):
         marked = [json.dumps({**json.loads(line), "returns": [7.0, -7.0]}).encode() + b"\n" for line in lines[:kept]]
         (path / "games.jsonl").write_bytes(b"".join(marked) + torn)
         said: list[str] = []
-        again = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, jobs=2, workers=workers, say=said.append)
+        again = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, jobs=2, workers=workers, on_message=said.append)
         assert [game.returns for game in again.games[:kept]] == [(7.0, -7.0)] * kept, "taken from the book, not played"
         assert again.games[kept:] == whole.games[kept:]
         assert len((path / "games.jsonl").read_bytes().splitlines()) == 36
@@ -127,7 +127,7 @@ import motet
 from support import playing_policies
 if __name__ == "__main__":
     result = motet.tournament(playing_policies.Duet, ["random", playing_policies.Slow], rounds=100, jobs=2,
-                              dir={path!r}, watch=lambda done, total: print(done, flush=True))
+                              dir={path!r}, on_progress=lambda done, total: print(done, flush=True))
     print("end", result.partial, len(result.games), flush=True)
 """
 

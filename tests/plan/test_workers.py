@@ -317,7 +317,7 @@ def keen(monkeypatch):
 
 def test_model_that_cannot_be_sent_is_enumerated_in_the_caller(keen):
     said = []
-    found = enumerate_states(Locked(3, depth=8), say=said.append)
+    found = enumerate_states(Locked(3, depth=8), on_message=said.append)
     assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     (line,) = said
     assert "model.viewer['window']" in line and "cannot pickle '_thread.lock' object" in line
@@ -348,7 +348,7 @@ def test_goals_generators_and_beliefs_that_cannot_be_sent_are_asked_in_the_calle
         with lock:
             return model.goals
 
-    found = solve(graph, generate, Humans(believed_others_policy=believed), say=said.append)
+    found = solve(graph, generate, Humans(believed_others_policy=believed), on_message=said.append)
     plain = solve(graph, model.goals, Humans(believed_others_policy=lambda s, h, a: [(1.0, [a] * 3)]), workers=1)
     for name, array in plain.arrays.items():
         np.testing.assert_array_equal(array, found.arrays[name])
@@ -382,7 +382,7 @@ class Tokens(Line):
 
 def test_states_that_cannot_be_sent_are_named(keen):
     said = []
-    assert len(enumerate_states(Tokens(), say=said.append)) == 31
+    assert len(enumerate_states(Tokens(), on_message=said.append)) == 31
     assert len(said) == 1 and re.search(r"states\[0\]\.lock", said[0])
     with pytest.raises(ModelError, match=r"states\[0\]\.lock"):
         enumerate_states(Tokens(), workers=2)
@@ -395,7 +395,7 @@ def test_workers_that_cannot_be_started_are_done_without(keen, monkeypatch, no_l
     monkeypatch.setattr(_workers, "_start_here", refused)
     keen.append(lambda crew: crew.failure is not None)
     said = []
-    found = enumerate_states(Slow(3, depth=8), say=said.append)
+    found = enumerate_states(Slow(3, depth=8), on_message=said.append)
     assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     assert said == [
         "plan-worker-0 could not be started: no room; no workers are used, and the calling process does all the work"
@@ -420,7 +420,7 @@ def test_one_worker_that_cannot_be_started_leaves_the_others(keen, monkeypatch, 
     monkeypatch.setattr(_workers._WorkerPool, "send", sent)
     keen.extend([lambda crew: crew.failure is not None, lambda crew: crew.idle()])
     said = []
-    found = enumerate_states(Slow(3, depth=12), say=said.append)
+    found = enumerate_states(Slow(3, depth=12), on_message=said.append)
     assert_equal_graphs(enumerate_states(Slow(3, depth=12), workers=1), found)
     assert parts
     assert said == ["plan-worker-1 could not be started: no room; the job continues without it"]
@@ -442,7 +442,7 @@ class Homebound(Slow):
 def test_workers_that_die_before_they_begin_are_done_without(keen, no_leaks):
     keen.append(lambda crew: len(crew.workers) == 2 and all(w.child.exit is not None for w in crew.workers))
     said = []
-    found = enumerate_states(Homebound(3, depth=8), say=said.append)
+    found = enumerate_states(Homebound(3, depth=8), on_message=said.append)
     assert_equal_graphs(enumerate_states(Slow(3, depth=8), workers=1), found)
     (line,) = said
     assert re.fullmatch(

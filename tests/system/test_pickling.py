@@ -200,7 +200,7 @@ def test_serial_engine_and_fall_back_play_such_a_world(tmp_path, no_leaks):
     serial = train(Builder(), StandIn(), alone, run=tmp_path / "serial")
     said = []
     settings = Settings(steps=60, fall_back=True, updates_per_step=0.5, evaluate_every=20)
-    result = train(Builder(), StandIn(), settings, run=tmp_path / "run", say=said.append)
+    result = train(Builder(), StandIn(), settings, run=tmp_path / "run", on_message=said.append)
     assert result.state == serial.state == "done"
     assert "world.parts['simulator'].lock" in result.fell_back
     assert any(line.startswith("NO PROCESSES: world must be picklable") and "fall_back" in line for line in said)

@@ -79,8 +79,8 @@ def evaluate_(arguments: Sequence[str]) -> int:
     if chosen.video is not None:
         check_video(chosen.video)  # now, not after all the work
     settings = replace(settings, film=film)
-    with progress("episodes") as (watch, say):
-        result = evaluate(factory, policies, settings, watch=watch, say=say)
+    with progress("episodes") as (on_progress, on_message):
+        result = evaluate(factory, policies, settings, on_progress=on_progress, on_message=on_message)
     code = finish(result, chosen, show)
     if chosen.video is not None:
         drawn = next((episode for episode in result.episodes if episode.number == min(film)), None)

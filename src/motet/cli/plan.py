@@ -99,7 +99,7 @@ def _planned(
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
     goals = (hasattr(made, "goals") or generator is not None) and hasattr(made, "human_agent_indices")
     graph = enumerate_states(
-        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, say=report.say,
+        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, on_message=report.say,
         **where,
     )  # fmt: skip
     enumerated = time.perf_counter()
@@ -118,7 +118,15 @@ def _planned(
         return 0
     wanted = {human: made.goals(human) for human in graph.humans} if generator is None else generator
     solution = solve(
-        graph, wanted, humans, robot, dtype=dtype, workers=workers, progress=report.progress, say=report.say, **where
+        graph,
+        wanted,
+        humans,
+        robot,
+        dtype=dtype,
+        workers=workers,
+        progress=report.progress,
+        on_message=report.say,
+        **where,
     )
     solved = time.perf_counter()
     report.end()

@@ -186,7 +186,7 @@ def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """``watch`` and ``say``, on standard error: a bar on a terminal, now and then a line elsewhere.
+    """``on_progress`` and ``on_message``, on standard error: a bar on a terminal, now and then a line elsewhere.
 
     What policies and worlds print meanwhile goes there too: standard output is for the result alone.
     """

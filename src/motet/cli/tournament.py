@@ -65,7 +65,7 @@ def tournament_(arguments: Sequence[str]) -> int:
     """Let policies play each other."""
     chosen, settings, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT, WITHOUT)
     pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
-    with progress("games") as (watch, say):
+    with progress("games") as (on_progress, on_message):
         result = tournament(
             factory,
             list(chosen.policy),
@@ -74,8 +74,8 @@ def tournament_(arguments: Sequence[str]) -> int:
             pairings=pairings,
             dir=chosen.dir,
             settings=settings,
-            watch=watch,
-            say=say,
+            on_progress=on_progress,
+            on_message=on_message,
         )
     code = finish(result, chosen, lambda result: show(result, chosen.dir))
     tell_of_failed(result.games, "game")

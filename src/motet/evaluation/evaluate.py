@@ -87,8 +87,8 @@ def evaluate(
     settings: EvaluationSettings | None = None,
     *,
     workers: JobPool | None = None,
-    watch: Callable[[int, int], None] = lambda done, total: None,
-    say: Callable[[str], None] = lambda line: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_message: Callable[[str], None] = lambda line: None,
     **changes: Any,
 ) -> Evaluation:
     """Let policies play episodes of a world.
@@ -101,8 +101,8 @@ def evaluate(
             makes one, or an object, of which copies play.
         settings: how it is done.
         workers: processes to play in, for several evaluations one after the other; by default they are made and ended.
-        watch: called with the number of episodes done, and of all.
-        say: called with one line when something happens that the user should know.
+        on_progress: called with the number of episodes done, and of all.
+        on_message: called with one line when something happens that the user should know.
         changes: fields of ``settings`` to set.
 
     Returns:
@@ -120,7 +120,7 @@ def evaluate(
 
     def note(line: str) -> None:
         notes.append(line)
-        say(line)
+        on_message(line)
 
     game = Game.of(world, policies, chosen)
     game.check_seats()
@@ -135,7 +135,7 @@ def evaluate(
                 played.append(one)
                 if one.failed:
                     note(failed_line(one, "episode"))
-                watch(len(played), len(tasks))
+                on_progress(len(played), len(tasks))
     finally:
         if workers is None:
             own.close()

@@ -103,7 +103,7 @@ class Game:
         return fixed + min(most, free)
 
     def plan(
-        self, need: Callable[[EpisodePlan], int], settings: EvaluationSettings, say: Callable[[str], None]
+        self, need: Callable[[EpisodePlan], int], settings: EvaluationSettings, on_message: Callable[[str], None]
     ) -> tuple[EpisodePlan, int]:
         """What the workers play, and how many of them at once: as many as processes are allowed for.
 
@@ -136,11 +136,11 @@ class Game:
                     f"max_processes must be at least the {least} policies of one episode, each in its own process, "
                     f"got {most}: allow more, or isolate fewer"
                 )
-            say(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
+            on_message(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
             plan, needed = shared, least
         jobs = min(settings.jobs, most // needed) if needed else settings.jobs
         if jobs < settings.jobs:
-            say(
+            on_message(
                 f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs, "
                 f"with {needed} policy processes each"
             )

@@ -117,7 +117,7 @@ class JobPool:
         self._hang_s = self._limit_s = hang_s
         self._workers: list[_EpisodeWorker] = []
         self._plan: EpisodePlan | None = None
-        self._say: Callable[[str], None] = lambda line: None
+        self._on_message: Callable[[str], None] = lambda line: None
         self._waiting: list[int] = []  # a heap: positions in the tasks
         self._first = 0  # the number of the first task; they are numbered one after the other
         self._deaths: Counter[str] = Counter()  # by what was being done
@@ -162,7 +162,7 @@ class JobPool:
         judge: Disqualification,
         stop: threading.Event,
         jobs: int,
-        say: Callable[[str], None],
+        on_message: Callable[[str], None],
         known: Mapping[int, Played] = {},
     ) -> Iterator[Played]:
         """Play all tasks, and give the results in the order of the tasks.
@@ -170,7 +170,7 @@ class JobPool:
         Fewer if ``stop`` is set meanwhile, or when the judge ends it. ``known``: results of some tasks, by number; such
         a task is played only if a policy that took part has to be out.
         """
-        self._plan, self._say = plan, say
+        self._plan, self._on_message = plan, on_message
         for worker in self._workers:
             if worker.busy:
                 self._replace(worker)
@@ -295,7 +295,7 @@ class JobPool:
                 self._hung(worker, limit)
             elif not worker.late:  # it has no episode that anybody waits for
                 worker.late = True
-                self._say(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
+                self._on_message(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
 
     def _bury(self, worker: _EpisodeWorker) -> None:
         """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
@@ -304,7 +304,7 @@ class JobPool:
         blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
         self._deaths[blamed] += 1
         if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
-            self._say(f"{end}; {'that is played again, and ' if worker.tasks else ''}restarting it")
+            self._on_message(f"{end}; {'that is played again, and ' if worker.tasks else ''}restarting it")
             self._restart(worker)
             return
         hint = "; give policies processes of their own (isolate), to see which one did it"

@@ -211,8 +211,8 @@ def tournament(
     dir: str | os.PathLike[str] | None = None,
     settings: EvaluationSettings | None = None,
     workers: JobPool | None = None,
-    watch: Callable[[int, int], None] = lambda done, total: None,
-    say: Callable[[str], None] = lambda line: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_message: Callable[[str], None] = lambda line: None,
     **changes: Any,
 ) -> Tournament:
     """Let policies play each other.
@@ -227,8 +227,8 @@ def tournament(
             failed because their job ended or hung are then played again.
         settings: how games are played; ``episodes`` and ``film`` have no meaning here.
         workers: as in :func:`motet.evaluate`.
-        watch: called with the number of games done, and of all.
-        say: called with one line when something happens that the user should know.
+        on_progress: called with the number of games done, and of all.
+        on_message: called with one line when something happens that the user should know.
         changes: fields of ``settings`` to set.
 
     ::
@@ -255,7 +255,7 @@ def tournament(
     }
     log = _GameLog(None if dir is None else Path(dir), asked)
     with log:
-        played, seconds, out, stopped = _play(game, tasks, log, chosen, workers, watch, say)
+        played, seconds, out, stopped = _play(game, tasks, log, chosen, workers, on_progress, on_message)
     return Tournament(
         world=game.described,
         agents=game.agents,
@@ -276,8 +276,8 @@ def _play(
     log: _GameLog,
     settings: EvaluationSettings,
     workers: JobPool | None,
-    watch: Callable[[int, int], None],
-    say: Callable[[str], None],
+    on_progress: Callable[[int, int], None],
+    on_message: Callable[[str], None],
 ) -> tuple[list[Episode], float, dict[str, int], str]:
     """Those games that are in the log already, and then the others. Games that a job lost are played again."""
     names = [entry.title for entry in game.entries]
@@ -285,19 +285,19 @@ def _play(
     kept = {number: one for number, one in log.read(len(tasks)).items() if one.failed != "job"}
     known = {number: _as_played(tasks[number], one, names) for number, one in kept.items()}
     if kept:
-        say(f"{len(kept)} of {len(tasks)} games were played before")
+        on_message(f"{len(kept)} of {len(tasks)} games were played before")
     done: list[Episode] = []
     while len(done) in known and not judge.ends and known[len(done)].out == judge.out_of(tasks[len(done)]):
         judge.take(known.pop(len(done)))
         done.append(kept[len(done)])
     left = tasks[len(done) :]
-    plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, say)
+    plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, on_message)
     began, stopped = time.perf_counter(), list[str]()
     if left and not judge.ends:
         own = workers or players(min(jobs, len(left)), settings)
         try:
             with interrupts() as stop:
-                results = own.play(plan, left, judge, stop, jobs, say, known)
+                results = own.play(plan, left, judge, stop, jobs, on_message, known)
                 for one in to_the_end(results, stopped, begun=bool(done)):
                     if one is known.get(one.number):
                         done.append(kept[one.number])
@@ -305,22 +305,22 @@ def _play(
                         done.append(game.episode(one))
                         log.write(done[-1])
                         if one.failed:
-                            say(failed_line(one, "game"))
-                    watch(len(done), len(tasks))
+                            on_message(failed_line(one, "game"))
+                    on_progress(len(done), len(tasks))
         finally:
             if workers is None:
                 own.close()
     for name, number in judge.out.items():
         often = counted(settings.max_failures, "time")
-        say(f"{name} failed {often} and is out after game {number}: the stand-in acts for it")
-    _warn_of_voided(done, game, plan, say)
+        on_message(f"{name} failed {often} and is out after game {number}: the stand-in acts for it")
+    _warn_of_voided(done, game, plan, on_message)
     why = why_stopped(stopped, judge, settings) if len(done) < len(tasks) else ""
     if len(done) < len(tasks):
-        say(f"{why or 'interrupted'}: {len(done)} of {len(tasks)} games were played")
+        on_message(f"{why or 'interrupted'}: {len(done)} of {len(tasks)} games were played")
     return done, time.perf_counter() - began, dict(judge.out), why
 
 
-def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, say: Callable[[str], None]) -> None:
+def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, on_message: Callable[[str], None]) -> None:
     """Where a policy shares the process of the job it can end it, and with it a game that it would lose."""
     shares = {entry.title for entry, alone in zip(game.entries, plan.isolated, strict=True) if not alone}
     voided = [one for one in games if one.failed == "job" and shares & set(one.policies)]
@@ -330,7 +330,7 @@ def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, say
     suspects = ", ".join(
         f"{name} in {count}" for name, count in sorted(seated.items(), key=lambda pair: (-pair[1], pair[0]))
     )
-    say(
+    on_message(
         f"warning: {counted(len(voided), 'game')} failed because the job ended or hung. A policy without isolation can "
         f"void a game that way. Seated without isolation: {suspects}. Use isolate to find the cause"
     )

@@ -137,7 +137,7 @@ def solve(
     progress: Callable[[Progress], None] | None = None,
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
-    say: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Solution:
     """Solve for the humans and for the robot, level by level backwards.
 
@@ -154,7 +154,7 @@ def solve(
         engine: where goals and beliefs in Python are asked, and states are solved: on this machine, or on the nodes of
             a Ray cluster too. The result is the same, bit for bit.
         cluster: which one; by default Ray starts on this machine.
-        say: as in :func:`~motet.plan.enumerate_states`.
+        on_message: as in :func:`~motet.plan.enumerate_states`.
 
     >>> from motet.plan import enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -171,7 +171,7 @@ def solve(
     if dtype not in ("float64", "float32", "float16"):
         raise SettingError(f"dtype must be float64, float32 or float16, got {dtype!r}")
     _check_still(graph, humans)
-    with worker_team(workers, engine, cluster, say) as team:
+    with worker_team(workers, engine, cluster, on_message) as team:
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
         beliefs = humans.believed_others_policy
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))

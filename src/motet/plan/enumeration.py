@@ -45,7 +45,7 @@ def enumerate_states(
     progress: Callable[[Progress], None] | None = None,
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
-    say: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Graph:
     """Find everything that can happen from where ``model.reset()`` leaves the model.
 
@@ -59,7 +59,7 @@ def enumerate_states(
         progress: is called now and then with how far it is.
         engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
         cluster: which one; by default Ray starts on this machine.
-        say: is called with one line if workers cannot be used, because the model cannot be sent to them or they cannot
+        on_message: is called with one line if workers cannot be used, because the model cannot be sent to them or they cannot
             be started: the calling process then does all the work. By default it is a warning. If ``workers`` is given,
             that is an error instead.
 
@@ -87,7 +87,7 @@ def enumerate_states(
         if progress is not None:
             progress(Progress("enumerate", done, len(found.states), time.perf_counter() - began))
 
-    with worker_team(workers, engine, cluster, say) as team:
+    with worker_team(workers, engine, cluster, on_message) as team:
         work_through(found.states, ask, found.take, workers=team, grows=True, tick=tick)
     coder = getattr(model, "encode_state", None)
     return _arranged(found, ask, cycles)(

@@ -74,16 +74,16 @@ class WorkerTeam:
     which would happen again."""
     required: bool = True
     """Whether the user has asked for this number of them: then it is an error if they cannot be used."""
-    say: Callable[[str], None] = _warn
+    on_message: Callable[[str], None] = _warn
     """Is called with one line if they cannot be used."""
 
 
 @contextlib.contextmanager
 def worker_team(
-    workers: int | None, engine: str, cluster: Cluster | None, say: Callable[[str], None] | None = None
+    workers: int | None, engine: str, cluster: Cluster | None, on_message: Callable[[str], None] | None = None
 ) -> Iterator[WorkerTeam]:
     """So many workers at most, here or on a cluster; None: one for each core there is."""
-    chosen: dict[str, Any] = {"required": workers is not None, "say": say or _warn}
+    chosen: dict[str, Any] = {"required": workers is not None, "on_message": on_message or _warn}
     if engine not in ("processes", "ray"):
         raise SettingError(f"engine must be 'processes' or 'ray', got {engine!r}")
     if engine != "ray" and cluster is not None:
@@ -258,7 +258,7 @@ class _PlanJob:
             raise ModelError(
                 f"{error}. Keep what cannot be pickled (locks, open files) out of it, or give workers=1"
             ) from error
-        self.team.say(f"{error}; {_ALONE}")
+        self.team.on_message(f"{error}; {_ALONE}")
         self.team = replace(self.team, count=1)
 
     def free_cores(self) -> float:
@@ -378,7 +378,7 @@ class _WorkerPool:
             raise error
         if not self._said:
             self._said = True
-            self.team.say(f"{reason}; {_ALONE if alone else 'the job continues without it'}")
+            self.team.on_message(f"{reason}; {_ALONE if alone else 'the job continues without it'}")
 
     def _lose(self, worker: _Worker, error: Exception) -> None:
         """A worker is gone: that ends the job, unless it was elsewhere; then somebody does again what it had."""
