@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -61,7 +60,7 @@ def _run(role: Callable[..., None], board: Board, arguments: tuple[Any, ...]) ->
         sys.exit(1)
 
 
-def start(context: BaseContext, role: Callable[..., None], board: Board, *arguments: Any) -> BaseProcess:
+def start(context: Any, role: Callable[..., None], board: Board, *arguments: Any) -> BaseProcess:
     process = context.Process(target=_run, args=(role, board, arguments), daemon=True)
     process.start()
     crew.append(process)

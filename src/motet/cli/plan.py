@@ -99,8 +99,8 @@ def _planned(
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
     goals = (hasattr(made, "goals") or generator is not None) and hasattr(made, "human_agent_indices")
     graph = enumerate_states(
-        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress, on_message=report.say,
-        **where,
+        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress,
+        on_message=report.say, **where,
     )  # fmt: skip
     enumerated = time.perf_counter()
     if not goals:

@@ -59,9 +59,9 @@ def enumerate_states(
         progress: is called now and then with how far it is.
         engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
         cluster: which one; by default Ray starts on this machine.
-        on_message: is called with one line if workers cannot be used, because the model cannot be sent to them or they cannot
-            be started: the calling process then does all the work. By default it is a warning. If ``workers`` is given,
-            that is an error instead.
+        on_message: is called with one line if workers cannot be used, because the model cannot be sent to them or they
+            cannot be started: the calling process then does all the work. By default it is a warning. If ``workers`` is
+            given, that is an error instead.
 
     >>> from motet.worlds.rooms import Rooms
     >>> enumerate_states(Rooms("closet"))

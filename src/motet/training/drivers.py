@@ -28,7 +28,7 @@ from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import LearningAgent, learn, restore, state_of
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.training.shared import Counter, SharedMemory
+from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 
 __all__ = ["ActorDriver", "LearnerDriver", "against", "at_pace", "play_actor", "play_learner"]
@@ -186,7 +186,9 @@ class LearnerDriver:
             seed=seed_for(shared.roster.seed, _READER, agent),
         )
         drawn = reader.bind(mine)
-        return LearningAgent(reader, Counter(shared, agent), shared.publications[agent].publisher(), drawn)
+        return LearningAgent(
+            reader, functools.partial(shared.steps, agent), shared.publications[agent].publisher(), drawn
+        )
 
     @property
     def once(self) -> bool:
@@ -205,12 +207,12 @@ class LearnerDriver:
 
     def move_on(self) -> None:
         """Enter the stages that the agents' steps have reached, and publish them, update or not; review the league."""
-        if self._table is not None and self._table.due(steps := self._members[0].replay.steps):
+        if self._table is not None and self._table.due(steps := self._members[0].steps()):
             self._table.review(steps, self.algorithm.weights()[0])
         stages = self._settings.stages
         if len(stages.names) == 1:
             return
-        reached = [stages.index(member.replay.steps) for member in self._members]
+        reached = [stages.index(member.steps()) for member in self._members]
         if any(stage > member.stage for stage, member in zip(reached, self._members, strict=True)):
             for stage, member in zip(reached, self._members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):

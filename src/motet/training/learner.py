@@ -13,7 +13,7 @@ once by the state that lives on.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,21 +93,13 @@ class PolicySink(Protocol):
         ...
 
 
-class StepCounter(Protocol):
-    """How far an agent is."""
-
-    @property
-    def steps(self) -> int:
-        """Steps it has done."""
-        ...
-
-
 @dataclass
 class LearningAgent:
     """One agent in a learner."""
 
     reader: RowReader
-    replay: StepCounter
+    steps: Callable[[], int]
+    """How many steps the agent has done."""
     publisher: PolicySink
     batch: Any
     """The reader's batch, whose arrays are this agent's part of the stacked one."""
@@ -166,7 +158,7 @@ def state_of(algorithm: Algorithm, agents: Sequence[LearningAgent]) -> tuple[npt
         "counters": algorithm.counters,
         "random": algorithm.random if algorithm.random.size else np.zeros((len(agents), 1), np.uint8),
         "reader": words,
-        "steps": np.array([agent.replay.steps for agent in agents], np.int64),
+        "steps": np.array([agent.steps() for agent in agents], np.int64),
         "stage": np.array([agent.progress for agent in agents], np.int64),
     }
 
@@ -223,7 +215,7 @@ def _update(
     batch: Batch,
     due: Sequence[bool],
 ) -> Update:
-    steps = [agent.replay.steps for agent in agents]
+    steps = [agent.steps() for agent in agents]
     for agent, step, is_due in zip(agents, steps, due, strict=True):
         if not is_due:
             continue

@@ -24,7 +24,7 @@ from motet.training.league import LeagueBoard
 from motet.training.learner import vault_header
 from motet.training.opponents import SelfPlay
 
-__all__ = ["AgentSpec", "Counter", "Roster", "SharedMemory"]
+__all__ = ["AgentSpec", "Roster", "SharedMemory"]
 
 
 @dataclass(frozen=True)
@@ -292,18 +292,6 @@ class SharedMemory:
         lanes = range(self.roster.lanes)
         fragments = sum(max(replay.words(lane).head - 1, 0) // settings.length for lane in lanes)
         return fragments // settings.batch_size
-
-
-class Counter:
-    """Steps of one agent, for its learner."""
-
-    def __init__(self, shared: SharedMemory, agent: int) -> None:
-        self._shared, self._agent = shared, agent
-
-    @property
-    def steps(self) -> int:
-        """Steps that it has done."""
-        return self._shared.steps(self._agent)
 
 
 def _header(part: AgentSpec) -> dict[str, ArraySpec]:
