@@ -30,7 +30,7 @@ from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.system.supervisor import RestartLimits, Role
 from motet.training.board import FINISHED
 from motet.training.recorder import fill
-from motet.training.shared import Roster
+from motet.training.roster import Roster
 
 __all__ = ["RemoteProcess", "RemoteRun", "grouped", "on_cluster"]
 
@@ -204,7 +204,7 @@ class RemoteRun:
         ]
         self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
         self._requests: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
-        self._lock = threading.Lock()  # what was report is taken in by one thread at a time
+        self._lock = threading.Lock()  # reports are taken in by one thread at a time
         self._processes: dict[str, RemoteProcess] = {}
         self._over = threading.Event()
         self._failure: BaseException | None = None
@@ -409,7 +409,7 @@ class RemoteRun:
                 ready, _ = self._ray.wait(list(self._requests), num_returns=1, timeout=_POLL_S / 2)
                 for ref in ready:
                     _, hear = self._requests.pop(ref)
-                    with contextlib.suppress(self._ray.exceptions.RayError):  # its end is report by its play
+                    with contextlib.suppress(self._ray.exceptions.RayError):  # its play reports its end
                         hear(self._ray.get(ref))
                 if len(ready) == len(asked):
                     self._over.wait(_POLL_S / 4)

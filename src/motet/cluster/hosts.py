@@ -37,7 +37,7 @@ from motet.training.board import FINISHED
 from motet.training.drivers import play_actor, play_learner
 from motet.training.league import Results
 from motet.training.recorder import fill
-from motet.training.shared import Roster
+from motet.training.roster import Roster
 
 __all__ = ["ActorHost", "LearnerHost"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.runs.checkpoint import Checkpoint
-from motet.training.shared import Roster
+from motet.training.roster import Roster
 
 __all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState", "agents_of"]
 

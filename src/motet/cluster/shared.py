@@ -22,7 +22,8 @@ from motet.publication import Publication
 from motet.replay import Replay, ReplaySpec, Writers
 from motet.replay.replay import LaneWords
 from motet.system.memory import LINE, Segment
-from motet.training.shared import Roster, SharedMemory
+from motet.training.roster import Roster
+from motet.training.shared import SharedMemory
 
 __all__ = ["DistantReplay", "LocalMemory", "VersionBundle", "packed", "unpack", "words_of"]
 

@@ -1,4 +1,4 @@
-"""Humans with goals, and a robot that serves them: the two backward sweeps, and the formulas they compute.
+"""solve(): humans with goals, and a robot that serves them. The two backward sweeps, and the formulas they compute.
 
 Human h with goal g, in state s:
 

@@ -1,7 +1,7 @@
 """What users say in Python about states, asked once and put into arrays: goals, their weights, beliefs.
 
-A *column* is one goal of one human; the columns of a human stand together. Asking goes through `_workers`: in the
-caller, or over worker processes where a goal or a belief takes long.
+A *column* is one goal of one human; the columns of a human stand together. Asking goes through
+:mod:`motet.plan.parallel`: in the caller, or over worker processes where a goal or a belief takes long.
 """
 
 from __future__ import annotations

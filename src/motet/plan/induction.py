@@ -3,7 +3,7 @@
 The native sweeps release the interpreter's lock and write the rows of their own states only, so a level is cut into
 parts, one for each thread, on the caller's own arrays: nothing is copied, nothing is started for a level, and the split
 cannot be seen in the result. Levels of few states are done by the caller; large ones may be shared with other machines
-(`_sweeps`).
+(:mod:`motet.plan.sweeps`).
 
 ``best_response`` fixes all agents but one, which leaves a Markov decision problem, and solves that: over the levels of
 a graph, or step by step over a horizon where the graph has cycles.

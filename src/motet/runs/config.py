@@ -22,7 +22,7 @@ from motet.errors import SettingError
 from motet.system.imports import Imported, find, known_by_path, path_of
 
 if TYPE_CHECKING:
-    from motet.training.shared import Roster
+    from motet.training.roster import Roster
 
 __all__ = [
     "describe",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -185,24 +185,30 @@ class Board:
         self._stop[0] = 1
 
     def write_metrics(self, agent: int, values: Mapping[str, float]) -> None:
-        """What a learner measured; the names of the first call are the ones that are shown."""
-        names = self._names[agent]
-        if not names[0]:
+        """What a learner measured. The names of the first call are kept, at most 24; later values go by name."""
+        shown = self._shown(agent)
+        if not shown:
             shown = list(values)[:_METRICS]
             while len(text := json.dumps(shown).encode()) > _NAMES - 1:
                 shown.pop()  # those that there is room for
+            names = self._names[agent]
             names[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
             names[0] = 1
-        for i, value in enumerate(list(values.values())[:_METRICS]):
-            self.metrics[agent, i] = value
+        for i, name in enumerate(shown):
+            if name in values:
+                self.metrics[agent, i] = values[name]
 
     def read_metrics(self, agent: int) -> dict[str, float]:
         """What a learner measured last."""
+        return {name: float(self.metrics[agent, i]) for i, name in enumerate(self._shown(agent))}
+
+    def _shown(self, agent: int) -> list[str]:
+        """The names of an agent's metrics; none before the first call."""
         names = self._names[agent]
         if not names[0]:
-            return {}
-        keys: Sequence[str] = json.loads(bytes(names[1:]).rstrip(b"\0"))
-        return {key: float(self.metrics[agent, i]) for i, key in enumerate(keys)}
+            return []
+        shown: list[str] = json.loads(bytes(names[1:]).rstrip(b"\0"))
+        return shown
 
 
 class Pulse:

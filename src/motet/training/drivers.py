@@ -1,8 +1,8 @@
-"""The engines: the same roles driven in processes, or in turns in this one.
+"""Drivers: an actor or a learner with all that it needs, driven round by round.
 
-``play_actor`` and ``play_learner`` are what the child processes run: each drives its role, shows a beat, and waits
-where the pace asks for it. ``_serial`` drives the same roles one after the other. In lockstep both orders are one:
-every actor plays a round, then every learner does what is due.
+``play_actor`` and ``play_learner`` are what the child processes run: each drives its role, shows a heartbeat, and waits
+where the pace asks for it. ``serial.py`` drives the same roles one after the other, and ``engines.py`` chooses. In
+lockstep both orders are one: every actor plays a round, then every learner does what is due.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from motet.system.supervisor import Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
 from motet.training.evaluator import Evaluations, play_evaluator
 from motet.training.recorder import Recorder, Result
+from motet.training.roster import Roster
 from motet.training.serial import Serial
-from motet.training.shared import Roster, SharedMemory
+from motet.training.shared import SharedMemory
 
 if TYPE_CHECKING:
     from motet.training.run import Run

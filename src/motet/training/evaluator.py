@@ -28,7 +28,8 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
-from motet.training.shared import AgentSpec, SharedMemory
+from motet.training.roster import AgentSpec
+from motet.training.shared import SharedMemory
 from motet.world.batch import Indices, WorldBatch, make_world_batch
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]

@@ -22,8 +22,9 @@ from motet.runs.checkpoint import Checkpoint, RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings
+from motet.training.roster import AgentSpec
 from motet.training.serial import Serial
-from motet.training.shared import AgentSpec, SharedMemory
+from motet.training.shared import SharedMemory
 from motet.training.watch import Watch
 
 if TYPE_CHECKING:

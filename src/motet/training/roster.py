@@ -1,39 +1,127 @@
-"""From a world, algorithms and settings to a roster: who takes part in a run, grouped how, at what pace."""
+"""Roster: who takes part in a run, grouped how, at what pace; from a world, algorithms and settings."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from motet.algorithm import Sizes
+from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
 from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
 from motet.policy import PLAYER
+from motet.replay import Field, ReplaySpec
 from motet.system.imports import import_named
 from motet.system.machine import usable_cores
 from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
 from motet.training.settings import Settings
-from motet.training.shared import AgentSpec, Roster
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.worlds.catalogue import world_factory
 
 __all__ = [
+    "AgentSpec",
+    "Roster",
     "local_room",
     "make_roster",
     "pace_of",
 ]
 
 
+@dataclass(frozen=True)
+class AgentSpec:
+    """One agent: what it sees and does, and what learns for it."""
+
+    name: str
+    observation_space: Any
+    action_space: Any
+    config: AlgorithmConfig
+    settings: ReaderSettings
+    sizes: Sizes
+    masked: bool = False
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a run."""
+
+    world: Portable
+    """Makes a world."""
+    parts: tuple[AgentSpec, ...]
+    """The agents."""
+    stacks: tuple[tuple[int, ...], ...]
+    """Agents that are learnt in one pass."""
+    processes: tuple[tuple[int, ...], ...]
+    """The stacks of each learner process."""
+    actors: int
+    worlds_per_actor: int
+    steps: int
+    """Steps of an agent in all worlds together."""
+    pace: Pace
+    seed: int
+    publish_every: int = 10
+    sync_interval: int = 1
+    max_lag: MaxLag | None = None
+    slots: int = 2
+    checked: bool = False
+    remake_worlds: bool = False
+    self_play: SelfPlay | None = None
+    """If there is one part alone, which learns to play all seats."""
+
+    @property
+    def partitions(self) -> dict[str, float]:
+        """The partitions of a replay with their shares of a batch."""
+        return {"": 1.0} if self.self_play is None else self.self_play.partitions(self.parts[0].settings.once)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a replay: one for each world and partition."""
+        return self.actors * self.worlds_per_actor * len(self.partitions)
+
+    def lanes_of(self, actor: int) -> list[int]:
+        """The lanes of an actor's worlds, partition by partition."""
+        every, mine = self.actors * self.worlds_per_actor, actor * self.worlds_per_actor
+        starts = [part * every + mine for part in range(len(self.partitions))]
+        return [lane for start in starts for lane in range(start, start + self.worlds_per_actor)]
+
+    def stack_of(self, agent: int) -> int:
+        """The stack that an agent is in."""
+        return next(k for k, agents in enumerate(self.stacks) if agent in agents)
+
+    def replay_spec(self, part: AgentSpec) -> ReplaySpec:
+        """The replay of one agent."""
+        settings = part.settings
+        extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
+        least = settings.batch_size + self.lanes * (settings.n_step + settings.n_frames + 1)
+        if settings.once:
+            # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
+            # where they show a beat, and never for room.
+            waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
+            least = self.lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
+        return ReplaySpec(
+            observation=part.observation_space,
+            action=part.action_space,
+            extra=extra,
+            capacity=max(settings.capacity, least),
+            lanes=dict.fromkeys(self.partitions, self.actors * self.worlds_per_actor),
+            once=part.settings.once,
+            checked=self.checked,
+        )
+
+
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
-    """``room``: for how many learner processes, if the settings do not say; by default this machine's."""
+    """Who takes part in a run of this world with these algorithms, and at what pace.
+
+    ``room``: for how many learner processes, if the settings do not say; by default this machine's.
+    """
     factory = world_factory(world)
     made = _made(factory)
     probe = as_world(made)

@@ -27,9 +27,9 @@ from motet.system.child import check_main_guard
 from motet.training import engines
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
-from motet.training.roster import local_room, make_roster, pace_of
+from motet.training.roster import Roster, local_room, make_roster, pace_of
 from motet.training.settings import Settings
-from motet.training.shared import Roster, SharedMemory
+from motet.training.shared import SharedMemory
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
