@@ -15,7 +15,7 @@ SECTIONS = {
     part.partition("\n")[0]: part.partition("\n")[2]
     for part in re.split(r"^##+ ", (ROOT / "docs" / "architecture.md").read_text(), flags=re.M)
 }
-WALKS = ["A planned state", "An isolated decision"]
+WALKS = ["A transition", "A transition on Ray", "A planned state", "An isolated decision"]
 LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
 
 

@@ -90,5 +90,5 @@ _preload(
     *("numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet.system.child", "motet.training.drivers"),
     *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
     *("motet.isolation.process", "torch"),
-    *(f"motet.algorithms._{name}_learner" for name in ("dqn", "iqn", "ppo", "td3")),
+    *(f"motet.algorithms.{name}" for name in ("_dqn_learner", "_iqn_learner", "_ppo_learner", "_td3_learner")),
 )

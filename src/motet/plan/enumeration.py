@@ -1,6 +1,6 @@
 """Find all states of a model, breadth first, alone or over worker processes, into a :class:`Graph`.
 
-The queue of states found but not yet asked about is worked through in order (:mod:`motet.plan.parallel`). A worker asks the
+The queue of states found but not yet asked about is worked through in order (``parallel.py``). A worker asks the
 model for every joint action of every state in its part and sends back packed arrays: each successor once, distributions
 that several joint actions share once. The caller looks the successors up, numbers the new ones as they come, and
 appends them to the queue. So the order of discovery is that of a serial search, however the queue was cut and whoever
