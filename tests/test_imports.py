@@ -22,7 +22,7 @@ def _modules(package: Path) -> list[str]:
 MODULES = _modules(SOURCE)
 GROUND = {
     f"motet.{name}"
-    for name in ("errors", "settings", "text", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
+    for name in ("errors", "settings", "text", "arrays", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
 }
 CONTRACTS = {"motet.world", "motet.world.contract", "motet.policy", "motet.algorithm", "motet.pace"}
 LOOP = {
@@ -133,7 +133,7 @@ def test_replay_and_publication_do_not_know_each_other_nor_the_loop():
 
 
 def test_memory_knows_errors_alone():
-    assert _ours("motet.system.memory") <= {"motet.errors", "motet.system.machine"}
+    assert _ours("motet.system.memory") <= {"motet.arrays", "motet.errors", "motet.system.machine"}
     assert _ours("motet.system.machine") <= {"motet.errors"}
 
 

@@ -69,7 +69,7 @@ class Field(ArraySpec):
         check_fields(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Batch:
     """The arrays of a batch: of one agent ``[batch, ...]``, or of a stack of A agents ``[A, batch, ...]``.
 

@@ -164,7 +164,7 @@ def test_a_ratio_above_one_is_better(unit: str, expected: float) -> None:
 
 @pytest.mark.parametrize("given", [{"repeats": 0}, {"seconds": 0.0}, {"seconds": 1e9}])
 def test_settings_are_checked(given: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match="given"):
+    with pytest.raises(SettingError, match="must be a"):
         Settings(**given)
 
 

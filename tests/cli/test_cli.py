@@ -88,7 +88,7 @@ def test_what_a_command_returns_is_the_code() -> None:
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["trian"]) == 2
-    assert "given 'trian'" in capsys.readouterr().err
+    assert "got 'trian'" in capsys.readouterr().err
 
 
 def test_unknown_bench_is_an_error_without_traceback() -> None:

@@ -28,12 +28,12 @@ from motet.placement import Cluster
 from motet.publication import Publication
 from motet.runs.checkpoint import RunDirectory
 from motet.system.supervisor import RestartLimits
+from motet.training.callbacks import Callbacks
 from motet.training.drivers import LearnerDriver
 from motet.training.recorder import Recorder
 from motet.training.roster import make_roster
-from motet.training.run import resume, train
+from motet.training.run import Run, resume, train
 from motet.training.settings import Settings
-from motet.training.watch import Watch
 from motet.worlds import TreasureHunt
 
 WORLD = partial(TreasureHunt, agents=2)
@@ -261,8 +261,8 @@ def test_a_successor_gets_the_replay_if_it_is_kept(scene):
     s.learning.update()
     s.poll()
     s.remote._brought = {a: [s.host.dump(a, lane) for lane in range(2)] for a in range(2)}
-    book = Recorder(s.remote.shared, s.settings, s.directory, Watch(s.remote.shared, []), lambda _: None)
-    s.directory.save(book.checkpoint(100))
+    recorder = Recorder(Run(s.roster, s.settings, Callbacks(), s.directory), s.remote.shared, [])
+    s.directory.save(recorder.checkpoint(100))
     s.write(0, 15)
     s.send(0)
     s.learning.readers[0].forget()  # a stage began that cleared the replay of what was there
@@ -317,17 +317,17 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
     for replay in shared.replays:
         replay.fetch = dead
     said = []
-    book = Recorder(shared, s.settings, s.directory, Watch(shared, []), lambda _: None, on_message=said.append)
-    book._next = 100
-    book.tick()
+    recorder = Recorder(Run(s.roster, s.settings, Callbacks(None, said.append), s.directory), shared, [])
+    recorder._next = 100
+    recorder.tick()
     assert s.directory.steps() == []
     for agent, replay in enumerate(shared.replays):
         replay.fetch = whole[agent].dump
-    book.tick()
+    recorder.tick()
     assert s.directory.steps() == [150]
     for replay in shared.replays:
         replay.fetch = dead
-    book.close("done", [])
+    recorder.close("done", [])
     assert s.directory.steps() == [150] and "holds no replay" in said[0]
     assert not s.directory.load().replay
 

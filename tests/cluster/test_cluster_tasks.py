@@ -109,15 +109,15 @@ def test_nobody_waits_for_a_player_that_does_not_begin():
     assert result.deterministic() == evaluate("matrix", "random", **chosen).deterministic()
     lines = []
     with Stalling([0, 1]) as workers:
-        workers._say = lines.append
+        workers._on_message = lines.append
         up, stalled = workers._workers
         up.ready, stalled.heard = 0, time.monotonic() - 1000
         for _ in range(2):
-            workers._look_for_hung([up, stalled])
+            workers._find_hung([up, stalled])
         assert lines == ["player-1 has not begun for 300 s; the others play without it"]
         up.ready = 1
         with pytest.raises(WaitTimeoutError, match="player-1 showed no sign of life for 300 s while it got ready"):
-            workers._look_for_hung([up, stalled])
+            workers._find_hung([up, stalled])
 
 
 @pytest.fixture

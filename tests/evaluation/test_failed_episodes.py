@@ -255,12 +255,12 @@ def test_a_voided_game_is_played_again_by_a_later_call(tmp_path, workers):
 def test_a_game_of_a_broken_world_is_not_played_again(tmp_path, workers):
     (tmp_path / "calm").touch()
     broken = partial(Market, fault="bug", below=0.4)
-    first = cup(tmp_path, workers, broken, path=tmp_path / "cup")
+    first = cup(tmp_path, workers, broken, dir=tmp_path / "cup")
     assert first.failed().keys() == {"world"} and not first.partial
     before = (tmp_path / "cup" / "games.jsonl").read_bytes()
-    assert cup(tmp_path, workers, broken, path=tmp_path / "cup") == first
+    assert cup(tmp_path, workers, broken, dir=tmp_path / "cup") == first
     assert (tmp_path / "cup" / "games.jsonl").read_bytes() == before
-    again = cup(tmp_path, workers, broken, path=tmp_path / "cup")
+    again = cup(tmp_path, workers, broken, dir=tmp_path / "cup")
     assert [game.detail for game in again.games] == [game.detail for game in first.games], "and is still explained"
 
 
@@ -269,11 +269,11 @@ def test_a_limit_that_stopped_a_tournament_can_be_raised(tmp_path, workers):
     broken = partial(Market, fault="bug", below=0.6)
     whole = cup(tmp_path, workers, broken, max_failed_episodes=100)
     assert sum(whole.failed().values()) > 4
-    short = cup(tmp_path, workers, broken, path=tmp_path / "cup", max_failed_episodes=2)
+    short = cup(tmp_path, workers, broken, dir=tmp_path / "cup", max_failed_episodes=2)
     assert short.partial and "max_failed_episodes" in short.stopped and sum(short.failed().values()) == 2
-    same = cup(tmp_path, workers, broken, path=tmp_path / "cup", max_failed_episodes=2)
+    same = cup(tmp_path, workers, broken, dir=tmp_path / "cup", max_failed_episodes=2)
     assert same == short
-    longer = cup(tmp_path, workers, broken, path=tmp_path / "cup", max_failed_episodes=100, jobs=2)
+    longer = cup(tmp_path, workers, broken, dir=tmp_path / "cup", max_failed_episodes=100, jobs=2)
     assert longer.games == whole.games and not longer.partial
 
 

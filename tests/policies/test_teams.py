@@ -250,7 +250,7 @@ def test_the_result_does_not_depend_on_where_a_team_is_recognised(workers):
     )
     assert [one.returns for one in by_path.episodes] == [one.returns for one in said.episodes]
     in_process, isolated = (
-        played(workers, playing.Duet, "support.foreign_teams:Rovers", (1, how, True)) for how in (0, 1)
+        played(workers, playing.Duet, "support.foreign_teams:Rovers", (1, how, True)) for how in (False, True)
     )
     assert in_process.deterministic() == isolated.deterministic()
 

@@ -165,7 +165,7 @@ def test_elements():
     ],
 )
 def test_bad_input_is_refused(bad):
-    with pytest.raises(SettingError, match="given"):
+    with pytest.raises(SettingError, match="must"):
         bad()
 
 

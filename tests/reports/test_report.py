@@ -235,7 +235,7 @@ def test_runs_that_cannot_be_read_are_refused_by_name_and_the_rest_is_shown(seed
     out, err = capsys.readouterr()
     text = words(tmp_path / "out.html")
     for said in (err, text):
-        assert "empty', expected a run directory" in said and "nowhere', expected a run" in said
+        assert "run must be a run directory, got" in said and "empty'" in said and "nowhere'" in said
         assert "has format 99, this motet" in said and "broken/config.json cannot be read" in said
         assert "odd' has a config.json without world" in said and "it holds 6 runs" in said
     assert err.count("not shown: ") == text.count("Not shown: ") == 6

@@ -126,10 +126,10 @@ POLICIES = ["tit_for_tat", "random", "motet._scripted:constant,kw.action=1,name=
 
 def test_tournament_is_continued_to_the_same_end(earlier):
     world, said = partial(MatrixGame, game="prisoners_dilemma", turns=5), []
-    result = motet.tournament(world, POLICIES, rounds=2, path="tournament", on_message=said.append)
+    result = motet.tournament(world, POLICIES, rounds=2, dir="tournament", on_message=said.append)
     assert said == [f"5 of {GAMES} games were played before"]
     assert result.deterministic() == (earlier / "tournament.json").read_bytes()
-    again = motet.tournament(world, POLICIES, rounds=2, path="tournament", on_message=said.append)
+    again = motet.tournament(world, POLICIES, rounds=2, dir="tournament", on_message=said.append)
     assert said[1:] == [f"{GAMES} of {GAMES} games were played before"] and again == result
 
 
@@ -139,9 +139,9 @@ def test_tournament_is_continued_if_its_world_has_moved(earlier, monkeypatch):
     (earlier / "tournament" / "tournament.json").write_text(json.dumps(header))
     world = partial(MatrixGame, game="prisoners_dilemma", turns=5)
     with pytest.raises(motet.MotetError, match="holds another tournament: world"):
-        motet.tournament(world, POLICIES, rounds=2, path="tournament")
+        motet.tournament(world, POLICIES, rounds=2, dir="tournament")
     monkeypatch.setitem(imports._MOVED, "motet.worlds._elsewhere:Matrix", "motet.worlds.matrix:MatrixGame")
-    assert len(motet.tournament(world, POLICIES, rounds=2, path="tournament").games) == GAMES
+    assert len(motet.tournament(world, POLICIES, rounds=2, dir="tournament").games) == GAMES
 
 
 # ---- plans

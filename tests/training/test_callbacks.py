@@ -68,7 +68,7 @@ def test_a_watch_that_raises_at_the_very_end_loses_nothing(engine, tmp_path):
 def test_a_watch_that_raises_without_a_run_directory_is_passed_on(engine):
     with pytest.raises(ChartError) as caught:
         train(WORLD, StandIn(), settings(engine, steps=10**9), on_update=draw_chart)
-    assert "resume" not in "".join(traceback.format_exception(caught.value))
+    assert "motet resume" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_watch_that_leaves_with_sys_exit_leaves_a_checkpoint(tmp_path):

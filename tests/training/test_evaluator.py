@@ -162,7 +162,7 @@ def test_the_evaluator_shows_that_it_is_alive_at_every_turn_of_every_world(monke
         LearnerDriver(shared, k).begin()
     row = shared.roster.actors + len(shared.roster.processes)
     monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(shared.board.processes.heartbeat[row])))
-    monkeypatch.setattr(Watched, "stop", staticmethod(lambda: shared.board.stop.__setitem__(0, 1)))
+    monkeypatch.setattr(Watched, "stop", staticmethod(lambda: shared.board.request_stop()))
     Watched.seen.clear()
     play_evaluator(shared, every=10, episodes=4, directory=None)
     assert shared.board.evaluation.count[0] == 1

@@ -282,7 +282,7 @@ class Shift(Office):
 
 
 def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it(monkeypatch):
-    monkeypatch.setattr("motet.training.recorder._LOOK_S", 0.0)
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.0)
     versions = []
     settings = Settings(engine="serial", steps=700, publish_every=3)
     watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
@@ -433,7 +433,7 @@ class Endless(Office):
 @pytest.mark.parametrize(("calls", "count"), [(10**9, 1), (90, 0)])
 def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
     monkeypatch.setattr("motet.training.recorder._ENDLESS", 100)
-    monkeypatch.setattr("motet.training.recorder._LOOK_S", 0.0)
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.0)
     lines = []
     settings = Settings(engine="serial", steps=400)
     train(functools.partial(Endless, calls), StandIn(), settings, on_message=lines.append)

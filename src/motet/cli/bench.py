@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 from motet.errors import MotetError
 
@@ -18,6 +22,20 @@ ABSENT = (
     "the benchmarks are in the repository of motet, not in the installed package: clone the repository, run "
     "`pip install -e .` in it, then run motet bench again"
 )
+
+
+@dataclass
+class BenchFlags:
+    """The flags of ``motet bench``, for completion: ``benchmarks/`` may not be here to ask."""
+
+    name: tyro.conf.Positional[
+        Literal["replay", "publication", "bell", "plan", "train", "collect", "isolation", "ray"]
+    ]  # fmt: skip
+    json: bool = False
+    repeats: int = 5
+    seconds: float = 0.4
+    quick: bool = False
+    rllib_python: Path | None = None
 
 
 def bench(arguments: Sequence[str]) -> int:

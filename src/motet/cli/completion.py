@@ -45,13 +45,19 @@ def _script(shell: str) -> str:
 
 def _subcommands() -> dict[str, Any]:
     """What each command parses: its function, or a dataclass of its static flags where they depend on its arguments."""
+    from motet.cli.bench import BenchFlags
     from motet.cli.command import COMMANDS
     from motet.cli.eval import EvalFlags
     from motet.cli.flags import static_flags
     from motet.cli.play import static_flags as playing
     from motet.cli.tournament import WITHOUT, TournamentFlags
 
-    found = {"train": static_flags(), "eval": playing(EvalFlags), "tournament": playing(TournamentFlags, WITHOUT)}
+    found = {
+        "bench": BenchFlags,
+        "train": static_flags(),
+        "eval": playing(EvalFlags),
+        "tournament": playing(TournamentFlags, WITHOUT),
+    }
     for name, (where, _) in COMMANDS.items():
         module, _, function = where.partition(":")
         if name not in found:

@@ -124,10 +124,10 @@ def read(path: Path) -> Experiment:
     known = {short_name(str(one)) for one in used}
     tables = {key: _table(given.pop(key), f"{where}: {key}", "a table") for key in list(given) if key in known}
     own = {item.name for item in fields(Settings)}
-    if strangers := sorted(set(given) - own):
+    if unknown := sorted(set(given) - own):
         raise SettingError(
             f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
-            f"({', '.join(sorted(own))}), got {_guessed(strangers, {*own, *known, 'world', 'algorithm', 'agents'})}"
+            f"({', '.join(sorted(own))}), got {_guessed(unknown, {*own, *known, 'world', 'algorithm', 'agents'})}"
         )
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
@@ -136,31 +136,31 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with some fields replaced by what a TOML table says."""
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
-    if strangers := sorted(set(values) - known):
-        raise SettingError(
-            f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(strangers, known)}"
-        )
+    if unknown := sorted(set(values) - known):
+        raise SettingError(f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(unknown, known)}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
+        elif isinstance(value, list):
+            found[name] = tuple(value)  # the class takes it as it is, or refuses it
         else:
-            found[name] = tuple(value) if isinstance(value, list) else value
-            check_value(f"{where}: {name}", found[name], kinds.get(name, Any))
+            check_value(f"{where}: {name}", value, kinds.get(name, Any))
+            found[name] = value
     try:
         return replace(config, **found)
     except (TypeError, SettingError) as error:
         raise SettingError(f"{where}: {error}") from error
 
 
-def _guessed(strangers: Sequence[str], known: Iterable[str]) -> str:
+def _guessed(unknown: Sequence[str], known: Iterable[str]) -> str:
     """Names that nobody knows, each with the one that may have been meant.
 
     >>> _guessed(["colour", "stepps"], {"steps", "seed"})
     'colour, stepps (steps?)'
     """
-    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.75) for name in strangers}
-    return ", ".join(name + (f" ({near[name][0]}?)" if near[name] else "") for name in strangers)
+    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.75) for name in unknown}
+    return ", ".join(name + (f" ({near[name][0]}?)" if near[name] else "") for name in unknown)
 
 
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
