@@ -114,7 +114,7 @@ class Crossing:
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import load_file
 
-        from motet.runs.checkpoint import decode
+        from motet.runs.plain import decode
 
         kept = json.loads((folder / "checkpoint.json").read_text())
         self.step, notes = int(kept["step"]), decode(kept["notes"])

@@ -7,7 +7,7 @@ from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._dqn_learner import DQN
 from motet.algorithms._value import EpsilonGreedy
 from motet.errors import SettingError, SpecError
-from motet.runs.checkpoint import decode, encode
+from motet.runs.plain import decode, encode
 from motet.schedule import Exponential, Linear, value_at
 from motet.testing.algorithm import check_algorithm
 

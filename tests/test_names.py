@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 from motet.cli import command as cli
 from motet.errors import CorruptionError
 from motet.policies.entries import load_policies, read_weights
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
 from motet.runs.config import describe_world, rebuild_world
+from motet.runs.directory import RunDirectory
 from motet.runs.status import new_directory
 from motet.system.files import file_name, file_stems
 from motet.worlds.catalogue import world_factory

@@ -30,7 +30,8 @@ from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Evaluation, Measured
 from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
 from motet.runs.sinks import TensorBoard, Wandb, scalars
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems

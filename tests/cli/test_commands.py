@@ -16,7 +16,7 @@ from support import EXAMPLES
 from motet.cli import main
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.status import hold, is_alive, new_directory
 from motet.training.run import resume
 

@@ -15,7 +15,7 @@ from motet.algorithms import DQNConfig
 from motet.cli.summary import episode_gif, learning_curve, summarise
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.status import read_history
 from motet.training.run import resume, train
 from motet.training.settings import Settings

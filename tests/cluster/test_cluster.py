@@ -20,7 +20,7 @@ from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.system.portable import Portable
 from motet.training.roster import make_roster
 from motet.training.run import resume, train

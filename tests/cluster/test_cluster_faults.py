@@ -26,7 +26,7 @@ from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.isolation.guard import descendants as children
 from motet.placement import Cluster
 from motet.publication import Publication
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits
 from motet.training.callbacks import Callbacks
 from motet.training.drivers import LearnerDriver

@@ -14,7 +14,7 @@ from test_lockstep import HUNT, ONCE, SMALL, TD3S, fingerprint
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.policy import ConstantPolicy
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.schedule import Linear, Stages
 from motet.training.league import League
 from motet.training.run import train

@@ -15,7 +15,7 @@ from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.schedule import Linear, Staged, Stages
 from motet.training.league import League
 from motet.training.run import resume, train

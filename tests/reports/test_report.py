@@ -18,7 +18,7 @@ from support.browser import dom
 from motet.cli import main
 from motet.errors import SettingError
 from motet.reports.report import report
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.history import interval, read_run, thinned
 from motet.runs.status import hold
 

@@ -17,7 +17,9 @@ from support.stand_in import StandIn
 from motet.cli import main
 from motet.errors import CorruptionError, SettingError, StorageError
 from motet.policies.entries import load_policies, read_weights
-from motet.runs.checkpoint import Checkpoint, RunDirectory, decode, encode
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
+from motet.runs.plain import decode, encode
 from motet.training.run import resume, train
 from motet.training.settings import Settings
 from motet.worlds import TreasureHunt

@@ -12,8 +12,9 @@ import motet
 from motet.cli import main
 from motet.plan import Graph, Robot, Solution, best_response, solve
 from motet.reports.groups import group
-from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
+from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.config import rebuild_world
+from motet.runs.directory import RunDirectory
 from motet.runs.history import read_run
 from motet.system import imports
 from motet.worlds import MatrixGame, Rooms

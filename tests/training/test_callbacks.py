@@ -8,7 +8,7 @@ import pytest
 from support.stand_in import StandIn
 
 from motet.errors import ChildError, MotetError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.training.run import resume, train
 from motet.training.settings import Settings
 from motet.worlds import MatrixGame

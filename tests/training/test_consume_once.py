@@ -17,7 +17,7 @@ from support.stand_in import StandIn
 
 from motet.algorithm import ReaderSettings, Sizes, Update
 from motet.errors import ChildError, SettingError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
 from motet.system.supervisor import RestartLimits
 from motet.training.recorder import Recorder

@@ -23,7 +23,8 @@ from motet.algorithms import DQNConfig
 from motet.cli import main
 from motet.errors import ChildError, MemoryShortError, SettingError, StartError, StorageError
 from motet.runs import status as _runs
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
 from motet.runs.status import hold, is_alive, read_history
 from motet.system import fork_server as _fork_server
 from motet.system.child import Child

@@ -15,7 +15,7 @@ from motet.algorithms.td3 import TD3Config
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.policy import PLAYER
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.training.drivers import LearnerDriver
 from motet.training.evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet.training.league import League

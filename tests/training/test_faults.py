@@ -17,7 +17,7 @@ from support.killer import BRISK, Killer
 from support.stand_in import StandIn
 
 from motet.errors import ChildError, MotetError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits
 from motet.training.run import train
 from motet.training.settings import Settings

@@ -430,7 +430,7 @@ def test_lockstep_is_the_serial_run_league_included(world, algorithm, tmp_path):
             updates_per_step=None if algorithm is SMALL_PPO else 0.3,
         )  # fmt: skip
         result = train(world, algorithm, settings, run=tmp_path / engine, on_update=lambda s, told=told: told.append(s))
-        from motet.runs.checkpoint import RunDirectory
+        from motet.runs.directory import RunDirectory
 
         kept = RunDirectory(tmp_path / engine).load()
         assert kept.league["counts"][:2].tolist() == [10, 30]

@@ -26,8 +26,8 @@ from motet.evaluation.evaluate import EvaluationSettings, first_line
 from motet.evaluation.result import Episode
 from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
-from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
+from motet.runs.directory import RunDirectory
 from motet.system.files import write_whole
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from motet.errors import SettingError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.display import History, PlainTable, clock, display, frame, short
 from motet.runs.snapshot import ProcessRow, Snapshot
 from motet.runs.status import is_alive, read_history, read_status

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.display import Display, History, display
 from motet.runs.sinks import Feed, TensorBoard, Wandb
 from motet.runs.snapshot import Snapshot

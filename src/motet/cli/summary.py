@@ -19,8 +19,8 @@ from rich.text import Text
 
 from motet.errors import MotetError
 from motet.policies.entries import load_policies
-from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import rebuild_world
+from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
 from motet.runs.history import SessionCounts
 from motet.runs.snapshot import Snapshot

@@ -15,7 +15,7 @@ from motet.cli.experiment import short_name
 from motet.cli.flags import TrainRequest
 from motet.cli.show import showing
 from motet.cli.summary import summarise
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.display import History
 from motet.runs.sinks import Wandb
 from motet.runs.status import new_directory, read_history

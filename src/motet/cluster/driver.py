@@ -26,7 +26,8 @@ from motet.cluster.shared import LocalMemory, unpack, words_of
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
 from motet.replay.replay import LaneWords
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits, Role
 from motet.training.board import FINISHED
 from motet.training.recorder import fill

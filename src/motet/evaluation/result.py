@@ -17,8 +17,8 @@ from typing import Any
 from motet.evaluation.episode import FailedBy, Failure
 from motet.evaluation.latency import LatencyHistogram
 from motet.intervals import Score, score
-from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import versions
+from motet.runs.directory import RunDirectory
 
 __all__ = [
     "Episode",

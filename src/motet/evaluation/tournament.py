@@ -47,8 +47,8 @@ from motet.evaluation.result import (
 )
 from motet.intervals import Score, score
 from motet.policies.entries import Entry
-from motet.runs.checkpoint import RunDirectory
 from motet.runs.config import versions
+from motet.runs.directory import RunDirectory
 from motet.runs.status import hold
 from motet.system.child import interrupts
 from motet.system.imports import paths_now

@@ -27,7 +27,8 @@ from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.replay import FrameStack
-from motet.runs.checkpoint import RunDirectory, read_arrays, read_notes
+from motet.runs.checkpoint import read_arrays, read_notes
+from motet.runs.directory import RunDirectory
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
-    from motet.runs.checkpoint import RunDirectory
+    from motet.runs.directory import RunDirectory
     from motet.runs.snapshot import Snapshot
 
 __all__ = ["RunDirectory", "Snapshot"]
@@ -13,7 +13,7 @@ __all__ = ["RunDirectory", "Snapshot"]
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "RunDirectory": "motet.runs.checkpoint",
+        "RunDirectory": "motet.runs.directory",
         "Snapshot": "motet.runs.snapshot",
     },
 )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from motet.errors import MotetError
 from motet.intervals import student
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import AgentRow, Snapshot
 from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
 from motet.system.imports import paths_now

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.errors import CorruptionError, SettingError
-from motet.runs.checkpoint import RunDirectory
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_name
 from motet.text import typed

@@ -15,7 +15,7 @@ from motet.errors import SettingError, SpecError
 from motet.nest import Nest, map_nest
 from motet.policies.teams import Alone, is_team, team_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
-from motet.runs.checkpoint import decode, encode
+from motet.runs.plain import decode, encode
 from motet.testing.teams import check_separate
 
 __all__ = ["check_algorithm", "check_policy"]

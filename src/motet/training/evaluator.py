@@ -22,7 +22,8 @@ import numpy.typing as npt
 from motet.algorithm import Behaviour
 from motet.nest import Nest, map_nest, stack_nests
 from motet.replay import FrameStack
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse

@@ -18,7 +18,8 @@ import numpy as np
 from motet.errors import NotReadyError, SettingError
 from motet.policy import PLAYER
 from motet.replay import ReplaySpec, rewound
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings

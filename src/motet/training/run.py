@@ -19,8 +19,9 @@ from typing import Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.errors import SettingError, StartError, UnpicklableError
-from motet.runs.checkpoint import Checkpoint, RunDirectory
+from motet.runs.checkpoint import Checkpoint
 from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
+from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold
 from motet.system.child import check_main_guard

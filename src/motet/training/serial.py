@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from motet.errors import SettingError
-from motet.runs.checkpoint import encode
+from motet.runs.plain import encode
 from motet.system.child import one_thread
 from motet.training.actor import ActorState, load_version
 from motet.training.drivers import ActorDriver, LearnerDriver
