@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
-from motet.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from motet.runs.checkpoint import Checkpoint, read_checkpoint, reading, write_checkpoint
 from motet.runs.plain import decode
 from motet.system.files import write_whole
 from motet.text import typed
