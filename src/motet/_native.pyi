@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 BELL_BYTES: int
+LANE_WORDS: dict[str, int]
+READER_WORDS: int
 DIRECT_ARRAYS: bool
 
 class Bell:

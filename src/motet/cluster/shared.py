@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from motet import _native
 from motet.arrays import ArraySpec
 from motet.errors import NotReadyError
 from motet.publication import Publication
@@ -237,8 +238,7 @@ class VersionBundle:
 def words_of(memory: npt.NDArray[np.uint8]) -> LaneWords:
     """The words of a lane that was copied from somewhere, wherever the copy lies."""
     words = memory[: 4 * LINE].copy().view(np.uint64)
-    reserve, head, incarnation, broken, _, waits, waited_ns, finals, released = words[8:17].tolist()
-    return LaneWords(reserve, head, incarnation, broken, waits, waited_ns, released, finals)
+    return LaneWords(*(int(words[_native.LANE_WORDS[name]]) for name in LaneWords._fields))
 
 
 def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.uint8]:

@@ -36,7 +36,7 @@ from motet.system.memory import LINE, Segment
 
 __all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
 
-_CAPACITY, _RESERVE, _HEAD, _FINALS, _RELEASED, _TAKEN = 1, 8, 9, 15, 16, 17  # where these words are in a lane
+_WORD = _native.LANE_WORDS  # where a lane's words are in a copy of it
 
 
 class Counters(NamedTuple):
@@ -433,7 +433,9 @@ class Replay:
         before = self.words(lane)
         copy = self._lane(lane).copy()
         words = copy[: 2 * LINE].view(np.uint64)
-        words[_RESERVE], words[_HEAD], words[_FINALS] = self.words(lane).reserve, before.head, before.finals
+        now = self.words(lane)
+        for name, value in (("reserve", now.reserve), ("head", before.head), ("finals", before.finals)):
+            words[_WORD[name]] = value
         return copy
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
@@ -454,9 +456,9 @@ def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDA
     """
     copy, first = memory.copy(), max(row - frames, 0)
     words = copy[: 3 * LINE].view(np.uint64)
-    if words[_RESERVE] > first + words[_CAPACITY] or words[_HEAD] < row:
+    if words[_WORD["reserve"]] > first + words[_WORD["capacity"]] or words[_WORD["head"]] < row:
         return None
-    words[_RELEASED], words[_TAKEN] = first, row
+    words[_WORD["released"]], words[_WORD["taken"]] = first, row
     return copy
 
 

@@ -23,7 +23,6 @@ __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 Nest = Any
 """A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
 
-_CONSUMED = 9  # where this one is in the state of a reader
 _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
 
 
@@ -97,7 +96,7 @@ class ReplaySpec:
     @property
     def reader_words(self) -> int:
         """How many words the state of a reader takes (``Reader.state_words``)."""
-        return 10 + len(self._partitions) + 2 * self.n_lanes
+        return _native.READER_WORDS + len(self._partitions) + 2 * self.n_lanes
 
     def cursors(self, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """Of what ``Reader.save_state`` wrote: for each lane the row that is taken next."""
@@ -105,7 +104,7 @@ class ReplaySpec:
 
     def consumed(self, state: npt.NDArray[np.uint64]) -> int:
         """Of what ``Reader.save_state`` wrote: transitions handed out by ``take``."""
-        return int(state[_CONSUMED])
+        return int(state[_native.READER_WORDS - 1])
 
     @property
     def _partitions(self) -> dict[str, int]:

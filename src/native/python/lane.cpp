@@ -111,7 +111,20 @@ PyGetSetDef getset[] = {{"head", word<&Lane::head>, nullptr, "Rows written so fa
                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 
+// Where the words of a lane are, for whoever has a copy of one.
+static PyObject* lane_words_by_name() {
+  auto at = [](std::size_t offset) { return Py_ssize_t(offset / sizeof(u64)); };
+  return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "capacity", at(offsetof(Lane, capacity)), "reserve",
+                       at(offsetof(Lane, reserve)), "head", at(offsetof(Lane, head)), "incarnation", at(offsetof(Lane, incarnation)),
+                       "broken", at(offsetof(Lane, broken)), "waits", at(offsetof(Lane, waits)), "waited_ns",
+                       at(offsetof(Lane, waited_ns)), "finals", at(offsetof(Lane, finals)), "released", at(offsetof(Lane, released)),
+                       "taken", at(offsetof(Lane, taken)));
+}
+
 bool add_lane(PyObject* m) {
-  return PyModule_AddFunctions(m, functions) == 0 && add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset);
+  PyObject* words = lane_words_by_name();
+  bool added = words && PyModule_AddObjectRef(m, "LANE_WORDS", words) == 0;
+  Py_XDECREF(words);
+  return added && PyModule_AddFunctions(m, functions) == 0 && add_type<LaneWriter>(m, "LaneWriter", "The writing end of one lane.", methods, getset);
 }
 }  // namespace motet

@@ -246,7 +246,8 @@ PyObject* reader_counters(PyObject* o, PyObject*) {
 }
 
 // The state that a successor needs, as words: rng, maximum priority, counters, carries, then floor and cursor per lane.
-u64 state_words(const Reader& r) { return 4 + 1 + 5 + r.partitions.size() + 2 * r.lanes.size(); }
+constexpr u64 kFixedWords = 4 + 1 + 5;  // of a saved state: the random stream, the highest priority, the counters
+u64 state_words(const Reader& r) { return kFixedWords + r.partitions.size() + 2 * r.lanes.size(); }
 
 PyObject* reader_state_words(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(state_words(unbox<LaneReader>(o).reader)); }
 
@@ -331,6 +332,7 @@ PyGetSetDef getset[] = {{"state_words", reader_state_words, nullptr, "How many w
 }  // namespace
 
 bool add_reader(PyObject* m) {
-  return add_type<LaneReader>(m, "LaneReader", "The reading end of all lanes of a replay.", methods, getset);
+  return PyModule_AddIntConstant(m, "READER_WORDS", long(kFixedWords)) == 0 &&
+         add_type<LaneReader>(m, "LaneReader", "The reading end of all lanes of a replay.", methods, getset);
 }
 }  // namespace motet
