@@ -141,7 +141,7 @@ def test_python_m_motet_is_the_command():
 
 def defaults(function):
     """Parameters of a function that can be flags, and their defaults."""
-    callbacks = {"watch", "say", "progress", "on_update", "on_message", "workers", "settings", "changes"}
+    callbacks = {"progress", "on_progress", "on_update", "on_message", "workers", "settings", "changes"}
     parameters = inspect.signature(function).parameters.values()
     return {one.name: one.default for one in parameters if one.name not in callbacks}
 

@@ -23,6 +23,7 @@ COMMAND = [sys.executable, "-m", "motet.cli", "bench", "train", "--quick", "--re
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
 
 
+@pytest.mark.slow
 def test_json_has_the_promised_names() -> None:
     done = subprocess.run(
         [*COMMAND, "--seconds", "0.01", "--json"], capture_output=True, text=True, timeout=300, check=False
@@ -45,6 +46,7 @@ def test_json_has_the_promised_names() -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_an_interrupted_bench_leaves_no_process() -> None:
     bench = subprocess.Popen([*COMMAND, "--seconds", "10"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

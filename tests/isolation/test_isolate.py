@@ -372,8 +372,14 @@ PARENT = textwrap.dedent("""
 
 
 @LINUX
-@pytest.mark.parametrize("way", ["", "standard"], ids=["nameless", "standard"])
-@pytest.mark.parametrize("how", ["killed", "killed while all are stopped", "dropped", "over"])
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [
+        *((how, "") for how in ("killed", "killed while all are stopped", "dropped", "over")),
+        ("killed while all are stopped", "standard"),
+        *(pytest.param(how, "standard", marks=pytest.mark.slow) for how in ("killed", "dropped", "over")),
+    ],
+)
 def test_all_die_with_their_parent(how, way, tmp_path):
     script = tmp_path / "parent.py"
     last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")

@@ -78,7 +78,7 @@ def portable_build(tmp_path_factory):
     return package.parent
 
 
-@pytest.fixture(params=["environment", "build"])
+@pytest.fixture(params=["environment", pytest.param("build", marks=pytest.mark.slow)])
 def portable(request):
     """The environment of a process that reads arrays by the buffer protocol only: asked for, or built so."""
     environment = {name: value for name, value in os.environ.items() if name != "MOTET_PORTABLE"}
@@ -102,7 +102,6 @@ def test_portable_core_writes_the_same_rows_and_refuses_the_same_values(portable
     assert len(same) > 600 and same == lines
 
 
-@pytest.mark.parametrize("portable", ["environment", pytest.param("build", marks=pytest.mark.slow)], indirect=True)
 def test_portable_core_passes_the_tests_of_replays(portable):
     """Those with properties: what is read is what was written, whoever writes it in whatever pieces."""
     tests = ("test_replay_properties.py", "test_replay_writers.py")
