@@ -1,8 +1,8 @@
 """The command ``motet``: one subcommand per verb. Nothing is imported but what the subcommand needs.
 
 A subcommand is a function whose parameters are its flags; the exit code is what it returns, nothing being 0. Those in
-``OWN_FLAGS`` (train, eval, tournament, bench) get their arguments as they are and have a dataclass of flags instead, such
-as ``EvalFlags``. To add a subcommand, add a line to ``COMMANDS``.
+``OWN_FLAGS`` (train, eval, tournament, bench) get their arguments as they are and have a dataclass of flags instead,
+such as ``EvalFlags``. To add a subcommand, add a line to ``COMMANDS``.
 """
 
 from __future__ import annotations
