@@ -1,16 +1,20 @@
 """``motet bench`` and ``python -m benchmarks``: where the benchmarks are found, and what is said if there are none."""
 
+import dataclasses
+import inspect
 import json
 import os
 import shutil
 import subprocess
 import sys
+import typing
 import zipfile
 from pathlib import Path
 
 import pytest
 from support import ROOT
 
+from benchmarks import BENCHES, command
 from motet import cli
 from motet.cli import bench
 
@@ -112,3 +116,15 @@ def test_a_wheel_has_no_benchmarks(tmp_path: Path) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"motet"}
     assert "motet/cli/bench.py" in names
     assert not [name for name in names if "benchmarks" in name or "_bench/" in name]
+
+
+def test_completion_knows_the_flags_of_the_benchmarks():
+    """They are written down twice: a shell completes them where there are no benchmarks, too."""
+    flags = {item.name: item for item in dataclasses.fields(bench.BenchFlags)}
+    known = inspect.signature(command.bench).parameters
+    assert list(flags) == list(known)
+    assert {name: flags[name].default for name in flags if name != "name"} == {
+        name: one.default for name, one in known.items() if name != "name"
+    }
+    names = typing.get_type_hints(bench.BenchFlags)["name"]
+    assert set(typing.get_args(names)) == set(BENCHES)
