@@ -129,7 +129,11 @@ def test_tournament_is_continued_to_the_same_end(earlier):
     world, said = partial(MatrixGame, game="prisoners_dilemma", turns=5), []
     result = motet.tournament(world, POLICIES, rounds=2, dir="tournament", on_message=said.append)
     assert said == [f"5 of {GAMES} games were played before"]
-    assert result.deterministic() == (earlier / "tournament.json").read_bytes()
+    found, expected = json.loads(result.deterministic()), json.loads((earlier / "tournament.json").read_text())
+    for mine, theirs in zip(found["ratings"], expected["ratings"], strict=True):
+        for name in ("rating", "low", "high"):  # solved by LAPACK, whose last bits depend on the CPU
+            assert mine.pop(name) == pytest.approx(theirs.pop(name), rel=1e-9)
+    assert found == expected
     again = motet.tournament(world, POLICIES, rounds=2, dir="tournament", on_message=said.append)
     assert said[1:] == [f"{GAMES} of {GAMES} games were played before"] and again == result
 
