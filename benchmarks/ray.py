@@ -146,8 +146,8 @@ class Sender:
 
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
-        self._lanes = roster.lanes_of(0)
-        self._place = LocalMemory(roster, lanes=self._lanes)
+        self._lanes = roster.lanes_of(0, 0)
+        self._place = LocalMemory(roster, actor=0)
         self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
 
     def play(self, seconds: float) -> float:

@@ -42,10 +42,10 @@ class Sender:
 
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
-        self._place = LocalMemory(roster, lanes=roster.lanes_of(0))
+        self._place = LocalMemory(roster, actor=0)
         self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
         self._link.join()
-        self._writers = [replay.writers(roster.lanes_of(0)) for replay in self._place.replays]
+        self._writers = [replay.writers(roster.lanes_of(i, 0)) for i, replay in enumerate(self._place.replays)]
         self._blocks = 0
         send = self._link._send
 
@@ -108,7 +108,7 @@ def measure(seconds: float = 5.0) -> dict[str, float]:
     few, many, full = runs
     more = many - few
     send, take, rays = more[2:] / more[0]
-    part = roster.parts[0]
+    policy = roster.policies[0]
     return {
         "block_send_s": float(send),
         "block_take_s": float(take),
@@ -117,9 +117,9 @@ def measure(seconds: float = 5.0) -> dict[str, float]:
         "idle_share": float((few[3] - take * few[0]) / seconds),
         "look_driver_s": float(look[0]),
         "look_place_s": float(look[1]),
-        "row_bytes": roster.replay_spec(part).row_bytes,
-        "weights_bytes": 4 * part.sizes.weights,
-        "state_bytes": 4 * part.sizes.state,
+        "row_bytes": roster.replay_spec(0).row_bytes,
+        "weights_bytes": 4 * policy.sizes.weights,
+        "state_bytes": 4 * policy.sizes.state,
         "look_bytes": len(ray.cloudpickle.dumps(there)),
     }
 

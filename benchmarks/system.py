@@ -98,15 +98,15 @@ def _play_serial(shared: SharedMemory) -> None:
 
 def _play_bare(shared: SharedMemory) -> None:
     board, roster = shared.board, shared.roster
-    part = roster.parts[0]
+    policy = roster.policies[0]
     pulse = board.pulse(roster.actors)
     pulse.start(os.getpid())
-    algorithm = part.config.build(part.observation_space, part.action_space, 1, [0])
-    batch = stacked_batch(part.observation_space, part.action_space, part.settings, 1)
+    algorithm = policy.config.build(policy.observation_space, policy.action_space, 1, [0])
+    batch = stacked_batch(policy.observation_space, policy.action_space, policy.settings, 1)
     rng = np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
         seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as the world shows
-    batch.action[...] = rng.integers(0, part.action_space.n, batch.action.shape)
+    batch.action[...] = rng.integers(0, policy.action_space.n, batch.action.shape)
     batch.reward[...] = rng.integers(-1, 2, batch.reward.shape)
     batch.discount[...] = 0.99
     algorithm.save()
@@ -122,12 +122,12 @@ def _play_bare(shared: SharedMemory) -> None:
 def prefill(shared: SharedMemory, rows: int) -> None:
     """Give every agent something to learn from, so that learners run without an actor."""
     rng = np.random.default_rng(0)
-    for part, replay in zip(shared.roster.parts, shared.replays, strict=True):
-        space = part.observation_space
+    for policy, replay in zip(shared.roster.policies, shared.replays, strict=True):
+        space = policy.observation_space
         writer = replay.writer()
         writer.append_many(
             (rng.random((rows, *space.shape)) < 0.1).astype(space.dtype),
-            rng.integers(0, part.action_space.n, rows),
+            rng.integers(0, policy.action_space.n, rows),
             rng.integers(-1, 2, rows).astype(np.float32),
         )
         del writer
@@ -141,7 +141,7 @@ class System:
 
     Args:
         shared: what they share.
-        roles: who takes part.
+        roles: who takes policy.
     """
 
     def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:

@@ -63,9 +63,9 @@ def learner(**changes):
 
 def block(roster, rows, agent=0, lane=0, first=0):
     """Rows that an actor made, as they lie in its outbox."""
-    here = LocalMemory(roster, lanes=roster.lanes_of(0))
-    writers = here.replays[agent].writers(roster.lanes_of(0))
-    space = roster.parts[agent].observation_space
+    here = LocalMemory(roster, actor=0)
+    writers = here.replays[agent].writers(roster.lanes_of(agent, 0))
+    space = roster.policies[agent].observation_space
     for i in range(rows):
         seen = np.full((1, *space.shape), i % 2, space.dtype)
         writers.append(np.array([lane]), seen, np.zeros(1, np.int64), np.array([i], np.float32), version=7)
@@ -74,7 +74,7 @@ def block(roster, rows, agent=0, lane=0, first=0):
 
 
 def nothing(roster):
-    return {(agent, lane): 0 for agent in range(2) for lane in roster.lanes_of(0)}
+    return {(agent, lane): 0 for agent in range(2) for lane in roster.lanes_of(agent, 0)}
 
 
 def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
@@ -85,7 +85,7 @@ def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
     assert arrived.rows == [10]
     again = host.receive(0, 0, 5, pieces, data, [10, 0], False, [0])
     assert again.rows == [10]
-    words = host.report(False, [], False).words
+    words = np.stack(host.report(False, [], False).words)
     assert words[0, 0, 1] == 10 and words[:, :, 1].sum() == 10
     reader = host._memory.replays[0].reader()
     batch = reader.sample(9)

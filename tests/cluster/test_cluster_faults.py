@@ -69,8 +69,10 @@ class Scene:
         self.remote = RemoteRun(
             NoRay(), self.roster, Cluster(), RestartLimits(), self.directory, None, keep_replay, policies=False
         )
-        self.actors = [LocalMemory(self.roster, lanes=self.roster.lanes_of(i)) for i in range(2)]
-        self.writers = [[r.writers(a.roster.lanes_of(i)) for r in a.replays] for i, a in enumerate(self.actors)]
+        self.actors = [LocalMemory(self.roster, actor=i) for i in range(2)]
+        self.writers = [
+            [r.writers(a.roster.lanes_of(p, i)) for p, r in enumerate(a.replays)] for i, a in enumerate(self.actors)
+        ]
         self.begin(LearnerHost(Shipment((self.roster, None)), 0))
 
     def begin(self, host):
@@ -81,7 +83,7 @@ class Scene:
     def write(self, actor, rows):
         """Rows of both agents, into an actor's outbox."""
         for agent, writers in enumerate(self.writers[actor]):
-            space = self.roster.parts[agent].observation_space
+            space = self.roster.policies[agent].observation_space
             for _ in range(rows):
                 made = self.actors[actor].replays[agent].made
                 seen = np.full((1, *space.shape), made % 2, space.dtype)
@@ -121,7 +123,7 @@ class Scene:
     def done(self, actor):
         """By agent, steps that an actor knows to have arrived."""
         memory = self.actors[actor]
-        return np.array([[memory.gone[a, actor] + r.words(actor).steps] for a, r in enumerate(memory.replays)])
+        return np.array([[memory.gone[a][actor] + r.words(actor).steps] for a, r in enumerate(memory.replays)])
 
     def close(self):
         self.remote.close()
@@ -151,7 +153,7 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     s.poll()
     version = s.learning._members[0].publisher.newest
     kept = s.learning.algorithm.state.copy(), s.learning.algorithm.counters.copy(), s.learning.algorithm.random.copy()
-    words = np.zeros(s.roster.replay_spec(s.roster.parts[0]).reader_words, np.uint64)
+    words = np.zeros(s.roster.replay_spec(0).reader_words, np.uint64)
     s.learning.readers[0].save_state(words)
     for _ in range(3):
         s.learning.update()  # nobody heard of these
@@ -208,7 +210,7 @@ def test_steps_are_right_however_often_learners_die(scene):
         assert s.remote.shared.steps(0) == s.host._memory.steps(0) == 2 * sum(10 + 5 * n for n in range(number + 1))
         for actor in range(2):
             joined = s.join(actor, done=s.done(actor))
-            s.actors[actor].gone[...] = joined.gone
+            s.actors[actor].gone[:] = joined.gone
             for replay, words in zip(s.actors[actor].replays, joined.words, strict=True):
                 replay.table[[actor]] = words
         s.poll()
@@ -357,11 +359,11 @@ def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
     roster = make_roster(Coins, StandIn(), quick(engine="processes", actors=2))
     remote = RemoteRun(NoRay(), roster, Cluster(), RestartLimits(), None, None, False, policies=False)
     try:
-        host, actor = LearnerHost(Shipment((roster, None)), 0), LocalMemory(roster, lanes=roster.lanes_of(0))
+        host, actor = LearnerHost(Shipment((roster, None)), 0), LocalMemory(roster, actor=0)
         learning = LearnerDriver(host._memory, 0)
         learning.begin()
         ring, table = actor.league.results[0], LeagueTable(host._memory.league)
-        results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0)}
+        results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0, 0)}
         host.join(0, 0, rows, [0], results=ring.copy())
 
         def play(games):
@@ -608,10 +610,10 @@ def test_rows_for_half_of_the_slack_do_not_wait_for_their_age(slack, sent, monke
         raise SleptError
 
     roster = make_roster(WORLD, StandIn(), Settings(updates_per_step=1.0, slack=slack, learner_processes=1))
-    memory = LocalMemory(roster, lanes=roster.lanes_of(0))
+    memory = LocalMemory(roster, actor=0)
     link = Link(memory, 0, 0, [], 0, None, RestartLimits(), 3600.0)
-    for part, replay in zip(roster.parts, memory.replays, strict=True):
-        writers, space = replay.writers(roster.lanes_of(0)), part.observation_space
+    for policy, replay in zip(roster.policies, memory.replays, strict=True):
+        writers, space = replay.writers(roster.lanes_of(0, 0)), policy.observation_space
         for _ in range(20):
             seen = np.zeros((1, *space.shape), space.dtype)
             writers.append(np.arange(1), seen, np.zeros(1, np.int64), np.ones(1, np.float32), version=1)

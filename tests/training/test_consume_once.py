@@ -179,7 +179,7 @@ def check_ledger(lanes, result, config, agent=0, kept=True):
     (arrays,) = result.agents.values() if len(result.agents) == 1 else (result.agents[f"player_{agent}"],)
     updates, rows, others, strange = arrays["counters"].tolist()
     written = lanes.count(agent)
-    cursors = arrays["reader"][-2 * lanes.shared.roster.lanes :].reshape(-1, 2)[:, 1]
+    cursors = arrays["reader"][-2 * lanes.shared.roster.lanes(0) :].reshape(-1, 2)[:, 1]
     seen = arrays["state"][16:].reshape(IDS, MOMENTS)
     assert rows + others == updates * config.batch_size * config.length
     assert cursors.sum() == rows + others or not kept, "the rows of before are gone"

@@ -472,7 +472,7 @@ def test_batches_have_their_shares_of_games_against_anchors():
     assert sum(steps) >= 4000
     assert all(count % 7 == 0 for count in steps)  # every episode lies whole in one lane
     assert 0.2 < sum(steps[:4]) / sum(steps) < 0.5  # a third of the games
-    reader = shared.replays[0].reader(shares=shared.roster.partitions, seed=1)
+    reader = shared.replays[0].reader(shares=shared.roster.policies[0].partitions, seed=1)
     lanes = np.concatenate([reader.sample(30).lane.copy() for _ in range(20)])
     assert (lanes < 4).sum() == 200
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import ActorHost, LearnerHost
-from motet.cluster.messages import ActorReport, LearnerReport, LearnerStart, RestartState, agents_of
+from motet.cluster.messages import ActorReport, LearnerReport, LearnerStart, RestartState
 from motet.cluster.shared import LocalMemory, unpack, words_of
 from motet.errors import MotetError, NotReadyError, SettingError, WaitTimeoutError
 from motet.placement import Cluster
@@ -53,7 +53,7 @@ def on_cluster(
 ) -> Iterator[RemoteRun]:
     """A run on a cluster, ready to be supervised; ``policies``: whether the driver wants them, to evaluate them."""
     if cluster.learner_gpus:
-        roster = replace(roster, parts=tuple(replace(part, device="cuda") for part in roster.parts))
+        roster = replace(roster, policies=tuple(replace(policy, device="cuda") for policy in roster.policies))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
     with connected(cluster, need) as ray:
         there = ray.cluster_resources()
@@ -183,12 +183,12 @@ class RemoteRun:
     ) -> None:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
         self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
-        self._brought: dict[int, list[Any]] = {}  # lanes' memory by agent, at the end
+        self._brought: dict[int, list[Any]] = {}  # lanes' memory by policy, at the end
         self.shared = shared = LocalMemory(roster, vaults=True)
         if go_on is not None:
             fill(shared, go_on)
-        for agent, replay in enumerate(shared.replays):
-            replay.fetch = lambda lane, agent=agent: self._fetch(agent, lane)  # type: ignore[attr-defined]
+        for policy, replay in enumerate(shared.replays):
+            replay.fetch = lambda lane, policy=policy: self._fetch(policy, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
         # Of actors and learners, which start of it is the newest: reports of earlier ones are ignored.
         self._actor_numbers, self._learner_numbers = [0] * roster.actors, [0] * len(roster.processes)
@@ -200,7 +200,7 @@ class RemoteRun:
         self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
-            [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(agents_of(roster, i))]
+            [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(roster.policies_of(i))]
             for i in range(len(roster.processes))
         ]
         self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
@@ -282,7 +282,7 @@ class RemoteRun:
         return None if self._go_on is None else LearnerStart(_part_of(self._go_on, self._names(i)))
 
     def _names(self, i: int) -> list[str]:
-        return [self._roster.parts[agent].name for agent in agents_of(self._roster, i)]
+        return [self._roster.policies[policy].name for policy in self._roster.policies_of(i)]
 
     # ---- restarting a learner
 
@@ -290,7 +290,7 @@ class RemoteRun:
         """What is left of a learner that died: the state that came home last, and what the actors know."""
         self._ask_all_actors()
         roster, shared = self._roster, self.shared
-        agents = agents_of(roster, i)
+        policies = roster.policies_of(i)
         with self._lock:
             self._learner_numbers[i], self._kept_at[i] = n, 0.0
             self._bundles[i] = [None if known is None else 0 for known in self._bundles[i]]
@@ -298,42 +298,42 @@ class RemoteRun:
                 return self._begun(i)  # it died before anything came home, and nobody has acted
             held = {name: arrays for k in roster.processes[i] for name, arrays in self._held(k).items()}
             rows = self._kept_rows(self._names(i))
-            for agent in agents:
-                name = roster.parts[agent].name
-                self._give_up(agent, rows.get(name, {}))
-                held[name]["steps"] = np.array(shared.steps(agent))
+            for policy in policies:
+                name = roster.policies[policy].name
+                self._give_up(policy, rows.get(name, {}))
+                held[name]["steps"] = np.array(shared.steps(policy))
                 if name in rows:  # rows that were forgotten stay so, and new ones are none of them
                     heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
-                    positions = held[name]["reader"][-2 * roster.lanes :].reshape(-1, 2)
+                    positions = held[name]["reader"][-2 * len(heads) :].reshape(-1, 2)
                     np.minimum(positions, heads[:, None], out=positions)
             newest = max(self._newest[i], *(self._vaults[k][1].newest for k in roster.processes[i]))
             league = {} if shared.league is None else shared.league.dump()
-            checkpoint = Checkpoint(max(map(shared.steps, agents)), held, {}, rows, league)
+            checkpoint = Checkpoint(max(map(shared.steps, policies)), held, {}, rows, league)
             after = RestartState(
                 version=newest + 1,
-                steps=list(map(shared.steps, agents)),
-                gone=shared.gone[agents],
-                counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows.words[agents, :2]],
+                steps=list(map(shared.steps, policies)),
+                gone=[shared.gone[policy].copy() for policy in policies],
+                counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows.words[policies, :2]],
                 incarnations=self._incarnations[i],
                 rounds=shared.board.rounds.copy(),
             )
         return LearnerStart(checkpoint, after)
 
     def _is_kept(self, i: int) -> bool:
-        """Whether a state of all agents of a learner process is here."""
+        """Whether a state of all policies of a learner process is here."""
         return all(self._vaults[k][1].newest for k in self._roster.processes[i])
 
     def _held(self, stack: int) -> dict[str, dict[str, Any]]:
-        """What the vault of a stack holds, by agent, as a checkpoint has it."""
+        """What the vault of a stack holds, by policy, as a checkpoint has it."""
         vault = self.shared.vaults[stack].subscriber()
         vault.take(timeout_s=10.0)
-        agents = self._roster.stacks[stack]
-        states, held = vault.weights.reshape(len(agents), -1), {}
-        for i, agent in enumerate(agents):
-            part = self._roster.parts[agent]
+        policies = self._roster.stacks[stack]
+        states, held = vault.weights.reshape(len(policies), -1), {}
+        for i, member in enumerate(policies):
+            policy = self._roster.policies[member]
             arrays = {name: np.array(vault[name][i]) for name in ("counters", "reader", "steps", "stage")}
-            random = np.array(vault["random"][i, : part.sizes.random])
-            held[part.name] = {**arrays, "random": random, "state": states[i].copy()}
+            random = np.array(vault["random"][i, : policy.sizes.random])
+            held[policy.name] = {**arrays, "random": random, "state": states[i].copy()}
         return held
 
     def _kept_rows(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -344,25 +344,21 @@ class RemoteRun:
         if not self._keep_replay or self._directory is None or not self._directory.steps():
             return {}
         kept = self._directory.load().replay
-        once = {part.name for part in self._roster.parts if part.settings.once}
-        return {
-            name: {f"lane{lane}": kept[name][f"lane{lane}"] for lane in range(self._roster.lanes)}
-            for name in names
-            if name in kept and name not in once
-        }
+        once = {policy.name for policy in self._roster.policies if policy.settings.once}
+        return {name: _in_order(kept[name]) for name in names if name in kept and name not in once}
 
-    def _give_up(self, agent: int, kept: dict[str, Any]) -> None:
+    def _give_up(self, policy: int, kept: dict[str, Any]) -> None:
         """Count what a replay loses with its learner, beyond the lanes that were kept, and its steps as done."""
-        shared, replay = self.shared, self.shared.replays[agent]
-        before = shared.steps_before[agent] - int(shared.gone[agent].sum())
-        for lane in range(self._roster.lanes):
+        shared, replay = self.shared, self.shared.replays[policy]
+        before = shared.steps_before[policy] - int(shared.gone[policy].sum())
+        for lane in range(self._roster.lanes(policy)):
             was = replay.words(lane)
-            done = int(shared.gone[agent, lane]) + was.steps
+            done = int(shared.gone[policy][lane]) + was.steps
             now = words_of(kept[f"lane{lane}"]) if kept else LaneWords._make([0] * len(was))
-            shared.board.rows.lost[agent] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
+            shared.board.rows.lost[policy] += np.uint64(min(max(was.head - now.head, 0), replay.spec.lane_capacity))
             replay.table[lane] = now  # type: ignore[attr-defined]
-            shared.gone[agent, lane] = max(done - now.steps, 0)
-        shared.steps_before[agent] = before + int(shared.gone[agent].sum())
+            shared.gone[policy][lane] = max(done - now.steps, 0)
+        shared.steps_before[policy] = before + int(shared.gone[policy].sum())
 
     def _ask_all_actors(self) -> None:
         """All that have begun: versions and steps that the dead learner reported to them and to nobody else."""
@@ -378,16 +374,17 @@ class RemoteRun:
             with contextlib.suppress(self._ray.exceptions.RayError):  # it died too
                 self._hear_actor(requests[ref], self._ray.get(ref))
 
-    def _fetch(self, agent: int, lane: int) -> Any:
-        if agent in self._brought:
-            return self._brought[agent][lane]
-        process = next(i for i in range(len(self._learners)) if agent in agents_of(self._roster, i))
-        call = self._learners[process].dump.remote(agent, lane)
+    def _fetch(self, policy: int, lane: int) -> Any:
+        if policy in self._brought:
+            return self._brought[policy][lane]
+        process = next(i for i in range(len(self._learners)) if policy in self._roster.policies_of(i))
+        call = self._learners[process].dump.remote(policy, lane)
         try:
             return self._ray.get(call, timeout=self._limits.hang_s)
         except self._ray.exceptions.RayError as error:
             raise NotReadyError(
-                f"the replay of {self._roster.parts[agent].name} could not be fetched from learner-{process}: {error}"
+                f"the replay of {self._roster.policies[policy].name} could not be fetched from "
+                f"learner-{process}: {error}"
             ) from error
 
     # ---- polling
@@ -431,7 +428,7 @@ class RemoteRun:
         self._requests[ref] = name, lambda report: self._hear_learner(i, report)
 
     def _hear_actor(self, i: int, report: ActorReport) -> None:
-        shared, board, lanes = self.shared, self.shared.board, self._roster.lanes_of(i)
+        shared, board, roster = self.shared, self.shared.board, self._roster
         with self._lock:
             if report.number != self._actor_numbers[i]:
                 return
@@ -444,34 +441,34 @@ class RemoteRun:
             self._newest = list(map(max, self._newest, report.newest))
             for process, number in enumerate(report.heard):
                 if number == self._learner_numbers[process]:
-                    for agent in agents_of(self._roster, process):
-                        _bring_up_to_date(shared.replays[agent], lanes, report.words[agent])
+                    for policy in roster.policies_of(process):
+                        lanes = roster.lanes_of(policy, i)
+                        _bring_up_to_date(shared.replays[policy], lanes, report.words[policy])
 
     def _hear_learner(self, i: int, report: LearnerReport) -> None:
         shared, board, roster = self.shared, self.shared.board, self._roster
-        agents, stacks, row = agents_of(roster, i), list(roster.processes[i]), roster.actors + i
+        policies, stacks, row = roster.policies_of(i), list(roster.processes[i]), roster.actors + i
         with self._lock:
             if report.number != self._learner_numbers[i]:
                 return
             board.processes.words[row] = report.alive
             board.processes.heartbeat[row] = time.monotonic() - report.age_s
-            board.learned.words[agents] = report.learned
-            board.metrics[agents] = report.metrics
-            board._names[agents] = report.names
+            board.learned.words[policies] = report.learned
+            board.metrics[policies] = report.metrics
+            board._names[policies] = report.names
             newest = np.maximum(
-                board.rows.newest_version[agents], report.rows[:, 2]
+                board.rows.newest_version[policies], report.rows[:, 2]
             )  # a restarted one has published nothing yet
-            board.rows.words[agents] = report.rows
-            board.rows.newest_version[agents] = newest
+            board.rows.words[policies] = report.rows
+            board.rows.newest_version[policies] = newest
             shared.nodes[row] = report.node
             self._incarnations[i] = report.incarnations
             self._newest[i] = max(self._newest[i], report.newest)
-            shared.gone[agents] = report.gone
-            for agent, words, before in zip(agents, report.words, report.steps_before, strict=True):
-                _bring_up_to_date(shared.replays[agent], range(roster.lanes), words)
-                shared.steps_before[agent] = before
-            for agent, updates in zip(agents, report.updates_before, strict=True):
-                shared.updates_before[agent] = updates
+            for policy, words, before in zip(policies, report.words, report.steps_before, strict=True):
+                _bring_up_to_date(shared.replays[policy], range(len(words)), words)
+                shared.steps_before[policy] = before
+            for policy, updates, gone in zip(policies, report.updates_before, report.gone, strict=True):
+                shared.updates_before[policy], shared.gone[policy] = updates, np.array(gone)
             self._brought |= report.replays
             for which, (number, flat) in enumerate(report.bundles):
                 if flat is not None:
@@ -491,10 +488,15 @@ def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:
 
 
 def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
-    """What a checkpoint holds of some agents."""
-    agents = {name: checkpoint.agents[name] for name in names}
-    replay = {name: lanes for name, lanes in checkpoint.replay.items() if name in agents}
-    return Checkpoint(checkpoint.step, agents, {}, replay, checkpoint.league)
+    """What a checkpoint holds of some policies."""
+    states = {name: checkpoint.agents[name] for name in names}
+    replay = {name: lanes for name, lanes in checkpoint.replay.items() if name in states}
+    return Checkpoint(checkpoint.step, states, {}, replay, checkpoint.league)
+
+
+def _in_order(lanes: dict[str, Any]) -> dict[str, Any]:
+    """The lanes of a replay in the order of their numbers."""
+    return {f"lane{lane}": lanes[f"lane{lane}"] for lane in range(len(lanes))}
 
 
 def grouped(ray: Any, host: type) -> type:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from motet.cluster.connect import Shipment
 from motet.cluster.link import Link
-from motet.cluster.messages import ActorReport, BlockReply, JoinReply, LearnerReport, LearnerStart, agents_of
+from motet.cluster.messages import ActorReport, BlockReply, JoinReply, LearnerReport, LearnerStart
 from motet.cluster.shared import LocalMemory, VersionBundle, packed
 from motet.errors import SupersededError
 from motet.runs.snapshot import Wait
@@ -46,7 +46,7 @@ _SWITCH_S = 0.0002  # until a thread that carries gets the interpreter: blocks a
 
 
 class LearnerHost:
-    """A learner process, and the replays of its agents.
+    """A learner process, and the replays of its policies.
 
     Args:
         shipment: who takes part (:class:`Roster`), and what it begins with (:class:`LearnerStart`, or None).
@@ -62,14 +62,14 @@ class LearnerHost:
         start: LearnerStart | None
         roster, start = shipment.value
         self._index, self._stacks, self._number, self._node = index, roster.processes[index], number, ""
-        self._agents = agents_of(roster, index)
-        self._memory = memory = LocalMemory(roster, agents=self._agents, vaults=True)
+        self._policies = roster.policies_of(index)
+        self._memory = memory = LocalMemory(roster, policies=self._policies, vaults=True)
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
-        self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by agent and lane
-        self._made = np.zeros((roster.actors, len(self._agents)), np.int64)
+        self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by policy and lane
+        self._made = np.zeros((roster.actors, len(self._policies)), np.int64)
         self._lock = threading.Lock()  # between the threads of this process that take blocks
-        self._bundles = [VersionBundle(publications) for publications in memory.carried(self._agents)]
+        self._bundles = [VersionBundle(publications) for publications in memory.carried(self._policies)]
         self._vaults = [(memory.vaults[k], memory.vaults[k].subscriber()) for k in self._stacks]
         self._kept = False  # whether the driver has a state of it
         if start is not None:
@@ -81,23 +81,24 @@ class LearnerHost:
         if after is None:
             return
         self._incarnations = list(after.incarnations)
-        memory.gone[self._agents], memory.board.rounds[:] = after.gone, after.rounds
-        memory.board.rows.words[self._agents, :2] = after.counts
-        for agent, steps in zip(self._agents, after.steps, strict=True):
-            memory.steps_before[agent] = steps - memory.replays[agent].steps
+        memory.board.rounds[:] = after.rounds
+        memory.board.rows.words[self._policies, :2] = after.counts
+        for policy, steps, gone in zip(self._policies, after.steps, after.gone, strict=True):
+            memory.steps_before[policy] = steps - memory.replays[policy].steps
+            memory.gone[policy] = np.array(gone)
         for k in self._stacks:  # the pace goes on from the rows that are left
-            for agent, count in zip(memory.roster.stacks[k], memory._counts(k), strict=True):
-                name = memory.roster.parts[agent].name
+            for policy, count in zip(memory.roster.stacks[k], memory._counts(k), strict=True):
+                name = memory.roster.policies[policy].name
                 waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
                 due = memory.roster.pace.due(count, memory.warm_up(k))
-                memory.updates_before[agent] = int(memory.board.learned.updates[agent]) + waived - due
+                memory.updates_before[policy] = int(memory.board.learned.updates[policy]) + waived - due
 
     def play(self) -> LearnerReport:
         """Learn until the run ends."""
         self._node = _node()
         play_learner(self._memory, self._index)
-        lanes = range(self._memory.roster.lanes)
-        rows = {a: [self.dump(a, lane) for lane in lanes] for a in self._agents} if self._bring_rows else {}
+        brought = self._policies if self._bring_rows else []
+        rows = {p: [self.dump(p, lane) for lane in range(self._memory.roster.lanes(p))] for p in brought}
         everything = [0] * len(self._bundles)
         return self.report(stop=True, bundles=everything, vaults=True, kept=True)._replace(replays=rows)
 
@@ -108,7 +109,7 @@ class LearnerHost:
         rows: dict[tuple[int, int], int],
         made: Sequence[int],
         came: Sequence[int] = (),
-        done: npt.NDArray[np.int64] | None = None,
+        done: Sequence[npt.NDArray[np.int64]] | None = None,
         results: npt.NDArray[np.uint64] | None = None,
     ) -> JoinReply:
         """Take over an actor's lanes for an incarnation of it.
@@ -116,39 +117,39 @@ class LearnerHost:
         Args:
             actor: which one.
             incarnation: which start of it.
-            rows: by agent and lane, the outbox row that comes next.
-            made: by agent of this process, rows that it is known to have made before.
+            rows: by policy and lane, the outbox row that comes next.
+            made: by policy of this process, rows that it is known to have made before.
             came: and how many of them the driver knows to have arrived.
-            done: by agent and lane, steps that belong to the rows before those; None if it has been with no learner
-                yet. The dead one may have reported rows to the driver, but not to the actor: they come again.
+            done: by policy, for each lane, steps that belong to the rows before those; None if it has been with no
+                learner yet. The dead one may have reported rows to the driver, but not to the actor: they come again.
             results: in self-play, the actor's ring of results.
         """
-        memory, lanes = self._memory, self._memory.roster.lanes_of(actor)
+        memory, lanes = self._memory, self._lanes_of(actor)
         with self._lock:
             known = self._incarnations[actor]
             if incarnation < known:
                 raise SupersededError(f"actor-{actor}, start {incarnation}: start {known} has its lanes now")
             if incarnation > known:
-                arrived = [sum(self._expected.get((agent, lane), 0) for lane in lanes) for agent in self._agents]
+                arrived = [sum(self._expected.get((p, lane), 0) for lane in own) for p, own in lanes.items()]
                 arrived = list(map(max, arrived, came or arrived))
                 lost = np.maximum(self._made[actor], np.array(made, np.int64)) - arrived
-                memory.board.rows.lost[self._agents] += np.maximum(lost, 0).astype(np.uint64)
+                memory.board.rows.lost[self._policies] += np.maximum(lost, 0).astype(np.uint64)
                 self._made[actor] = 0
             self._incarnations[actor] = incarnation
             if done is not None:
-                for agent, steps in zip(self._agents, done, strict=True):
-                    self._count_again(agent, lanes, steps)
-            for agent in self._agents:
-                for lane in lanes:
-                    self._writers[agent, lane] = memory.replays[agent].writer(lane, timeout_s=0.0)
-                    self._expected[agent, lane] = rows[agent, lane]
+                for policy, steps in zip(self._policies, done, strict=True):
+                    self._count_again(policy, lanes[policy], steps)
+            for policy, own in lanes.items():
+                for lane in own:
+                    self._writers[policy, lane] = memory.replays[policy].writer(lane, timeout_s=0.0)
+                    self._expected[policy, lane] = rows[policy, lane]
             return JoinReply(
                 self._words(lanes),
-                [memory.steps_before[a] for a in self._agents],
-                [memory.updates_before[a] for a in self._agents],
+                [memory.steps_before[p] for p in self._policies],
+                [memory.updates_before[p] for p in self._policies],
                 int(memory.board.rounds[actor]),
                 self._number,
-                memory.gone[self._agents],
+                [memory.gone[p].copy() for p in self._policies],
                 self._take_results(actor, results),
             )
 
@@ -164,15 +165,15 @@ class LearnerHost:
         bundles: Sequence[int],
         results: npt.NDArray[np.uint64] | None = None,
     ) -> BlockReply:
-        """Take a block of an actor's rows: pieces (agent, lane, first row, bytes) and their bytes behind each other.
+        """Take a block of an actor's rows: pieces (policy, lane, first row, bytes) and their bytes behind each other.
 
         ``bundles``: which ones the actor has. ``results``: of games, in self-play.
         """
         memory, board = self._memory, self._memory.board
         with self._lock:
             if incarnation != self._incarnations[actor]:
-                for agent, _, _, size in pieces:
-                    board.rows.refused[agent] += np.uint64(size // memory.replays[agent].spec.row_bytes)
+                for policy, _, _, size in pieces:
+                    board.rows.refused[policy] += np.uint64(size // memory.replays[policy].spec.row_bytes)
                 raise SupersededError(
                     f"actor-{actor}, start {incarnation}: start {self._incarnations[actor]} has its lanes now"
                 )
@@ -184,28 +185,28 @@ class LearnerHost:
         if waits:
             self._hold(round)
         # First how far it is, then the policies: who learns of a round has the versions that were made in it.
-        learned, pace = board.learned.words[self._agents], memory.tell_pace(self._agents)
-        words, news = self._words(memory.roster.lanes_of(actor)), self._publish(bundles)
+        learned, pace = board.learned.words[self._policies], memory.tell_pace(self._policies)
+        words, news = self._words(self._lanes_of(actor)), self._publish(bundles)
         return BlockReply(taken, words, learned, pace, news)
 
     def _take(self, pieces: Sequence[tuple[int, int, int, int]], data: npt.NDArray[np.uint8]) -> list[int]:
         taken, at = [], 0
-        for agent, lane, first, size in pieces:
-            row_bytes = self._memory.replays[agent].spec.row_bytes
-            known = self._expected[agent, lane] - first  # rows that a block brings for the second time
+        for policy, lane, first, size in pieces:
+            row_bytes = self._memory.replays[policy].spec.row_bytes
+            known = self._expected[policy, lane] - first  # rows that a block brings for the second time
             fresh = data[at + known * row_bytes : at + size]
-            rows = self._writers[agent, lane].append_rows(fresh)
-            self._expected[agent, lane] += rows
+            rows = self._writers[policy, lane].append_rows(fresh)
+            self._expected[policy, lane] += rows
             taken.append(known + rows)
             at += size
         return taken
 
-    def _count_again(self, agent: int, lanes: Sequence[int], steps: npt.NDArray[np.int64]) -> None:
-        """Steps of an agent that were done in some lanes, by who knows."""
+    def _count_again(self, policy: int, lanes: Sequence[int], steps: npt.NDArray[np.int64]) -> None:
+        """Steps of a policy that were done in some lanes, by who knows."""
         memory = self._memory
-        here = [memory.replays[agent].words(lane).steps for lane in lanes]
-        memory.steps_before[agent] += int((steps - here - memory.gone[agent, lanes]).sum())
-        memory.gone[agent, lanes] = steps - here
+        here = [memory.replays[policy].words(lane).steps for lane in lanes]
+        memory.steps_before[policy] += int((steps - here - memory.gone[policy][lanes]).sum())
+        memory.gone[policy][lanes] = steps - here
 
     def _take_results(self, actor: int, words: npt.NDArray[np.uint64] | None) -> npt.NDArray[np.uint64] | None:
         league = self._memory.league
@@ -226,12 +227,12 @@ class LearnerHost:
             board.updated.wait(seen, left)
 
     def _has_caught_up(self, stack: int, round: int) -> bool:
-        memory, pace, agents = self._memory, self._memory.roster.pace, self._memory.roster.stacks[stack]
+        memory, pace, policies = self._memory, self._memory.roster.pace, self._memory.roster.stacks[stack]
         if pace.lockstep:
-            return int(memory.board.learned.synced_round[list(agents)].min()) >= round
+            return int(memory.board.learned.synced_round[list(policies)].min()) >= round
         if not memory.may_act(stack) or memory.settings(stack).once:
             return memory.may_act(stack)
-        return all(memory.rests(agent) or memory.owed(agent) <= pace.slack / 2 for agent in agents)
+        return all(memory.rests(policy) or memory.owed(policy) <= pace.slack / 2 for policy in policies)
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
         """The number of each bundle, and where it is if it is newer than what is known."""
@@ -246,13 +247,18 @@ class LearnerHost:
                 for bundle, number in zip(self._bundles, known, strict=True)
             ]
 
-    def _words(self, lanes: Sequence[int]) -> npt.NDArray[np.uint64]:
-        replays = [self._memory.replays[agent] for agent in self._agents]
-        return np.array([[replay.words(lane) for lane in lanes] for replay in replays], np.uint64)
+    def _lanes_of(self, actor: int) -> dict[int, list[int]]:
+        """The lanes of an actor, by policy of this process."""
+        return {policy: self._memory.roster.lanes_of(policy, actor) for policy in self._policies}
 
-    def dump(self, agent: int, lane: int) -> npt.NDArray[np.uint8]:
+    def _words(self, lanes: Mapping[int, Sequence[int]]) -> list[npt.NDArray[np.uint64]]:
+        """By policy, the words of some of its lanes."""
+        replays = self._memory.replays
+        return [np.array([replays[policy].words(lane) for lane in own], np.uint64) for policy, own in lanes.items()]
+
+    def dump(self, policy: int, lane: int) -> npt.NDArray[np.uint8]:
         """A lane's memory."""
-        return self._memory.replays[agent].dump(lane)
+        return self._memory.replays[policy].dump(lane)
 
     def report(
         self,
@@ -284,10 +290,11 @@ class LearnerHost:
                     bundle.renew()
                 news.append((bundle.number, None if number is None or bundle.number <= number else bundle.flat))
             versions = [bundle.versions for bundle in self._bundles]
-            board.rows.newest_version[self._agents] = versions[0]
-            words, incarnations = self._words(range(memory.roster.lanes)), list(self._incarnations)
-            rows, gone = board.rows.words[self._agents], memory.gone[self._agents]
-            before = [memory.steps_before[a] for a in self._agents]
+            board.rows.newest_version[self._policies] = versions[0]
+            all_lanes = {policy: range(memory.roster.lanes(policy)) for policy in self._policies}
+            words, incarnations = self._words(all_lanes), list(self._incarnations)
+            rows, gone = board.rows.words[self._policies], [memory.gone[p].copy() for p in self._policies]
+            before = [memory.steps_before[p] for p in self._policies]
         held = [subscriber.refresh() or bool(subscriber.version) for _, subscriber in self._vaults] if vaults else []
         whole = vaults and all(held)
         return LearnerReport(
@@ -295,13 +302,13 @@ class LearnerHost:
             self._node,
             time.monotonic() - float(board.processes.heartbeat[row]),
             board.processes.words[row].copy(),
-            board.learned.words[self._agents],
-            board.metrics[self._agents],
-            board._names[self._agents],
+            board.learned.words[self._policies],
+            board.metrics[self._policies],
+            board._names[self._policies],
             rows,
             words,
             before,
-            [memory.updates_before[a] for a in self._agents],
+            [memory.updates_before[p] for p in self._policies],
             gone,
             incarnations,
             max(map(max, versions)),
@@ -331,11 +338,11 @@ class ActorHost:
         shipment: who takes part (:class:`Roster`).
         index: which actor.
         incarnation: which start of it.
-        made: by agent, rows that it is known to have made before this start.
+        made: by policy, rows that it is known to have made before this start.
         learners: the hosts of the learners.
         limits: how long it waits for whom.
         block_age_s: how long rows wait until they are sent.
-        came: by agent, how many of them are known to have arrived.
+        came: by policy, how many of them are known to have arrived.
     """
 
     def __init__(
@@ -353,9 +360,8 @@ class ActorHost:
         roster: Roster = shipment.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
-        self._lanes = roster.lanes_of(index)
         # Longer than a restarted learner takes to come up: until then nothing leaves the outbox.
-        self._memory = LocalMemory(roster, lanes=self._lanes, timeout_s=limits.start_s + limits.hang_s)
+        self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
@@ -396,6 +402,6 @@ class ActorHost:
             [replay.made for replay in replays],
             [sum(replay.carried) for replay in replays],
             [link.newest for link in self._links],
-            np.array([replay.table[self._lanes] for replay in replays]),
+            [replay.table[replay.lanes] for replay in replays],
             [link.heard for link in self._links],
         )

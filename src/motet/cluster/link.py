@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet.cluster.messages import agents_of
 from motet.cluster.shared import DistantReplay, LocalMemory, unpack
 from motet.errors import WaitTimeoutError
 from motet.publication import Publication
@@ -36,12 +35,12 @@ class Link:
         memory: that of the actor.
         actor: which one.
         incarnation: which start of it.
-        made: by agent, rows that it is known to have made before this start.
+        made: by policy, rows that it is known to have made before this start.
         process: which learner process.
         learner: its host.
         limits: how long to wait for whom.
         age_s: how long rows wait until they are sent.
-        came: by agent, how many of them are known to have arrived.
+        came: by policy, how many of them are known to have arrived.
     """
 
     def __init__(
@@ -59,15 +58,16 @@ class Link:
         roster = memory.roster
         self._memory, self._actor, self._incarnation, self._process = memory, actor, incarnation, process
         self._limits, self._age_s = limits, age_s
-        self._agents = agents_of(roster, process)
+        self._policies = roster.policies_of(process)
         self._made, self._came = (
-            [rows[a] for a in self._agents] if rows else [0] * len(self._agents) for rows in (made, came)
+            [rows[p] for p in self._policies] if rows else [0] * len(self._policies) for rows in (made, came)
         )
-        self._lanes = roster.lanes_of(actor)
-        self._replays: dict[int, DistantReplay] = {agent: _distant(memory.replays[agent]) for agent in self._agents}
+        self._replays: dict[int, DistantReplay] = {
+            policy: _distant(memory.replays[policy]) for policy in self._policies
+        }
         self._publications: list[list[tuple[Publication, Any]]] = [
             [(publication, publication.publisher()) for publication in bundle]
-            for bundle in memory.carried(self._agents)
+            for bundle in memory.carried(self._policies)
         ]
         self._ring = None if memory.league is None else memory.league.results[actor]
         self._sent_result = 0
@@ -91,9 +91,9 @@ class Link:
         """Make oneself known; the round to go on from."""
         while True:
             rows = {
-                (agent, lane): replay.carried[i]
-                for agent, replay in self._replays.items()
-                for i, lane in enumerate(self._lanes)
+                (policy, lane): replay.carried[i]
+                for policy, replay in self._replays.items()
+                for i, lane in enumerate(replay.lanes)
             }
             joined = self._asked(
                 lambda learner, rows=rows: learner.join.remote(
@@ -102,11 +102,10 @@ class Link:
             )
             if joined is not None:
                 break
-        for agent, before in zip(self._agents, joined.steps_before, strict=True):
-            self._memory.steps_before[agent] = before
-        for agent, updates in zip(self._agents, joined.updates_before, strict=True):
-            self._memory.updates_before[agent] = updates
-        self._memory.gone[self._agents] = joined.gone
+        for policy, before in zip(self._policies, joined.steps_before, strict=True):
+            self._memory.steps_before[policy] = before
+        for policy, updates, gone in zip(self._policies, joined.updates_before, joined.gone, strict=True):
+            self._memory.updates_before[policy], self._memory.gone[policy] = updates, np.array(gone)
         self._hear(joined.words)
         if self._ring is not None and joined.results is not None:
             self._sent_result = Results.take_in(self._ring, joined.results)
@@ -118,12 +117,15 @@ class Link:
         """The newest version of anything that came from there."""
         return max(int(publisher.newest) for bundle in self._publications for _, publisher in bundle)
 
-    def _done(self) -> npt.NDArray[np.int64] | None:
-        """By agent and lane, steps that are known to have arrived; None at first."""
+    def _done(self) -> list[npt.NDArray[np.int64]] | None:
+        """By policy, for each lane, steps that are known to have arrived; None at first."""
         if self.heard < 0:
             return None
-        steps = [[replay.words(lane).steps for lane in self._lanes] for replay in self._replays.values()]
-        return np.array(steps) + self._memory.gone[np.ix_(self._agents, self._lanes)]
+        gone = self._memory.gone
+        return [
+            np.array([replay.words(lane).steps for lane in replay.lanes]) + gone[policy][replay.lanes]
+            for policy, replay in self._replays.items()
+        ]
 
     def _results(self, after: int) -> npt.NDArray[np.uint64] | None:
         return None if self._ring is None else Results.since(self._ring, after)
@@ -205,8 +207,9 @@ class Link:
         self._sent_round = round
         if results is not None and len(results):
             self._sent_result = int(results.max() >> np.uint64(32))
-        for (agent, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
-            replay, i = self._replays[agent], self._lanes.index(lane)
+        for (policy, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
+            replay = self._replays[policy]
+            i = replay.lanes.index(lane)
             assert replay.outbox is not None
             replay.carried[i] = first + rows
             replay.outbox.release(i, first + rows)
@@ -217,8 +220,8 @@ class Link:
             if where is not None and (flat := self._fetched(where)) is not None:
                 unpack(flat, self._publications[i])
                 self._bundles[i] = number
-        memory.pace[self._agents] = arrived.pace
-        memory.board.learned.words[self._agents] = arrived.learned
+        memory.pace[self._policies] = arrived.pace
+        memory.board.learned.words[self._policies] = arrived.learned
         memory.board.updated.ring()
         return True
 
@@ -240,20 +243,20 @@ class Link:
     def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
         """What waits, up to a block's size, from all lanes alike."""
         pieces, data = [], []
-        share = _BLOCK_BYTES // (len(self._agents) * len(self._lanes))
-        for agent, replay in self._replays.items():
+        share = _BLOCK_BYTES // sum(len(replay.lanes) for replay in self._replays.values())
+        for policy, replay in self._replays.items():
             assert replay.outbox is not None
             most = max(1, share // replay.spec.row_bytes)
-            for i, lane in enumerate(self._lanes):
+            for i, lane in enumerate(replay.lanes):
                 first = replay.carried[i]
                 if piece := replay.outbox.rows(i, first, most):
-                    pieces.append((agent, lane, first, len(piece)))
+                    pieces.append((policy, lane, first, len(piece)))
                     data.append(piece)
         return pieces, data
 
-    def _hear(self, words: npt.NDArray[np.uint64]) -> None:
+    def _hear(self, words: Sequence[npt.NDArray[np.uint64]]) -> None:
         for replay, rows in zip(self._replays.values(), words, strict=True):
-            replay.table[self._lanes] = rows
+            replay.table[replay.lanes] = rows
 
     def _asked(self, call: Any) -> Any:
         """A learner's answer; None if it was restarted meanwhile, and knows nothing of the question."""

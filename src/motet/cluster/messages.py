@@ -8,24 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.runs.checkpoint import Checkpoint
-from motet.training.roster import Roster
 
-__all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState", "agents_of"]
+__all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState"]
 
 
 class JoinReply(NamedTuple):
     """A learner's reply to an actor that begins, or that turns to it after a restart."""
 
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]`` of the actor's lanes."""
+    words: list[npt.NDArray[np.uint64]]
+    """By policy, ``[lanes, words]`` of the actor's lanes."""
     steps_before: list[int]
     updates_before: list[int]
     round: int
     """Which the actor had got to before."""
     number: int
     """Which start of the learner."""
-    gone: npt.NDArray[np.int64]
-    """As in :class:`LocalMemory`, of its agents."""
+    gone: list[npt.NDArray[np.int64]]
+    """As in :class:`LocalMemory`, of its policies."""
     results: npt.NDArray[np.uint64] | None
     """In self-play: the actor's ring of results."""
 
@@ -35,10 +34,10 @@ class BlockReply(NamedTuple):
 
     rows: list[int]
     """How many of each piece there was room for."""
-    words: npt.NDArray[np.uint64]
+    words: list[npt.NDArray[np.uint64]]
     """As in :class:`JoinReply`."""
     learned: npt.NDArray[np.uint64]
-    """The board's rows of its agents."""
+    """The board's rows of its policies."""
     pace: npt.NDArray[np.int64]
     bundles: list[tuple[int, Any]]
     """The number of each and, if it is news, where it is."""
@@ -55,13 +54,13 @@ class ActorReport(NamedTuple):
     round: int
     episodes: npt.NDArray[np.float64]
     made: list[int]
-    """Rows by agent, in this incarnation."""
+    """Rows by policy, in this incarnation."""
     came: list[int]
     """How many of them are known to have arrived."""
     newest: list[int]
     """By learner process, the newest version of anything that came from there."""
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]`` of its lanes, as the learners last reported."""
+    words: list[npt.NDArray[np.uint64]]
+    """By policy, ``[lanes, words]`` of its lanes, as the learners last reported."""
     heard: list[int]
     """By learner process, which start of it reported that."""
 
@@ -78,12 +77,12 @@ class LearnerReport(NamedTuple):
     metrics: npt.NDArray[np.float64]
     names: npt.NDArray[np.uint8]
     rows: npt.NDArray[np.uint64]
-    words: npt.NDArray[np.uint64]
-    """``[agents, lanes, words]``, all lanes."""
+    words: list[npt.NDArray[np.uint64]]
+    """By policy, ``[lanes, words]``, all lanes."""
     steps_before: list[int]
     updates_before: list[int]
-    gone: npt.NDArray[np.int64]
-    """As in :class:`LocalMemory`, of its agents."""
+    gone: list[npt.NDArray[np.int64]]
+    """As in :class:`LocalMemory`, of its policies."""
     incarnations: list[int]
     """Of the actors that have joined; -1 for the others."""
     newest: int
@@ -95,7 +94,7 @@ class LearnerReport(NamedTuple):
     results: npt.NDArray[np.uint64] | None
     """With the vaults, in self-play."""
     replays: dict[int, list[npt.NDArray[np.uint8]]]
-    """By agent, the memory of its lanes, at the end."""
+    """By policy, the memory of its lanes, at the end."""
 
 
 class LearnerStart(NamedTuple):
@@ -111,17 +110,12 @@ class RestartState(NamedTuple):
     version: int
     """Above all that any actor has seen."""
     steps: list[int]
-    """By agent, steps that have been done."""
-    gone: npt.NDArray[np.int64]
-    """As in :class:`LocalMemory`, of its agents."""
+    """By policy, steps that have been done."""
+    gone: list[npt.NDArray[np.int64]]
+    """As in :class:`LocalMemory`, of its policies."""
     counts: list[tuple[int, int]]
-    """By agent, rows lost and refused so far."""
+    """By policy, rows lost and refused so far."""
     incarnations: list[int]
     """Of the actors that had joined."""
     rounds: npt.NDArray[np.uint64]
     """Of the actors."""
-
-
-def agents_of(roster: Roster, process: int) -> list[int]:
-    """The agents of a learner process, in the order of its stacks."""
-    return [agent for k in roster.processes[process] for agent in roster.stacks[k]]

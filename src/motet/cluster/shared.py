@@ -1,7 +1,8 @@
 """What a process of a cluster holds: the same :class:`SharedMemory` as on one machine, each part where it is needed.
 
-Every process has a segment of its own with a board, the publications it reads or writes, and the replays of the agents
-that learn there. The replay of an agent that learns elsewhere is a :class:`DistantReplay`: its writers write into an
+Every process has a segment of its own with a board, the publications it reads or writes, and the replays of the
+policies that are learned there. The replay of a policy that is learned elsewhere is a :class:`DistantReplay`: its
+writers write into an
 *outbox*, lanes that are read once, from which rows are carried to the learner as they lie. So acting costs the same as
 beside the learner, a slow way there makes the writers wait for room (counted, as always), and what has not arrived is
 still in the outbox when the learner is restarted.
@@ -113,9 +114,9 @@ class LocalMemory(SharedMemory):
 
     Args:
         roster: who takes part.
-        agents: those that learn here.
-        lanes: those that are written here.
-        vaults: whether vaults are kept here: those of the agents that learn here, or, in the driver, all.
+        policies: those that are learned here.
+        actor: the one that plays here, if one does: its lanes are written here.
+        vaults: whether vaults are kept here: those of the policies that are learned here, or, in the driver, all.
         timeout_s: how long a writer waits for room in its outbox.
     """
 
@@ -123,16 +124,16 @@ class LocalMemory(SharedMemory):
         self,
         roster: Roster,
         *,
-        agents: Collection[int] = (),
-        lanes: Sequence[int] = (),
+        policies: Collection[int] = (),
+        actor: int | None = None,
         vaults: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
-        self._agents, self._lanes, self._keeps, self._timeout_s = set(agents), lanes, vaults, timeout_s
-        self.pace = np.zeros((len(roster.parts), 2), np.int64)
-        """By agent, steps and whole batches since its replay began, as its learner last reported."""
-        self.gone = np.zeros((len(roster.parts), roster.lanes), np.int64)
-        """By agent and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
+        self._policies, self._actor, self._keeps, self._timeout_s = set(policies), actor, vaults, timeout_s
+        self.pace = np.zeros((len(roster.policies), 2), np.int64)
+        """By policy, steps and whole batches since its replay began, as its learner last reported."""
+        self.gone = [np.zeros(roster.lanes(policy), np.int64) for policy in range(len(roster.policies))]
+        """By policy and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
         self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
         """By row of the board, where that process is."""
         super().__init__(roster)
@@ -143,18 +144,19 @@ class LocalMemory(SharedMemory):
         self.board.acted.ring()
         self.board.updated.ring()
 
-    def _replay_layout(self, agent: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
-        if agent in self._agents:
-            return super()._replay_layout(agent, spec)
-        return DistantReplay.layout(spec, f"agent{agent}/replay")
+    def _replay_layout(self, policy: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
+        if policy in self._policies:
+            return super()._replay_layout(policy, spec)
+        return DistantReplay.layout(spec, f"policy{policy}/replay")
 
-    def _replay(self, agent: int, spec: ReplaySpec, segment: Segment) -> Any:
-        if agent in self._agents:
-            return super()._replay(agent, spec, segment)
-        return DistantReplay(spec, segment, f"agent{agent}/replay", self._lanes, self._timeout_s)
+    def _replay(self, policy: int, spec: ReplaySpec, segment: Segment) -> Any:
+        if policy in self._policies:
+            return super()._replay(policy, spec, segment)
+        lanes = () if self._actor is None else self.roster.lanes_of(policy, self._actor)
+        return DistantReplay(spec, segment, f"policy{policy}/replay", lanes, self._timeout_s)
 
     def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, ArraySpec]]:
-        if self._keeps and (not self._agents or set(stack) <= self._agents):
+        if self._keeps and (not self._policies or set(stack) <= self._policies):
             return super()._vault_size(stack, specs)
         return 1, {}
 
@@ -162,36 +164,37 @@ class LocalMemory(SharedMemory):
         """The node of a process."""
         return self.nodes[process]
 
-    def left(self, agent: int, actor: int) -> int:
+    def left(self, policy: int, actor: int) -> int:
         """As always, and what went with a learner was done by somebody."""
-        roster, gone = self.roster, self.gone[agent]
-        part = -(-(roster.steps - self.steps_before[agent] + int(gone.sum())) // roster.actors)
-        lanes = roster.lanes_of(actor)
-        return part - int(gone[lanes].sum()) - sum(self.replays[agent].words(lane).steps for lane in lanes)
+        roster, gone = self.roster, self.gone[policy]
+        part = -(-(roster.steps - self.steps_before[policy] + int(gone.sum())) // roster.actors)
+        lanes = roster.lanes_of(policy, actor)
+        return part - int(gone[lanes].sum()) - sum(self.replays[policy].words(lane).steps for lane in lanes)
 
-    def carried(self, agents: Sequence[int]) -> list[list[Publication]]:
-        """What is carried from the learner of some agents, by bundle: policies, and the league, which changes less."""
-        policies = [self.publications[agent] for agent in agents]
-        return [policies] if self.league is None else [policies, [self.league.publication]]
+    def carried(self, policies: Sequence[int]) -> list[list[Publication]]:
+        """What is carried from the learner of some policies, by bundle: theirs, and the league, which changes less."""
+        own = [self.publications[policy] for policy in policies]
+        return [own] if self.league is None else [own, [self.league.publication]]
 
     # The pace as an actor sees it: what its learners reported, and its own rows that they have not got yet.
 
     def _steps(self, stack: int) -> list[int]:
-        agents = self.roster.stacks[stack]
-        if self._agents.issuperset(agents):
+        policies = self.roster.stacks[stack]
+        if self._policies.issuperset(policies):
             return super()._steps(stack)
-        replays: list[Any] = [self.replays[agent] for agent in agents]
-        reported = self.pace[list(agents), 0].tolist()
+        replays: list[Any] = [self.replays[policy] for policy in policies]
+        reported = self.pace[list(policies), 0].tolist()
         return [steps + one.made - sum(one.carried) for steps, one in zip(reported, replays, strict=True)]
 
-    def _batches(self, agent: int) -> int:
-        return super()._batches(agent) if agent in self._agents else int(self.pace[agent, 1])
+    def _batches(self, policy: int) -> int:
+        return super()._batches(policy) if policy in self._policies else int(self.pace[policy, 1])
 
-    def tell_pace(self, agents: Sequence[int]) -> npt.NDArray[np.int64]:
-        """What actors need to know of agents that learn here."""
-        once = [self.roster.parts[agent].settings.once for agent in agents]
+    def tell_pace(self, policies: Sequence[int]) -> npt.NDArray[np.int64]:
+        """What actors need to know of policies that are learned here."""
+        once = [self.roster.policies[policy].settings.once for policy in policies]
         rows = [
-            (self.replays[a].steps, self._batches(a) if is_once else 0) for a, is_once in zip(agents, once, strict=True)
+            (self.replays[p].steps, self._batches(p) if is_once else 0)
+            for p, is_once in zip(policies, once, strict=True)
         ]
         return np.array(rows, np.int64)
 

@@ -126,13 +126,13 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
         except SettingError as error:
             return {"class": None, "given": repr(config), "why": str(error)}
 
-    names = [part.name for part in roster.parts]
+    names = [policy.name for policy in roster.policies]
     return {
         "world": describe_world(world),
-        "agents": {part.name: described(part.config) for part in roster.parts},
+        "agents": {policy.name: described(policy.config) for policy in roster.policies},
         "settings": describe(settings),
         "grouping": {
-            "stacks": [[names[agent] for agent in stack] for stack in roster.stacks],
+            "stacks": [[names[policy] for policy in stack] for stack in roster.stacks],
             "learner_processes": [list(stacks) for stacks in roster.processes],
         },
         "versions": versions(),

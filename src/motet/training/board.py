@@ -56,22 +56,22 @@ class ProcessColumns(_Columns):
 
 
 class LearnedColumns(_Columns):
-    """By agent, written by its learner."""
+    """By policy, written by its learner."""
 
     updates: Words
     synced_round: Words
     """In lockstep, the last round for which it has done what was due."""
     published_step: Words
-    """Steps of the agent at its newest version."""
+    """Steps of the policy at its newest version."""
     waived: Words
-    """Updates that became due while the agent rested."""
+    """Updates that became due while the policy rested."""
     resting: Words
     """1 while its replay was cleared and has too few rows."""
     stage: Words
 
 
 class EpisodeColumns(_Columns):
-    """By actor and agent, written by the actor."""
+    """By actor and policy, written by the actor."""
 
     count: Numbers
     mean_return: Numbers
@@ -87,7 +87,7 @@ class EpisodeColumns(_Columns):
 
 
 class RowColumns(_Columns):
-    """By agent, of a learner on another node."""
+    """By policy, of a learner on another node."""
 
     lost: Words
     """Rows lost on their way."""
@@ -116,12 +116,12 @@ class Board:
     Args:
         processes: how many there are; each has one row.
         actors: how many of them act.
-        agents: how many agents there are.
+        policies: how many policies there are.
         segment: has room for :meth:`layout`.
     """
 
-    def __init__(self, processes: int, actors: int, agents: int, segment: Segment) -> None:
-        self._size = (processes, actors, agents)
+    def __init__(self, processes: int, actors: int, policies: int, segment: Segment) -> None:
+        self._size = (processes, actors, policies)
         self._segment = segment
         for name in self.layout(*self._size):
             segment[name][...] = 0
@@ -132,7 +132,7 @@ class Board:
         self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, agents: int) -> dict[str, ArraySpec]:
+    def layout(processes: int, actors: int, policies: int) -> dict[str, ArraySpec]:
         """The arrays that a segment needs to hold such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
@@ -140,11 +140,11 @@ class Board:
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
-            "board/learned": ArraySpec((agents, _WORDS), "uint64"),
-            "board/episodes": ArraySpec((actors, agents, _WORDS), "float64"),
-            "board/metrics": ArraySpec((agents, _METRICS), "float64"),
-            "board/names": ArraySpec((agents, _NAMES), "uint8"),
-            "board/rows": ArraySpec((agents, _WORDS), "uint64"),
+            "board/learned": ArraySpec((policies, _WORDS), "uint64"),
+            "board/episodes": ArraySpec((actors, policies, _WORDS), "float64"),
+            "board/metrics": ArraySpec((policies, _METRICS), "float64"),
+            "board/names": ArraySpec((policies, _NAMES), "uint8"),
+            "board/rows": ArraySpec((policies, _WORDS), "uint64"),
             "board/acted": ArraySpec((_native.BELL_BYTES,), "uint8"),
             "board/updated": ArraySpec((_native.BELL_BYTES,), "uint8"),
         }
@@ -184,27 +184,27 @@ class Board:
         """Tell all processes to end."""
         self._stop[0] = 1
 
-    def write_metrics(self, agent: int, values: Mapping[str, float]) -> None:
+    def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
         """What a learner measured. The names of the first call are kept, at most 24; later values go by name."""
-        shown = self._shown(agent)
+        shown = self._shown(policy)
         if not shown:
             shown = list(values)[:_METRICS]
             while len(text := json.dumps(shown).encode()) > _NAMES - 1:
                 shown.pop()  # those that there is room for
-            names = self._names[agent]
+            names = self._names[policy]
             names[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
             names[0] = 1
         for i, name in enumerate(shown):
             if name in values:
-                self.metrics[agent, i] = values[name]
+                self.metrics[policy, i] = values[name]
 
-    def read_metrics(self, agent: int) -> dict[str, float]:
+    def read_metrics(self, policy: int) -> dict[str, float]:
         """What a learner measured last."""
-        return {name: float(self.metrics[agent, i]) for i, name in enumerate(self._shown(agent))}
+        return {name: float(self.metrics[policy, i]) for i, name in enumerate(self._shown(policy))}
 
-    def _shown(self, agent: int) -> list[str]:
-        """The names of an agent's metrics; none before the first call."""
-        names = self._names[agent]
+    def _shown(self, policy: int) -> list[str]:
+        """The names of a policy's metrics; none before the first call."""
+        names = self._names[policy]
         if not names[0]:
             return []
         shown: list[str] = json.loads(bytes(names[1:]).rstrip(b"\0"))

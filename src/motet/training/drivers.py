@@ -26,7 +26,7 @@ from motet.system.child import one_thread
 from motet.training.actor import ActingAgent, ActorState, act
 from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
-from motet.training.learner import LearningAgent, learn, restore, state_of
+from motet.training.learner import StackMember, learn, restore, state_of
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -47,25 +47,23 @@ class ActorDriver:
     def __init__(self, shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> None:
         roster = shared.roster
         self.index, self._seed = index, roster.seed
-        lanes = roster.lanes_of(index)
-        masked = [part.masked for part in roster.parts] * (1 if shared.league is None else 2)
-        self.worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, masked, roster.remake_worlds)
+        self.worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
         if shared.league is not None:
             seeds = functools.partial(seed_for, roster.seed, _OPPONENT, index, start)
             draw, results = Draw(shared.league), Results(shared.league.results[index])
             self.worlds = against(shared, self.worlds, draw, results, seeds, shared.league.league.block)
         self.agents = []
-        for i, part in enumerate(roster.parts):
-            behaviour = part.config.behaviour(part.observation_space, part.action_space)
+        for i, policy in enumerate(roster.policies):
+            behaviour = policy.config.behaviour(policy.observation_space, policy.action_space)
             behaviour.begin(seed_for(roster.seed, _BEHAVIOUR, index, start, i))
             self.agents.append(
                 ActingAgent(
                     behaviour=behaviour,
                     subscriber=shared.publications[i].subscriber(),
-                    writers=shared.replays[i].writers(lanes, goes_on=goes_on),
-                    header=tuple(part.config.header),
-                    n_frames=part.settings.n_frames,
-                    masked=part.masked,
+                    writers=shared.replays[i].writers(roster.lanes_of(i, index), goes_on=goes_on),
+                    header=tuple(policy.config.header),
+                    n_frames=policy.settings.n_frames,
+                    masked=policy.masked,
                     newest_step=functools.partial(shared.newest_step, i),
                 )
             )
@@ -79,9 +77,9 @@ class ActorDriver:
             roster.sync_interval,
             roster.max_lag,
         )
-        self._left = [shared.left(agent, index) for agent in range(len(roster.parts))]
-        self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
-        self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.parts]
+        self._left = [shared.left(i, index) for i in range(len(roster.policies))]
+        self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.policies]
+        self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.policies]
 
     def streams(self) -> list[Any]:
         """The random stream of each behaviour, as plain values; None where it cannot be saved."""
@@ -121,49 +119,49 @@ def against(
     shared: SharedMemory, worlds: WorldBatch, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
 ) -> WorldBatch:
     """Worlds of two players, of which others play one: whoever is drawn, for a block of episodes."""
-    part, play = shared.roster.parts[0], shared.roster.self_play
+    (player,), play = shared.roster.policies, shared.roster.self_play
     assert play is not None
-    header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in part.config.header.items()}
+    header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
 
     def behaviour() -> Behaviour:
-        return part.config.behaviour(part.observation_space, part.action_space)
+        return player.config.behaviour(player.observation_space, player.action_space)
 
     return Versus(
         worlds,
         draw,
         results,
         [Scripted(maker.value) for maker in play.makers],
-        Newest(behaviour(), shared.publications[0].subscriber(), tuple(part.config.header)),
+        Newest(behaviour(), shared.publications[0].subscriber(), tuple(player.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,
         block,
         play.by_total,
         play.margin,
-        len(shared.roster.partitions) > 1,
+        len(player.partitions) > 1,
     )
 
 
 class LearnerDriver:
-    """One stack of agents, ready to be driven update by update."""
+    """One stack of policies, ready to be driven update by update."""
 
     def __init__(self, shared: SharedMemory, index: int) -> None:
         roster = shared.roster
         self.index, self._shared, self._board = index, shared, shared.board
-        agents = roster.stacks[index]
-        part = roster.parts[agents[0]]
-        self._settings = part.settings
-        self._agents = agents
-        self.algorithm: Algorithm = part.config.build(
-            part.observation_space,
-            part.action_space,
-            len(agents),
-            [seed_for(roster.seed, _LEARNER, a) for a in agents],
-            part.device,
+        policies = roster.stacks[index]
+        first = roster.policies[policies[0]]
+        self._settings = first.settings
+        self._policies = policies
+        self.algorithm: Algorithm = first.config.build(
+            first.observation_space,
+            first.action_space,
+            len(policies),
+            [seed_for(roster.seed, _LEARNER, a) for a in policies],
+            first.device,
         )
         one_thread()  # build may have loaded torch
-        batch = stacked_batch(part.observation_space, part.action_space, part.settings, len(agents))
-        members = [self._member(shared, a, i, batch) for i, a in enumerate(agents)]
-        self.readers = dict(zip(agents, [member.reader for member in members], strict=True))
+        batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
+        members = [self._member(shared, a, i, batch) for i, a in enumerate(policies)]
+        self.readers = dict(zip(policies, [member.reader for member in members], strict=True))
         kept = shared.vaults[index].subscriber()
         if kept.published:
             _refresh_surely(kept, f"the vault of stack {index}")
@@ -172,22 +170,22 @@ class LearnerDriver:
         self._show_stage()
         self._table = None if shared.league is None else LeagueTable(shared.league)
         vault = shared.vaults[index].publisher()
-        self.updates = learn(self.algorithm, members, vault, part.settings, batch, roster.publish_every)
+        self.updates = learn(self.algorithm, members, vault, first.settings, batch, first.publish_every)
 
-    def _member(self, shared: SharedMemory, agent: int, position: int, batch: Batch) -> LearningAgent:
+    def _member(self, shared: SharedMemory, policy: int, position: int, batch: Batch) -> StackMember:
         settings, mine = self._settings, batch.agent(position)
-        reader = shared.replays[agent].reader(
+        reader = shared.replays[policy].reader(
             n_frames=settings.n_frames,
             n_step=settings.n_step,
             gamma=settings.gamma,
             prioritised=settings.prioritised,
             alpha=settings.alpha,
-            shares=shared.roster.partitions,
-            seed=seed_for(shared.roster.seed, _READER, agent),
+            shares=shared.roster.policies[policy].partitions,
+            seed=seed_for(shared.roster.seed, _READER, policy),
         )
         drawn = reader.bind(mine)
-        return LearningAgent(
-            reader, functools.partial(shared.steps, agent), shared.publications[agent].publisher(), drawn
+        return StackMember(
+            reader, functools.partial(shared.steps, policy), shared.publications[policy].publisher(), drawn
         )
 
     @property
@@ -196,17 +194,17 @@ class LearnerDriver:
         return self._settings.once
 
     @property
-    def agents(self) -> list[int]:
-        """The agents of the stack."""
-        return list(self._agents)
+    def policies(self) -> list[int]:
+        """The policies of the stack."""
+        return list(self._policies)
 
     @property
     def due(self) -> list[bool]:
-        """For each agent, whether it has rows enough and the pace allows it one more update."""
+        """For each policy, whether it has rows enough and the pace allows it one more update."""
         return self._shared.due(self.index)
 
     def move_on(self) -> None:
-        """Enter the stages that the agents' steps have reached, and publish them, update or not; review the league."""
+        """Enter the stages that have been reached, and publish them, update or not; review the league."""
         if self._table is not None and self._table.due(steps := self._members[0].steps()):
             self._table.review(steps, self.algorithm.weights()[0])
         stages = self._settings.stages
@@ -228,7 +226,7 @@ class LearnerDriver:
             together = [all(ready[i] for i in group) for group in self._shared.in_step(self.index)]
             over = [i for i, member in enumerate(self._members) if member.resting and together[i]]
             for i in over:
-                self._members[i].waived += max(0, self._shared.owed(self._agents[i]))
+                self._members[i].waived += max(0, self._shared.owed(self._policies[i]))
                 self._members[i].resting = False
             if over:
                 self.keep()  # a successor neither rests again nor waives more
@@ -236,13 +234,13 @@ class LearnerDriver:
 
     def _show_stage(self) -> None:
         """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
-        for agent, member in zip(self._agents, self._members, strict=True):
+        for policy, member in zip(self._policies, self._members, strict=True):
             learned = self._board.learned
             if member.resting:
-                learned.resting[agent] = 1
-            learned.waived[agent], learned.stage[agent] = member.waived, member.stage
+                learned.resting[policy] = 1
+            learned.waived[policy], learned.stage[policy] = member.waived, member.stage
             if not member.resting:
-                learned.resting[agent] = 0
+                learned.resting[policy] = 0
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
         """Do what is due, as lockstep asks."""
@@ -258,20 +256,20 @@ class LearnerDriver:
         self._show()
 
     def update(self, due: Sequence[bool] | None = None) -> None:
-        """One update of the agents that are due; None: of all."""
+        """One update of the policies that are due; None: of all."""
         update = self.updates.send(due)
         self._show()
         if update is None:
             return
         rates = {} if self._table is None else self._table.rates()
-        for i, agent in enumerate(self._agents):
+        for i, policy in enumerate(self._policies):
             if (due is None or due[i]) and (self.once or self.algorithm.counters[i, 0] % _METRICS_EVERY == 0):
                 metrics = {name: float(values[i]) for name, values in update.metrics.items()}
-                self._board.write_metrics(agent, metrics | self._rows(agent) | rates)
+                self._board.write_metrics(policy, metrics | self._rows(policy) | rates)
 
-    def _rows(self, agent: int) -> dict[str, float]:
-        """What became of an agent's rows, so that nothing is dropped in silence."""
-        counts = self.readers[agent].counters()
+    def _rows(self, policy: int) -> dict[str, float]:
+        """What became of an policy's rows, so that nothing is dropped in silence."""
+        counts = self.readers[policy].counters()
         if self.once:
             return {"rows_used": counts.consumed}
         return {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
@@ -281,7 +279,7 @@ class LearnerDriver:
         return state_of(self.algorithm, self._members)
 
     def was_published_at(self, steps: Sequence[int]) -> None:
-        """The newest version is older than the state that was restored: it was published at these steps, by agent."""
+        """The newest version is older than the state that was restored: it was published at these steps, by policy."""
         for member, step in zip(self._members, steps, strict=True):
             member.step = step
 
@@ -291,10 +289,10 @@ class LearnerDriver:
         self._show()
 
     def _show(self) -> None:
-        """How far each agent is: updates done, steps at its newest version."""
-        for i, (agent, member) in enumerate(zip(self._agents, self._members, strict=True)):
-            self._board.learned.updates[agent] = self.algorithm.counters[i, 0]
-            self._board.learned.published_step[agent] = member.step
+        """How far each policy is: updates done, steps at its newest version."""
+        for i, (policy, member) in enumerate(zip(self._policies, self._members, strict=True)):
+            self._board.learned.updates[policy] = self.algorithm.counters[i, 0]
+            self._board.learned.published_step[policy] = member.step
 
     def end(self) -> None:
         """Keep and publish the last state."""
@@ -370,10 +368,10 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse:
     while True:
         seen = board.acted.count
         played = int(board.rounds.min())
-        behind = [learner for learner in learners if int(board.learned.synced_round[learner.agents].min()) < played]
+        behind = [learner for learner in learners if int(board.learned.synced_round[learner.policies].min()) < played]
         for learner in behind:
             learner.catch_up(pulse)
-            board.learned.synced_round[learner.agents] = played
+            board.learned.synced_round[learner.policies] = played
         if behind:
             pulse.beat()
             board.updated.ring()

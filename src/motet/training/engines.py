@@ -28,8 +28,8 @@ ALONE = "Make that part where it is used instead; or train in this process alone
 
 def play_in_processes(run: Run) -> Result:
     """Play a run with each actor and each learner in a process."""
-    for part in run.roster.parts:  # worlds and anchors are pickled, and named, with each child
-        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", dumps=pickle.dumps)
+    for policy in run.roster.policies:  # worlds and anchors are pickled, and named, with each child
+        check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", dumps=pickle.dumps)
     shared, roster, start_s = run.shared_memory(), run.roster, run.settings.limits.start_s
 
     def actor(i: int) -> Role:
@@ -65,8 +65,8 @@ def _check_for_cluster(roster: Roster) -> None:
     makers = () if roster.self_play is None else roster.self_play.makers
     for sent in (roster.world, *makers):
         check_picklable(sent.value, sent.what, sent.name, ALONE)
-    for part in roster.parts:
-        check_picklable(part.config, f"algorithm of {part.name}", "algorithm", ALONE)
+    for policy in roster.policies:
+        check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", ALONE)
 
 
 def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:

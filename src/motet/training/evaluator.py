@@ -29,7 +29,7 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
-from motet.training.roster import AgentSpec
+from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import Indices, WorldBatch, make_world_batch
 
@@ -113,10 +113,9 @@ class _Trial:
     """Episodes of all agents; their score is the team's mean return."""
 
     def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
-        parts = shared.roster.parts
-        masked = [part.masked for part in parts]
-        self._worlds = make_world_batch(shared.roster.world.value, episodes, masked, alive=alive)
-        self._frames, self._alive = [part.settings.n_frames for part in parts], alive
+        roster = shared.roster
+        self._worlds = make_world_batch(roster.world.value, episodes, roster.masked, alive=alive)
+        self._frames, self._alive = [policy.settings.n_frames for policy in roster.policies], alive
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """One evaluation; ``seed_of``: the seed of each of its episodes."""
@@ -136,7 +135,7 @@ class _Challenge:
         assert play is not None
         self._anchors = play.anchors
         count = max(-(-episodes // 2), len(play.anchors))  # two episodes each
-        worlds = make_world_batch(roster.world.value, count, [roster.parts[0].masked] * 2, alive=alive)
+        worlds = make_world_batch(roster.world.value, count, roster.masked, alive=alive)
         self._worlds = against(shared, worlds, self, self, partial(seed_for, roster.seed, _SEED), block=2)
         self._drawn, self._alive = 0, alive
         self._told: list[tuple[int, int]] = []
@@ -198,7 +197,9 @@ class Evaluations:
         self._insists, self._alive = insists, alive
         roster = shared.roster
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
-        self._behaviours = [part.config.behaviour(part.observation_space, part.action_space) for part in roster.parts]
+        self._behaviours = [
+            policy.config.behaviour(policy.observation_space, policy.action_space) for policy in roster.policies
+        ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
         # A predecessor's, or that of the run before it was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
@@ -228,7 +229,7 @@ class Evaluations:
     def play(self) -> bool:
         """Play one with the newest versions; False if there are none yet."""
         board, roster, step = self._shared.board, self._shared.roster, _steps(self._shared)
-        for part, behaviour, subscriber in zip(roster.parts, self._behaviours, self._subscribers, strict=True):
+        for policy, behaviour, subscriber in zip(roster.policies, self._behaviours, self._subscribers, strict=True):
             if self._insists:
                 subscriber.take(_TAKE_S)
             else:
@@ -236,14 +237,14 @@ class Evaluations:
             if not subscriber.version:
                 return False
             behaviour.begin(seed_for(roster.seed, _SEED))
-            behaviour.load(subscriber.weights, {name: subscriber[name] for name in part.config.header})
+            behaviour.load(subscriber.weights, {name: subscriber[name] for name in policy.config.header})
         self._alive()
         number = int(board.evaluation.count[0])
         outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
         self._alive()
         if self._directory is not None:
             better, seconds = outcome.score > self._best, time.monotonic() - self._started
-            _write(self._directory, roster.parts, self._subscribers, step, seconds, outcome, better)
+            _write(self._directory, roster.policies, self._subscribers, step, seconds, outcome, better)
         self._best = max(self._best, outcome.score)
         row = board.evaluation
         row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
@@ -255,7 +256,7 @@ class Evaluations:
 
 
 def _steps(shared: SharedMemory) -> int:
-    return max(map(shared.steps, range(len(shared.roster.parts))))
+    return max(map(shared.steps, range(len(shared.roster.policies))))
 
 
 def play_evaluator(
@@ -301,7 +302,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
 
 def _write(
     directory: Path,
-    parts: Sequence[AgentSpec],
+    policies: Sequence[LearnedPolicy],
     subscribers: Sequence[Any],
     step: int,
     seconds: float,
@@ -317,16 +318,16 @@ def _write(
         "team": outcome.team,
         "score": outcome.score,
         "agents": {
-            part.name: {"mean": float(m), "std": float(s), "version": subscriber.version}
-            for part, m, s, subscriber in zip(parts, means, deviations, subscribers, strict=True)
+            policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}
+            for policy, m, s, subscriber in zip(policies, means, deviations, subscribers, strict=True)
         },
         **outcome.notes,
     }
     run = RunDirectory(directory)
     run.append_line("evaluation.jsonl", line)
     if best:
-        policies = {
-            part.name: {"weights": subscriber.weights.copy()}
-            for part, subscriber in zip(parts, subscribers, strict=True)
+        weights = {
+            policy.name: {"weights": subscriber.weights.copy()}
+            for policy, subscriber in zip(policies, subscribers, strict=True)
         }
-        run.save_best(Checkpoint(step, policies, line))
+        run.save_best(Checkpoint(step, weights, line))

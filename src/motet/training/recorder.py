@@ -23,7 +23,7 @@ from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.system.supervisor import Role
 from motet.training.league import Standings
-from motet.training.roster import AgentSpec
+from motet.training.roster import LearnedPolicy
 from motet.training.serial import Serial
 from motet.training.shared import SharedMemory
 from motet.training.watch import Watch
@@ -188,7 +188,7 @@ class Recorder:
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
 
     def _state(self, stack: int) -> dict[str, dict[str, Any]]:
-        """What the vault of a stack holds, by agent; nothing before its first version."""
+        """What the vault of a stack holds, by policy; nothing before its first version."""
         shared, vault = self._shared, self._vaults[stack]
         held: Any = vault
         if self._serial is not None:
@@ -200,16 +200,16 @@ class Recorder:
             flat = vault.weights
         members = shared.roster.stacks[stack]
         states, found = flat.reshape(len(members), -1), {}
-        for i, agent in enumerate(members):
-            part = shared.roster.parts[agent]
-            found[part.name] = {
+        for i, member in enumerate(members):
+            policy = shared.roster.policies[member]
+            found[policy.name] = {
                 "state": states[i].copy(),
                 "counters": held["counters"][i].copy(),
-                "random": held["random"][i, : part.sizes.random].copy(),
+                "random": held["random"][i, : policy.sizes.random].copy(),
                 "reader": held["reader"][i].copy(),
                 "steps": held["steps"][i].copy(),
                 "stage": held["stage"][i].copy(),
-                "before": np.array([shared.steps_before[agent], shared.updates_before[agent]], np.int64),
+                "before": np.array([shared.steps_before[member], shared.updates_before[member]], np.int64),
             }
         return found
 
@@ -219,16 +219,16 @@ class Recorder:
         Rows that are read once belong to one state, and while they are copied its learner may go on, and the writers.
         """
         found: dict[str, dict[str, Any]] = {}
-        for agent in self._shared.roster.stacks[stack]:
-            part, replay = self._shared.roster.parts[agent], self._shared.replays[agent]
-            lanes = [replay.dump(lane) for lane in range(self._shared.roster.lanes)]
-            if part.settings.once:
-                cursors = replay.spec.cursors(held[part.name]["reader"]).tolist()
-                whole = [rewound(*lane, part.settings.n_frames - 1) for lane in zip(lanes, cursors, strict=True)]
+        for member in self._shared.roster.stacks[stack]:
+            policy, replay = self._shared.roster.policies[member], self._shared.replays[member]
+            lanes = [replay.dump(lane) for lane in range(replay.spec.n_lanes)]
+            if policy.settings.once:
+                cursors = replay.spec.cursors(held[policy.name]["reader"]).tolist()
+                whole = [rewound(*lane, policy.settings.n_frames - 1) for lane in zip(lanes, cursors, strict=True)]
                 lanes = [lane for lane in whole if lane is not None]
-            if len(lanes) < self._shared.roster.lanes:
+            if len(lanes) < replay.spec.n_lanes:
                 return None
-            found[part.name] = {f"lane{k}": lane for k, lane in enumerate(lanes)}
+            found[policy.name] = {f"lane{k}": lane for k, lane in enumerate(lanes)}
         return found
 
     def end(self, interrupted: bool) -> Result:
@@ -276,29 +276,30 @@ def fill(
     chosen = range(len(roster.stacks)) if stacks is None else stacks
     if shared.league is not None and checkpoint.league:
         shared.league.restore(checkpoint.league, version)
-    missing = {roster.parts[a].name for k in chosen for a in roster.stacks[k]} - set(checkpoint.agents)
+    missing = {roster.policies[p].name for k in chosen for p in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
         raise SettingError(f"the checkpoint must hold all of the world's agents, got none for {sorted(missing)}")
     for k in chosen:
         stack = roster.stacks[k]
-        held = [checked(roster.parts[a], checkpoint.agents[roster.parts[a].name]) for a in stack]
+        held = [checked(roster.policies[p], checkpoint.agents[roster.policies[p].name]) for p in stack]
         readers = np.stack([arrays["reader"] for arrays in held])
-        places = np.stack([arrays["stage"] for arrays in held])
-        for i, a in enumerate(stack):
-            if lanes := checkpoint.replay.get(roster.parts[a].name):
-                for lane in range(roster.lanes):
-                    shared.replays[a].restore(lane, lanes[f"lane{lane}"])
-                shared.steps_before[a], shared.updates_before[a] = map(int, held[i].get("before", (0, 0)))
-                _check_cursors(shared, a, held[i], shared.updates_before[a])
+        stages = np.stack([arrays["stage"] for arrays in held])
+        for i, p in enumerate(stack):
+            replay, policy = shared.replays[p], roster.policies[p]
+            if lanes := checkpoint.replay.get(policy.name):
+                for lane in range(replay.spec.n_lanes):
+                    replay.restore(lane, lanes[f"lane{lane}"])
+                shared.steps_before[p], shared.updates_before[p] = map(int, held[i].get("before", (0, 0)))
+                _check_cursors(policy, replay.spec, held[i], shared.updates_before[p])
             else:
-                readers[i, -2 * roster.lanes :] = 0  # floors and cursors of rows that are gone
-                places[i, 1:] = 0  # the pace begins anew
-                shared.steps_before[a] = int(held[i]["steps"])
-                shared.updates_before[a] = int(held[i]["counters"][0])
-                shared.board.rows.lost[a] += np.uint64(unused(roster.parts[a], shared.replays[a].spec, checkpoint))
-        newest = _newest(checkpoint, roster.parts[stack[0]].name)
-        for a in stack:
-            shared.versions_before[a] = newest or 0
+                readers[i, -2 * replay.spec.n_lanes :] = 0  # floors and cursors of rows that are gone
+                stages[i, 1:] = 0  # the pace begins anew
+                shared.steps_before[p] = int(held[i]["steps"])
+                shared.updates_before[p] = int(held[i]["counters"][0])
+                shared.board.rows.lost[p] += np.uint64(unused(policy, replay.spec, checkpoint))
+        newest = _newest(checkpoint, roster.policies[stack[0]].name)
+        for p in stack:
+            shared.versions_before[p] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
         shared.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
@@ -307,45 +308,45 @@ def fill(
             random=random if random.size else np.zeros((len(stack), 1), np.uint8),
             reader=readers,
             steps=[int(arrays["steps"]) for arrays in held],
-            stage=places,
+            stage=stages,
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
 
 
-def _newest(checkpoint: Checkpoint, agent: str) -> int | None:
-    """The newest version that was published of an agent's policy, where the checkpoint says so."""
+def _newest(checkpoint: Checkpoint, policy: str) -> int | None:
+    """The newest version of a policy that was published, where the checkpoint says so."""
     published = checkpoint.notes.get("serial", {}).get("published")
-    return int(published[agent][-1]["version"]) if published else None
+    return int(published[policy][-1]["version"]) if published else None
 
 
-def unused(part: AgentSpec, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
-    """Steps of an agent that reads every row once which a checkpoint counts, but neither used nor kept."""
-    if not part.settings.once or part.name in checkpoint.replay or part.name not in checkpoint.agents:
+def unused(policy: LearnedPolicy, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
+    """Steps of a policy whose rows are read once that a checkpoint counts, but has neither used nor kept."""
+    if not policy.settings.once or policy.name in checkpoint.replay or policy.name not in checkpoint.agents:
         return 0
-    held = checkpoint.agents[part.name]
+    held = checkpoint.agents[policy.name]
     return max(0, int(held["steps"]) - spec.consumed(held["reader"]))
 
 
-def _check_cursors(shared: SharedMemory, agent: int, held: dict[str, Any], updates_before: int) -> None:
+def _check_cursors(policy: LearnedPolicy, spec: ReplaySpec, held: dict[str, Any], updates_before: int) -> None:
     """Rows that are read once are taken by whole fragments and batches, which the pace counts."""
-    part, updates = shared.roster.parts[agent], int(held["counters"][0]) - updates_before
-    fragments, length = part.settings.batch_size, part.settings.length
-    cursors = shared.replays[agent].spec.cursors(held["reader"])
-    if part.settings.once and (int(cursors.sum()) != updates * fragments * length or (cursors % length).any()):
+    updates = int(held["counters"][0]) - updates_before
+    fragments, length = policy.settings.batch_size, policy.settings.length
+    cursors = spec.cursors(held["reader"])
+    if policy.settings.once and (int(cursors.sum()) != updates * fragments * length or (cursors % length).any()):
         raise SettingError(
-            f"agent {part.name}: the rows of the checkpoint were read up to {cursors.tolist()}, which is not where "
+            f"agent {policy.name}: the rows of the checkpoint were read up to {cursors.tolist()}, which is not where "
             f"{updates} updates get with batches of {fragments} times {length} rows: its settings have changed"
         )
 
 
-def checked(part: AgentSpec, arrays: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint holds of an agent, if it has the sizes that its algorithm asks for."""
-    sizes = part.sizes
+def checked(policy: LearnedPolicy, arrays: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint holds of a policy, if it has the sizes that its algorithm asks for."""
+    sizes = policy.sizes
     expected = {"state": sizes.state, "counters": sizes.counters, "random": sizes.random}
     for name, size in expected.items():
         if arrays[name].shape != (size,):
             raise SettingError(
-                f"agent {part.name}: the checkpoint must hold {name} of shape {(size,)}, got {arrays[name].shape}: "
+                f"agent {policy.name}: the checkpoint must hold {name} of shape {(size,)}, got {arrays[name].shape}: "
                 "the algorithm's settings have changed"
             )
     return arrays

@@ -1,11 +1,16 @@
-"""Roster: who takes part in a run, grouped how, at what pace; from a world, algorithms and settings."""
+"""Roster: who takes part in a run: agents, the policies they act by, how these are grouped, and at what pace.
+
+A *policy* has a name, an algorithm, a device, a way of publishing, and the agents that act by it. Its replay, its
+publication, its learner, its metrics and its checkpoints belong to it. Each agent has a policy of its own, named like
+the agent; in self-play one policy, the player, is that of both sides.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,7 @@ from motet.worlds.catalogue import world_factory
 
 __all__ = [
     "AgentSpec",
+    "LearnedPolicy",
     "Roster",
     "local_room",
     "make_roster",
@@ -37,16 +43,49 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """One agent: what it sees and does, and what learns for it."""
+    """One agent of the world, and the policy it acts by."""
 
     name: str
     observation_space: Any
     action_space: Any
+    policy: int
+    """The number of its policy in the roster."""
+    number: int = 0
+    """Which of the policy's lanes of a world it writes to."""
+
+
+@dataclass(frozen=True)
+class LearnedPolicy:
+    """One policy: what it sees and does, what learns it, how it is published, and who acts by it."""
+
+    name: str
+    agents: tuple[int, ...]
+    """The numbers of its agents in the roster."""
+    observation_space: Any
+    action_space: Any
     config: AlgorithmConfig
     settings: ReaderSettings
+    """What the algorithm asks of the replay."""
     sizes: Sizes
     masked: bool = False
+    """Whether its agents have action masks."""
     device: str = "cpu"
+    """Where it is learned."""
+    slots: int = 2
+    """Slots of its publication: 1 or 2."""
+    publish_every: int = 10
+    """Updates between two versions."""
+    partitions: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
+    """The partitions of its replay, with their shares of a batch."""
+    lanes_per_world: int = 1
+    """Lanes of a world in each partition: one for each agent that learns there at once. In self-play that is one of
+    the two: the league plays the other side."""
+
+    @property
+    def kind(self) -> str:
+        """What two policies must have in common to be learned in one pass."""
+        spaces, lanes = (self.observation_space, self.action_space), (self.partitions, self.lanes_per_world)
+        return repr((self.config, spaces, self.masked, self.device, self.slots, self.publish_every, lanes))
 
 
 @dataclass(frozen=True)
@@ -55,10 +94,12 @@ class Roster:
 
     world: Portable
     """Makes a world."""
-    parts: tuple[AgentSpec, ...]
-    """The agents."""
+    agents: tuple[AgentSpec, ...]
+    """The agents of the world, in its order."""
+    policies: tuple[LearnedPolicy, ...]
+    """The policies that are learned."""
     stacks: tuple[tuple[int, ...], ...]
-    """Agents that are learnt in one pass."""
+    """Policies that are learned in one pass."""
     processes: tuple[tuple[int, ...], ...]
     """The stacks of each learner process."""
     actors: int
@@ -67,52 +108,56 @@ class Roster:
     """Steps of an agent in all worlds together."""
     pace: Pace
     seed: int
-    publish_every: int = 10
     sync_interval: int = 1
     max_lag: MaxLag | None = None
-    slots: int = 2
     checked: bool = False
     remake_worlds: bool = False
     self_play: SelfPlay | None = None
-    """If there is one part alone, which learns to play all seats."""
+    """Where one policy learns to play both sides: its league and its anchors."""
 
     @property
-    def partitions(self) -> dict[str, float]:
-        """The partitions of a replay with their shares of a batch."""
-        return {"": 1.0} if self.self_play is None else self.self_play.partitions(self.parts[0].settings.once)
+    def masked(self) -> list[bool]:
+        """For each agent of the world, whether its action masks are asked for."""
+        return [self.policies[agent.policy].masked for agent in self.agents]
 
-    @property
-    def lanes(self) -> int:
-        """Lanes of a replay: one for each world and partition."""
-        return self.actors * self.worlds_per_actor * len(self.partitions)
+    def lanes(self, policy: int) -> int:
+        """How many lanes the replay of a policy has."""
+        spec = self.policies[policy]
+        return self.actors * self.worlds_per_actor * spec.lanes_per_world * len(spec.partitions)
 
-    def lanes_of(self, actor: int) -> list[int]:
-        """The lanes of an actor's worlds, partition by partition."""
-        every, mine = self.actors * self.worlds_per_actor, actor * self.worlds_per_actor
-        starts = [part * every + mine for part in range(len(self.partitions))]
-        return [lane for start in starts for lane in range(start, start + self.worlds_per_actor)]
+    def lanes_of(self, policy: int, actor: int) -> list[int]:
+        """The lanes of a policy that an actor writes: by partition, then by world, then by the agent's number."""
+        spec = self.policies[policy]
+        mine = self.worlds_per_actor * spec.lanes_per_world
+        starts = [(partition * self.actors + actor) * mine for partition in range(len(spec.partitions))]
+        return [lane for start in starts for lane in range(start, start + mine)]
 
-    def stack_of(self, agent: int) -> int:
-        """The stack that an agent is in."""
-        return next(k for k, agents in enumerate(self.stacks) if agent in agents)
+    def stack_of(self, policy: int) -> int:
+        """The stack that a policy is in."""
+        return next(k for k, policies in enumerate(self.stacks) if policy in policies)
 
-    def replay_spec(self, part: AgentSpec) -> ReplaySpec:
-        """The replay of one agent."""
-        settings = part.settings
+    def policies_of(self, process: int) -> list[int]:
+        """The policies of a learner process, in the order of its stacks."""
+        return [policy for k in self.processes[process] for policy in self.stacks[k]]
+
+    def replay_spec(self, policy: int) -> ReplaySpec:
+        """The replay of one policy."""
+        spec, lanes = self.policies[policy], self.lanes(policy)
+        settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = settings.batch_size + self.lanes * (settings.n_step + settings.n_frames + 1)
+        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1)
         if settings.once:
             # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
-            # where they show a beat, and never for room.
+            # where they show a heartbeat, and never for room.
             waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
-            least = self.lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
+            least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
         return ReplaySpec(
-            observation=part.observation_space,
-            action=part.action_space,
+            observation=spec.observation_space,
+            action=spec.action_space,
             extra=extra,
             capacity=max(settings.capacity, least),
-            lanes=dict.fromkeys(self.partitions, self.actors * self.worlds_per_actor),
-            once=part.settings.once,
+            lanes=dict.fromkeys(spec.partitions, lanes // len(spec.partitions)),
+            once=settings.once,
             checked=self.checked,
         )
 
@@ -126,46 +171,82 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)
-    names = (PLAYER,) if settings.self_play else probe.agents
-    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(names, algorithm)
-    if set(given) != set(names):
-        raise SettingError(f"algorithm must be given for each of {list(names)}, got {sorted(given)}")
-    having_masks = masked_agents(probe)
-    parts = []
-    for i, name in enumerate(names):
-        chosen = algorithm_config(given[name])
-        spaces = probe.observation_spaces[i], probe.action_spaces[i]
-        masked = i in having_masks
-        try:
-            replay = chosen.replay(*spaces, masked=masked)
-            sizes = Sizes(*map(operator.index, chosen.sizes(*spaces)))  # numpy's numbers are as good
-        except SettingError as error:
-            raise SettingError(f"{name} with {type(chosen).__name__}: {error}") from error
-        parts.append(AgentSpec(name, *spaces, chosen, replay, sizes, masked))
-    self_play = _self_play(made, probe, parts[0], settings) if settings.self_play else None
+    members = _members(probe, settings)
+    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(members, algorithm)
+    if set(given) != set(members):
+        raise SettingError(f"algorithm must be given for each of {list(members)}, got {sorted(given)}")
+    masked = masked_agents(probe)
+    policies = [
+        _policy(name, agents, probe, algorithm_config(given[name]), not masked.isdisjoint(agents), settings)
+        for name, agents in members.items()
+    ]
+    self_play = None
+    if settings.self_play:
+        (player,) = policies
+        self_play = _self_play(made, probe, player, settings)
+        policies = [replace(player, partitions=self_play.partitions(player.settings.once))]
+    agents = _agents(probe, members)
     probe.close()
-    stacks, processes = _share_out(parts, settings, local_room(settings) if room is None else room)
+    stacks, processes = _share_out(policies, settings, local_room(settings) if room is None else room)
     return Roster(
         world=Portable(factory, "world"),
-        parts=tuple(parts),
+        agents=agents,
+        policies=tuple(policies),
         stacks=stacks,
         processes=processes,
         actors=settings.actors,
         worlds_per_actor=settings.worlds_per_actor,
         steps=settings.steps,
-        pace=pace_of(parts, settings),
+        pace=pace_of(policies, settings),
         seed=settings.seed,
-        publish_every=settings.publish_every,
         sync_interval=settings.sync_interval,
         max_lag=MaxLag(settings.max_lag_versions, settings.max_lag_steps),
-        slots=1 if settings.publish == "snapshot" else 2,
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
     )
 
 
-def _self_play(made: Any, world: World, part: AgentSpec, settings: Settings) -> SelfPlay:
+def _members(world: World, settings: Settings) -> dict[str, tuple[int, ...]]:
+    """The agents of each policy, by its name: one each, named like it; in self-play the player has all."""
+    if settings.self_play:
+        return {PLAYER: tuple(range(len(world.agents)))}
+    return {name: (i,) for i, name in enumerate(world.agents)}
+
+
+def _agents(world: World, members: Mapping[str, Sequence[int]]) -> tuple[AgentSpec, ...]:
+    """The agents of the world, each with its policy."""
+    policy_of = {agent: policy for policy, agents in enumerate(members.values()) for agent in agents}
+    return tuple(
+        AgentSpec(name, world.observation_spaces[i], world.action_spaces[i], policy_of[i])
+        for i, name in enumerate(world.agents)
+    )
+
+
+def _policy(
+    name: str, agents: tuple[int, ...], world: World, config: AlgorithmConfig, masked: bool, settings: Settings
+) -> LearnedPolicy:
+    """A policy for some agents, which have equal spaces."""
+    spaces = world.observation_spaces[agents[0]], world.action_spaces[agents[0]]
+    try:
+        replay = config.replay(*spaces, masked=masked)
+        sizes = Sizes(*map(operator.index, config.sizes(*spaces)))  # numpy's numbers are as good
+    except SettingError as error:
+        raise SettingError(f"{name} with {type(config).__name__}: {error}") from error
+    return LearnedPolicy(
+        name,
+        agents,
+        *spaces,
+        config,
+        replay,
+        sizes,
+        masked,
+        slots=1 if settings.publish == "snapshot" else 2,
+        publish_every=settings.publish_every,
+    )
+
+
+def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Settings) -> SelfPlay:
     """Self-play in this world, if it is one for it."""
     if len(world.agents) != 2:
         raise SettingError(f"self_play is only valid with two players (got the agents {list(world.agents)})")
@@ -175,8 +256,8 @@ def _self_play(made: Any, world: World, part: AgentSpec, settings: Settings) -> 
                 f"self_play is only valid with equal {what} spaces (got {spaces[0]} and {spaces[1]}): one policy "
                 "plays both sides"
             )
-    if part.settings.n_frames > 1:
-        raise SettingError(f"n_frames must be 1 in self-play, got {part.settings.n_frames}")
+    if player.settings.n_frames > 1:
+        raise SettingError(f"n_frames must be 1 in self-play, got {player.settings.n_frames}")
     play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
     if settings.evaluate_every is not None and not play.anchors:
         raise SettingError(
@@ -186,18 +267,18 @@ def _self_play(made: Any, world: World, part: AgentSpec, settings: Settings) -> 
     return play
 
 
-def pace_of(parts: Sequence[AgentSpec], settings: Settings) -> Pace:
+def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
     """The balance between acting and learning."""
     ratio, slack = settings.updates_per_step, settings.slack
-    once = [part.name for part in parts if part.settings.once]
-    if len(once) == len(parts) and ratio is not None:
+    once = [policy.name for policy in policies if policy.settings.once]
+    if len(once) == len(policies) and ratio is not None:
         raise SettingError(
             f"updates_per_step must be None, got {ratio}: one update belongs to each batch of rows of "
             f"{', '.join(once)}, which are read once"
         )
     if settings.engine == "serial":
         return Pace(1.0 if ratio is None else ratio, 0, 0)
-    if once and ratio is None and len(once) < len(parts):
+    if once and ratio is None and len(once) < len(policies):
         raise SettingError(
             f"updates_per_step must be a number, got None: learners would run freely, but {', '.join(once)} read "
             "every row once, and a full lane would stall the other agents"
@@ -212,7 +293,7 @@ def pace_of(parts: Sequence[AgentSpec], settings: Settings) -> Pace:
             f"slack must be a finite number, got {slack}: {', '.join(once)} read every row once, and a full lane "
             "would stall the other agents"
         )
-    if len(once) == len(parts):
+    if len(once) == len(policies):
         return Pace(slack=ahead, slack_once=ahead)
     assert ratio is not None
     return Pace(ratio, max(32.0, ratio) if slack is None else slack, ahead if once else 1.0)
@@ -228,23 +309,21 @@ def _made(factory: Callable[[], Any]) -> Any:
 
 
 def _share_out(
-    parts: Sequence[AgentSpec], settings: Settings, room: int
+    policies: Sequence[LearnedPolicy], settings: Settings, room: int
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Agents to learner processes in equal numbers; within one, equal agents to one stack."""
+    """Policies to learner processes in equal numbers; within one, policies of one kind to one stack."""
     wanted = settings.learner_processes or room
-    count = min(wanted, len(parts))
-    if settings.learner_processes is not None and settings.learner_processes > len(parts):
-        raise SettingError(f"learner_processes must be at most {len(parts)}, one for each agent, got {wanted}")
+    count = min(wanted, len(policies))
+    if settings.learner_processes is not None and settings.learner_processes > len(policies):
+        raise SettingError(f"learner_processes must be at most {len(policies)}, one for each agent, got {wanted}")
     stacks: list[tuple[int, ...]] = []
     processes: list[tuple[int, ...]] = []
-    for agents in np.array_split(np.arange(len(parts)), count):
-        equal: dict[str, list[int]] = {}
-        for a in agents.tolist():
-            part = parts[a]
-            # Rows that are read once set the pace: in one stack the agent with the fewest would hold up the others.
-            alone = a if part.settings.once else None
-            kind = repr((alone, part.config, part.observation_space, part.action_space, part.masked))
-            equal.setdefault(kind, []).append(a)
+    for members in np.array_split(np.arange(len(policies)), count):
+        equal: dict[tuple[int | None, str], list[int]] = {}
+        for i in members.tolist():
+            # Rows that are read once set the pace: in one stack the policy with the fewest would hold up the others.
+            alone = i if policies[i].settings.once else None
+            equal.setdefault((alone, policies[i].kind), []).append(i)
         processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
         stacks.extend(tuple(group) for group in equal.values())
     return tuple(stacks), tuple(processes)

@@ -205,7 +205,7 @@ class Run:
             raise type(reason)(f"{reason}{remedy}, or fall_back=True to do so whenever it is needed") from reason
         self.fell_back = str(reason)
         self.settings = replace(self.settings, engine="serial")
-        self.roster = replace(self.roster, pace=pace_of(self.roster.parts, self.settings))
+        self.roster = replace(self.roster, pace=pace_of(self.roster.policies, self.settings))
         self.message(
             f"NO PROCESSES: {reason}. The serial engine plays this run instead, as fall_back allows, with "
             f"{self.roster.pace.updates_per_step:g} updates per step"
@@ -248,9 +248,9 @@ def _room(settings: Settings) -> Iterator[int]:
 
 
 def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
-    for part in run.roster.parts:
-        if steps := unused(part, run.roster.replay_spec(part), checkpoint):
+    for i, policy in enumerate(run.roster.policies):
+        if steps := unused(policy, run.roster.replay_spec(i), checkpoint):
             run.message(
-                f"{part.name}: {steps:,} steps had not been learned from when the checkpoint was written, and it does "
-                "not hold their rows (keep_replay would have kept them): they count as lost"
+                f"{policy.name}: {steps:,} steps had not been learned from when the checkpoint was written, and it "
+                "does not hold their rows (keep_replay would have kept them): they count as lost"
             )

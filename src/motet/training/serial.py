@@ -35,7 +35,7 @@ class Serial:
     """
 
     new_streams: Sequence[str] = ()
-    """Agents whose behaviours began a new random stream, since what was kept holds none for them."""
+    """Policies whose behaviours began a new random stream, since what was kept holds none for them."""
 
     def __init__(self, shared: SharedMemory, kept: dict[str, Any] | None = None) -> None:
         one_thread()
@@ -47,7 +47,7 @@ class Serial:
         self.learners = [LearnerDriver(shared, k) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
-                newest = [kept["published"][roster.parts[agent].name][-1]["header"] for agent in learner.agents]
+                newest = [kept["published"][roster.policies[p].name][-1]["header"] for p in learner.policies]
                 learner.was_published_at([header["published_step"] for header in newest])
             learner.begin()
         self._newest = [publication.subscriber() for publication in shared.publications]
@@ -82,14 +82,14 @@ class Serial:
 
     def check_streams(self) -> None:
         """Raise if a behaviour gives a random stream that a checkpoint could not hold."""
-        for part, acting, stream in zip(
-            self._shared.roster.parts, self._actors[0].agents, self._actors[0].streams(), strict=True
+        for policy, acting, stream in zip(
+            self._shared.roster.policies, self._actors[0].agents, self._actors[0].streams(), strict=True
         ):
             try:
                 encode(stream)
             except SettingError as error:
                 raise SettingError(
-                    f"get_stream of {type(acting.behaviour).__name__} (agent {part.name}) must return plain values, "
+                    f"get_stream of {type(acting.behaviour).__name__} (agent {policy.name}) must return plain values, "
                     f"got {type(stream).__name__}: {error}"
                 ) from error
 
@@ -105,25 +105,25 @@ class Serial:
                 }
                 for actor in self._actors
             ],
-            "published": {part.name: self._published(i) for i, part in enumerate(self._shared.roster.parts)},
+            "published": {policy.name: self._published(i) for i, policy in enumerate(self._shared.roster.policies)},
         }
         notes["priorities"] = priorities = {}
         for learner in self.learners:
-            for agent, reader in learner.readers.items():
-                part = self._shared.roster.parts[agent]
-                if part.settings.prioritised:
-                    spec = self._shared.replays[agent].spec
+            for i, reader in learner.readers.items():
+                policy = self._shared.roster.policies[i]
+                if policy.settings.prioritised:
+                    spec = self._shared.replays[i].spec
                     values = np.zeros(spec.lane_capacity * spec.n_lanes, np.float32)
                     reader.save_priorities(values)
-                    priorities[part.name] = values
+                    priorities[policy.name] = values
         return notes
 
-    def _published(self, agent: int) -> list[dict[str, Any]]:
-        """The versions of an agent's policy that an actor holds, and the newest one; oldest first."""
-        self._newest[agent].take(_TAKE_S)
-        held: list[Any] = [self._newest[agent], *(actor.agents[agent].subscriber for actor in self._actors)]
+    def _published(self, policy: int) -> list[dict[str, Any]]:
+        """The versions of a policy that an actor holds, and the newest one; oldest first."""
+        self._newest[policy].take(_TAKE_S)
+        held: list[Any] = [self._newest[policy], *(actor.agents[policy].subscriber for actor in self._actors)]
         by_version = {subscriber.version: subscriber for subscriber in held if subscriber.version}
-        names = self._shared.publications[agent].header
+        names = self._shared.publications[policy].header
         return [
             {"version": version, "weights": one.weights.copy(), "header": {name: one[name] for name in names}}
             for version, one in sorted(by_version.items())
@@ -131,25 +131,25 @@ class Serial:
 
     def _publish_again(self, kept: Mapping[str, Any]) -> None:
         """Publish what was published then, so that each actor takes the version that it held."""
-        for agent, part in enumerate(self._shared.roster.parts):
-            publisher = self._shared.publications[agent].publisher()
-            for one in kept.get("published", {}).get(part.name, ()):  # older checkpoints hold none
+        for i, policy in enumerate(self._shared.roster.policies):
+            publisher = self._shared.publications[i].publisher()
+            for one in kept.get("published", {}).get(policy.name, ()):  # older checkpoints hold none
                 publisher.publish(one["weights"], version=one["version"], **one["header"])
                 for actor, notes in zip(self._actors, kept["actors"], strict=True):
-                    if notes["versions"][agent] == one["version"]:
-                        actor.agents[agent].subscriber.take(_TAKE_S)
-                        load_version(actor.agents[agent])
+                    if notes["versions"][i] == one["version"]:
+                        actor.agents[i].subscriber.take(_TAKE_S)
+                        load_version(actor.agents[i])
 
     def _pick_up(self, kept: Mapping[str, Any]) -> None:
-        parts, new = self._shared.roster.parts, set[int]()
+        policies, new = self._shared.roster.policies, set[int]()
         for actor, notes in zip(self._actors, kept["actors"], strict=True):
             actor.worlds.set_state(notes["worlds"])
             _read_state(actor.state, notes["memory"])
-            new.update(actor.set_streams(notes.get("streams", [None] * len(parts))))
-        self.new_streams = [parts[agent].name for agent in sorted(new)]
+            new.update(actor.set_streams(notes.get("streams", [None] * len(policies))))
+        self.new_streams = [policies[i].name for i in sorted(new)]
         for learner in self.learners:
-            for agent, reader in learner.readers.items():
-                values = kept["priorities"].get(parts[agent].name)
+            for i, reader in learner.readers.items():
+                values = kept["priorities"].get(policies[i].name)
                 if values is not None:
                     reader.load_priorities(values)
 

@@ -54,19 +54,19 @@ class Watch:
         )
 
     def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
-        shared, part = self._shared, self._shared.roster.parts[i]
+        shared, policy = self._shared, self._shared.roster.policies[i]
         episodes = shared.board.episodes
         counts = episodes.count[:, i]
         played = counts > 0
         replay = shared.replays[i]
         words = [replay.words(lane) for lane in range(replay.spec.n_lanes)]
-        once = part.settings.once
+        once = policy.settings.once
         rows = sum(w.head - w.released if once else min(w.head, replay.spec.lane_capacity) for w in words)
         stack = shared.roster.stack_of(i)
         newest = max(self._subscribers[i].newest, int(shared.board.rows.newest_version[i]))
-        stages = part.settings.stages.names
+        stages = policy.settings.stages.names
         return AgentRow(
-            name=part.name,
+            name=policy.name,
             steps=steps,
             updates=updates,
             episodes=int(counts.sum()),
@@ -75,7 +75,7 @@ class Watch:
             steps_per_s=steps_per_s,
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
-            replay_ratio=updates * part.settings.batch_size * (part.settings.length if once else 1) / max(steps, 1),
+            replay_ratio=updates * policy.settings.batch_size * (policy.settings.length if once else 1) / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes.version[:, i].min())),
             lag_steps=max(0, steps - shared.newest_step(i)),
