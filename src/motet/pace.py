@@ -91,6 +91,22 @@ class Pace:
         """Whether one more update is allowed."""
         return steps > warm_up and (self.free or updates < self.due(steps, warm_up) + self.slack)
 
+    def first_due(self, updates: int, warm_up: int = 0) -> int:
+        """The fewest steps with which one more update is allowed.
+
+        >>> Pace(updates_per_step=0.3, slack=0).first_due(updates=1, warm_up=10)
+        17
+        """
+        if self.free or updates < self.slack:
+            return warm_up + 1
+        missing = math.floor(updates - self.slack) + 1
+        steps = warm_up + math.ceil(missing / self.updates_per_step)
+        while self.due(steps, warm_up) < missing:  # a product of floats may be below what the quotient promised
+            steps += 1
+        while steps > warm_up + 1 and self.due(steps - 1, warm_up) >= missing:
+            steps -= 1
+        return steps
+
     def may_act(self, updates: int, steps: int, warm_up: int = 0) -> bool:
         """Whether one more round of acting is allowed."""
         return self.free or self.due(steps, warm_up) - self.slack <= updates

@@ -1,7 +1,7 @@
 """Replay: what an agent experienced, in shared memory. Actors write, one learner reads, nobody waits."""
 
 from motet.arrays import Batch, Field
-from motet.replay.replay import Counters, FrameStack, Reader, Replay, Writer, Writers, rewound
+from motet.replay.replay import Counters, FrameStack, Reader, Replay, Writer, Writers, rewound, step_counter
 from motet.replay.spec import ReplaySpec
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "Writer",
     "Writers",
     "rewound",
+    "step_counter",
 ]

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,19 @@ from motet.nest import map_nest
 from motet.replay.spec import Field, Leaf, Nest, ReplaySpec, Row
 from motet.system.memory import LINE, Segment
 
-__all__ = ["Batch", "Counters", "Field", "FrameStack", "Reader", "Replay", "ReplaySpec", "Writer", "Writers", "rewound"]
+__all__ = [
+    "Batch",
+    "Counters",
+    "Field",
+    "FrameStack",
+    "Reader",
+    "Replay",
+    "ReplaySpec",
+    "Writer",
+    "Writers",
+    "rewound",
+    "step_counter",
+]
 
 _WORD = _native.LANE_WORDS  # where a lane's words are in a copy of it
 
@@ -369,7 +382,7 @@ class Replay:
                 f"{spec.lane_capacity}"
             )
         reader = Reader(
-            lanes=[self._lane(i) for i in range(spec.n_lanes)],
+            lanes=self._lanes(),
             leaves=row.native,
             row_bytes=row.bytes,
             spec_hash=row.hash,
@@ -397,18 +410,22 @@ class Replay:
     @property
     def appended(self) -> int:
         """Rows written so far, in all lanes."""
-        return self._counts().rows()
+        return self.counts.rows()
 
     @property
     def steps(self) -> int:
         """Steps written so far, in all lanes: rows but for the final ones."""
-        return self._counts().steps()
+        return self.counts.steps()
 
-    def _counts(self) -> _native.LaneCounts:
-        """Made when it is first asked for, since learners ask before every update and there may be many lanes."""
+    @property
+    def counts(self) -> _native.LaneCounts:
+        """Counts what was written so far, in all lanes; for whoever asks often: each question is one native call."""
         if self._counter is None:
-            self._counter = _native.LaneCounts([self._lane(i) for i in range(self.spec.n_lanes)])
+            self._counter = _native.LaneCounts(self._lanes())
         return self._counter
+
+    def _lanes(self) -> list[npt.NDArray[Any]]:
+        return [self._lane(i) for i in range(self.spec.n_lanes)]
 
     def rows(self, lane: int, first: int, most: int) -> bytes:
         """A copy of up to ``most`` complete rows from ``first`` on, as they lie there; of a lane that is read once.
@@ -446,6 +463,18 @@ class Replay:
                 f"lane {lane} must have the shape {here.shape}, got {memory.shape}: the replay's spec has changed"
             )
         here[...] = memory
+
+
+def step_counter(replays: Sequence[Replay]) -> Callable[[], list[int]]:
+    """Counts the steps of several replays with equally many lanes; each question is one native call.
+
+    >>> replays = [Replay(ReplaySpec(Field((2,)), Field(dtype="int64"), capacity=10)) for _ in range(3)]
+    >>> head = replays[1].writer().append(np.ones(2, "float32"), 3, 0.5)
+    >>> step_counter(replays)()
+    [0, 1, 0]
+    """
+    counts = _native.LaneCounts([lane for replay in replays for lane in replay._lanes()])
+    return partial(counts.steps_by, replays[0].spec.n_lanes)
 
 
 def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDArray[np.uint8] | None:

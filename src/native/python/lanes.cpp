@@ -156,14 +156,42 @@ struct LaneCounts {
 };
 
 // The final rows are counted behind the head: read first, they never make it look as if a step were missing.
-PyObject* counts_steps(PyObject* o, PyObject*) {
-  return unbox<LaneCounts>(o).sum([](const Lane& lane) {
-    u64 finals = lane.finals.load(std::memory_order_acquire);
-    return lane.head.load(std::memory_order_acquire) - finals;
-  });
+u64 steps_of(const Lane& lane) {
+  u64 finals = lane.finals.load(std::memory_order_acquire);
+  return lane.head.load(std::memory_order_acquire) - finals;
+}
+PyObject* counts_steps(PyObject* o, PyObject*) { return unbox<LaneCounts>(o).sum(steps_of); }
+PyObject* counts_steps_by(PyObject* o, PyObject* given) {
+  const std::vector<View>& memory = unbox<LaneCounts>(o).memory;
+  std::size_t size = PyLong_AsSize_t(given);
+  if (PyErr_Occurred() || size == 0 || memory.size() % size) {
+    PyErr_Clear();
+    return raise("SettingError", "size must divide the %zu lanes, got %R", memory.size(), given);
+  }
+  PyObject* list = PyList_New(Py_ssize_t(memory.size() / size));
+  for (std::size_t i = 0; list && i < memory.size(); i += size) {
+    u64 steps = 0;
+    for (std::size_t k = i; k < i + size; ++k) steps += steps_of(*memory[k].as<Lane>());
+    PyObject* number = PyLong_FromUnsignedLongLong(steps);
+    if (!number || PyList_SetItem(list, Py_ssize_t(i / size), number) < 0) Py_CLEAR(list);
+  }
+  return list;
 }
 PyObject* counts_rows(PyObject* o, PyObject*) {
   return unbox<LaneCounts>(o).sum([](const Lane& lane) { return lane.head.load(std::memory_order_acquire); });
+}
+
+// A fragment needs the row behind it, whose observation is its last next one.
+PyObject* counts_fragments(PyObject* o, PyObject* given) {
+  u64 length = PyLong_AsUnsignedLongLong(given);
+  if (PyErr_Occurred() || length == 0) {
+    PyErr_Clear();
+    return raise("SettingError", "length must be an int >= 1, got %R", given);
+  }
+  return unbox<LaneCounts>(o).sum([length](const Lane& lane) {
+    u64 head = lane.head.load(std::memory_order_acquire);
+    return head ? (head - 1) / length : 0;
+  });
 }
 
 PyObject* writers_append(PyObject* o, PyObject* const* args, Py_ssize_t n, PyObject* names) {
@@ -186,7 +214,10 @@ PyMethodDef many_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef count_methods[] = {
     {"steps", counts_steps, METH_NOARGS, "steps()\n--\n\nRows written so far but for the final ones, in all lanes."},
+    {"steps_by", counts_steps_by, METH_O, "steps_by(size)\n--\n\nThe same for every group of so many lanes, as a list."},
     {"rows", counts_rows, METH_NOARGS, "rows()\n--\n\nRows written so far, in all lanes."},
+    {"fragments", counts_fragments, METH_O,
+     "fragments(length)\n--\n\nWhole fragments of consecutive rows of a lane written so far, in all lanes."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef no_getset[] = {{nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
