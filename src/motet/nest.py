@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Nest", "assign", "map_nest", "stack_nests"]
+__all__ = ["Nest", "assign", "join_nests", "map_nest", "stack_nests"]
 
 Nest = Any
 """An array, or a dict or tuple of nests."""
@@ -29,6 +29,15 @@ def stack_nests(values: Sequence[Nest]) -> Nest:
     if isinstance(values[0], tuple):
         return tuple(stack_nests([value[i] for value in values]) for i in range(len(values[0])))
     return np.stack(values)
+
+
+def join_nests(values: Sequence[Nest]) -> Nest:
+    """Nests of equal form as one, their arrays behind each other.
+
+    >>> join_nests([{"a": np.zeros(2)}, {"a": np.ones(1)}])["a"].tolist()
+    [0.0, 0.0, 1.0]
+    """
+    return map_nest(lambda *arrays: np.concatenate(arrays), *values)
 
 
 def assign(nest: Nest, where: Any, value: Nest) -> None:

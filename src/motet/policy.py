@@ -1,7 +1,8 @@
 """Policy: how one agent acts, one observation at a time. What ``train`` and ``plan`` make and ``evaluate`` takes.
 
 A :class:`Policy` may be anything with ``reset`` and ``act``; a :class:`JointPolicy` acts for several agents at once.
-:class:`BehaviourPolicy` makes a Policy of the acting half of an algorithm and its trained weights;
+:class:`BehaviourPolicy` makes a Policy of the acting half of an algorithm and its trained weights, and
+:class:`EpisodeState` is what whoever asks such a half carries through an episode for it;
 :class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A :class:`PolicySpec` says where a policy
 comes from, so that another process can make it. A *team* is a policy of two levels, made from a
 :class:`WorldDescription`: its ``agent_policy(agent)`` gives an object with ``reset()`` and ``step(observation)``.
@@ -28,6 +29,7 @@ from motet.text import valid
 __all__ = [
     "BehaviourPolicy",
     "ConstantPolicy",
+    "EpisodeState",
     "JointPolicy",
     "Kind",
     "Policy",
@@ -175,21 +177,99 @@ class BehaviourPolicy:
         header: Mapping[str, Any],
         *,
         explore: bool = False,
+        n_frames: int = 1,
     ) -> None:
         self._behaviour, self._explore = behaviour, explore
+        self._carried = EpisodeState(1, n_frames)
         # Its own copy: a subscriber's private copies take turns.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
     def reset(self, seed: int) -> None:
         """A new episode begins."""
         self._behaviour.begin(seed)
+        self._carried.begin(0)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
         """The action for one observation."""
         one = map_nest(lambda array: np.asarray(array)[None], observation)
         masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
-        actions, _ = self._behaviour.act(one, masks, self._explore)
+        actions, _ = self._carried.ask(self._behaviour, _ONLY, one, masks, self._explore)
         return actions[0]
+
+
+_ONLY = np.zeros(1, np.int64)
+
+
+class EpisodeState:
+    """What agents carry through an episode: the newest observations, where a policy sees several of them.
+
+    One agent in one world is a *track*. Each track has its own state: a question on some tracks changes nothing on the
+    others.
+
+    >>> state = EpisodeState(tracks=2, n_frames=3)
+    >>> state.stacked(np.array([0, 1]), np.array([[1.0], [5.0]])).tolist()
+    [[[1.0], [1.0], [1.0]], [[5.0], [5.0], [5.0]]]
+    >>> state.begin(1)
+    >>> state.stacked(np.array([0, 1]), np.array([[2.0], [6.0]])).tolist()
+    [[[1.0], [1.0], [2.0]], [[6.0], [6.0], [6.0]]]
+
+    Args:
+        tracks: how many.
+        n_frames: observations stacked, the newest last. The first one of an episode is repeated, as readers do.
+    """
+
+    def __init__(self, tracks: int, n_frames: int = 1) -> None:
+        self._tracks, self._n_frames = tracks, n_frames
+        self._begins = np.ones(tracks, np.bool_)  # where the next observation is the first one of an episode
+        self._frames: Nest = None  # [tracks, n_frames, ...]
+
+    def begin(self, tracks: int | npt.NDArray[np.int64]) -> None:
+        """The next observation on these tracks is the first one of an episode."""
+        self._begins[tracks] = True
+
+    def ask(
+        self,
+        behaviour: Behaviour,
+        at: npt.NDArray[np.int64],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+        """What :meth:`Behaviour.act` gives on these tracks, which are in ascending order."""
+        return behaviour.act(self.stacked(at, observations), masks, explore)
+
+    def stacked(self, at: npt.NDArray[np.int64], observations: Nest) -> Nest:
+        """What a behaviour sees on these tracks. The arrays are reused by the next call."""
+        if self._n_frames == 1:
+            return observations
+        if self._frames is None:
+            make = lambda a: np.zeros((self._tracks, self._n_frames, *a.shape[1:]), a.dtype)  # noqa: E731
+            self._frames = map_nest(make, observations)
+        everywhere = len(at) == self._tracks
+        begins = np.flatnonzero(self._begins[at])
+        self._begins[at] = False
+
+        def push(frames: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            part = frames if everywhere else frames[at]
+            part[:, :-1] = part[:, 1:]
+            part[:, -1] = new
+            if len(begins):
+                part[begins] = new[begins, None]
+            if not everywhere:
+                frames[at] = part
+            return part
+
+        return map_nest(push, self._frames, observations)
+
+    def get_state(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        frames = None if self._frames is None else map_nest(np.array, self._frames)
+        return {"begins": self._begins.copy(), "frames": frames}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        self._begins = np.array(state["begins"], np.bool_)
+        self._frames = None if state["frames"] is None else map_nest(np.array, state["frames"])
 
 
 class RandomPolicy:

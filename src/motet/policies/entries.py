@@ -26,7 +26,6 @@ from motet.algorithm import Space
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
-from motet.replay import FrameStack
 from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.directory import RunDirectory
 from motet.settings import FINITE, check_fields
@@ -459,9 +458,8 @@ def run_policy(
         )
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = algorithm.behaviour(observation_space, action_space)
-    policy = BehaviourPolicy(behaviour, weights[: sizes.weights], header)
-    frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
-    return _Framed(policy, frames) if frames > 1 else policy
+    n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
+    return BehaviourPolicy(behaviour, weights[: sizes.weights], header, n_frames=n_frames)
 
 
 def load_policies(
@@ -500,24 +498,6 @@ def load_policies(
         }
     finally:
         made.close()
-
-
-class _Framed:
-    """A policy that sees the last few observations, stacked as in training."""
-
-    def __init__(self, policy: Policy, n_frames: int) -> None:
-        self._policy, self._n_frames = policy, n_frames
-        self._stack: FrameStack | None = None
-
-    def reset(self, seed: int) -> None:
-        self._policy.reset(seed)
-        self._stack = None
-
-    def act(self, observation: Any, mask: Any = None) -> Any:
-        if self._stack is None:
-            self._stack = FrameStack(self._n_frames)
-            return self._policy.act(self._stack.begin(observation), mask)
-        return self._policy.act(self._stack.push(observation), mask)
 
 
 # ---- plans
