@@ -26,7 +26,7 @@ from motet.algorithm import stacked_batch
 from motet.algorithms.td3 import TD3Config
 from motet.replay import Replay, ReplaySpec
 from motet.system.child import one_thread
-from motet.training.drivers import LearnerDriver, at_pace
+from motet.training.drivers import at_pace, make_learner
 from motet.training.roster import make_roster
 from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
@@ -127,7 +127,7 @@ def _play_timed(shared: SharedMemory) -> None:
     """A learner as in a run; its CPU time inside updates, and the time of the newest one, stand on the board."""
     board, pulse = shared.board, shared.board.pulse(shared.roster.actors)
     pulse.start(os.getpid())
-    learning = LearnerDriver(shared, 0)
+    learning = make_learner(shared, 0)
     update, row = learning.algorithm.update, board.learned.words[0]
 
     def timed(batch: Any, steps: Any) -> Any:

@@ -48,7 +48,7 @@ class Work:
     def _seconds(self, settings: RunSettings, roles: Callable[[SharedMemory], list[Role]]) -> float:
         """From the time when all processes are at work."""
         shared = self.make(settings)
-        before = shared.warm_up(0)
+        before = shared.progress(0).warm_up
         with System(shared, roles(shared)) as system:
 
             def done() -> float:

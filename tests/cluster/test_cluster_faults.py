@@ -29,7 +29,7 @@ from motet.publication import Publication
 from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits
 from motet.training.callbacks import Callbacks
-from motet.training.drivers import LearnerDriver
+from motet.training.drivers import make_learner
 from motet.training.recorder import Recorder
 from motet.training.roster import make_roster
 from motet.training.run import Run, resume, train
@@ -77,7 +77,7 @@ class Scene:
 
     def begin(self, host):
         self.host = host
-        self.learning = LearnerDriver(host._memory, 0)
+        self.learning = make_learner(host._memory, 0)
         self.learning.begin()
 
     def write(self, actor, rows):
@@ -151,10 +151,10 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     for _ in range(20):
         s.learning.update()
     s.poll()
-    version = s.learning._members[0].publisher.newest
+    version = s.learning.members[0].publisher.newest
     kept = s.learning.algorithm.state.copy(), s.learning.algorithm.counters.copy(), s.learning.algorithm.random.copy()
     words = np.zeros(s.roster.replay_spec(0).reader_words, np.uint64)
-    s.learning.readers[0].save_state(words)
+    s.learning.members[0].reader.save_state(words)
     for _ in range(3):
         s.learning.update()  # nobody heard of these
     s.die()
@@ -162,9 +162,9 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     for before, now in zip(kept, (algorithm.state, algorithm.counters, algorithm.random), strict=True):
         assert np.array_equal(before, now)
     again = np.zeros_like(words)
-    s.learning.readers[0].save_state(again)
+    s.learning.members[0].reader.save_state(again)
     assert np.array_equal(again[:4], words[:4])  # the stream that batches are drawn by
-    assert s.learning._members[0].publisher.newest > version
+    assert s.learning.members[0].publisher.newest > version
     report = s.host.report(False, [None], False)
     assert report.rows[:, 0].tolist() == [400, 400]  # what its replays held is lost
     assert s.host._memory.steps(0) == 400
@@ -267,18 +267,18 @@ def test_a_successor_gets_the_replay_if_it_is_kept(scene):
     s.directory.save(recorder.checkpoint(100))
     s.write(0, 15)
     s.send(0)
-    s.learning.readers[0].forget()  # a stage began that cleared the replay of what was there
-    for member in s.learning._members:
+    s.learning.members[0].reader.forget()  # a stage began that cleared the replay of what was there
+    for member in s.learning.members:
         member.waived = 5
-    s.learning.keep()
+    s.learning.publish()
     s.poll()
     s.die()
     replay = s.host._memory.replays[0]
     assert [replay.words(lane).head for lane in range(2)] == [60, 40]
-    assert s.learning.readers[0].ready() == 0  # and it stays cleared
+    assert s.learning.members[0].reader.ready() == 0  # and it stays cleared
     assert s.host.report(False, [None], False).rows[:, 0].tolist() == [15, 15]
     assert s.host._memory.steps(0) == 115
-    assert s.host._memory.owed(0) == 0  # updates for the lost rows are not made up for
+    assert s.host._memory.progress(0).owed(0) == 0  # updates for the lost rows are not made up for
     for actor in range(2):
         s.join(actor, done=s.done(actor))
     assert [replay.words(lane).broken for lane in range(2)] == [1, 1]
@@ -360,7 +360,7 @@ def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
     remote = RemoteRun(NoRay(), roster, Cluster(), RestartLimits(), None, None, False, policies=False)
     try:
         host, actor = LearnerHost(Shipment((roster, None)), 0), LocalMemory(roster, actor=0)
-        learning = LearnerDriver(host._memory, 0)
+        learning = make_learner(host._memory, 0)
         learning.begin()
         ring, table = actor.league.results[0], LeagueTable(host._memory.league)
         results, rows = Results(ring), {(0, lane): 0 for lane in roster.lanes_of(0, 0)}

@@ -64,8 +64,9 @@ def test_td3_with_statistics_and_stages(options, tmp_path):
     compare(Hockey, config, tmp_path)
 
 
-def test_actors_that_seldom_look_at_the_publications(tmp_path):
-    compare(WORLDS["matrix"], ALGORITHMS["stand-in"], tmp_path, sync_interval=40)
+@pytest.mark.parametrize("world", ["matrix", "treasure_hunt"])  # all at once, and in turn
+def test_actors_that_seldom_look_at_the_publications(world, tmp_path):
+    compare(WORLDS[world], ALGORITHMS["stand-in"], tmp_path, sync_interval=40)
 
 
 def compare(world, algorithm, tmp_path, **more):

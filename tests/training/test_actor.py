@@ -1,14 +1,18 @@
-"""act() against a world whose every number is known."""
+"""The actor against a world whose every number is known."""
 
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pettingzoo.utils import OrderEnforcingWrapper
 
 from motet.errors import WorldError
-from motet.training.actor import ActingAgent, ActorState, act
+from motet.policy import EpisodeState
+from motet.replay import FrameStack
+from motet.training.actor import Actor, PublishedPolicy
 from motet.world import End, VectorWorld, World, as_world
 from motet.world.batch import LoopedWorlds, VectorWorlds, make_world_batch
 from motet.worlds import TreasureHunt
@@ -88,7 +92,7 @@ class Fixed:
 
 
 class Source:
-    version, weights = 0, np.zeros(1, np.float32)
+    version, forced, weights = 0, 0, np.zeros(1, np.float32)
 
     def refresh(self):
         self.version += 1
@@ -101,8 +105,19 @@ class Source:
         return 0.25
 
 
-def seats(worlds):
-    return [ActingAgent(Fixed(), Source(), Rows(worlds), header=("epsilon",)) for _ in range(2)]
+def policies_in(worlds, **settings):
+    """A policy for each of two agents."""
+    return [PublishedPolicy(Fixed(), Source(), Rows(worlds), worlds, header=("epsilon",), **settings) for _ in range(2)]
+
+
+def rows_of(policy):
+    return policy._writers
+
+
+def play(actor, rounds):
+    for _ in range(rounds):
+        actor.play_round()
+    return actor
 
 
 def batch(worlds, remake=None):
@@ -110,60 +125,50 @@ def batch(worlds, remake=None):
 
 
 def test_rewards_belong_to_the_action_before_them_and_ends_carry_what_was_seen_last():
-    worlds, agents = [Script()], seats(1)
-    actor_state = ActorState.fresh(1, agents)
-    rounds = act(batch(worlds), agents, actor_state, lambda w, n: 100 * w + n)
-    for _ in range(6):
-        next(rounds)
-    a, b = agents[0].writers[0], agents[1].writers[0]
+    policies = policies_in(1)
+    actor = play(Actor(batch([Script()]), policies, lambda w, n: 100 * w + n), rounds=6)
+    a, b = (rows_of(policy)[0] for policy in policies)
     assert [row["reward"] for row in a] == [0.5, 10.5, 20.5]
     assert [row["reward"] for row in b] == [1.5, 11.5, 21.0]
     assert [row["observation"] for row in a] == [[0, 0], [1, 0], [2, 0]]
     assert [row["action"] for row in a] == [0, 1, 2]
     assert [row["p"] for row in b] == [1.5] * 3
-    assert [row["version"] for row in a] == [1, 3, 5]
+    assert [row["version"] for row in a] == [1, 2, 3], "new versions are looked for when the agent acts"
     assert (a[-1]["terminated"], a[-1]["truncated"]) == (True, False)
     assert (b[-1]["terminated"], b[-1]["truncated"]) == (False, True)
     assert a[-1]["final_observation"] == [3, 0]
     assert "final_observation" not in a[0]
     # The first turn of b came after it had earned 0.5 on a's turn: that belongs to no action, only to the return.
-    assert [(e.agent, e.total, e.steps) for e in actor_state.finished] == [(0, 31.5, 3), (1, 34.5, 3)]
-    assert actor_state.closed == [3, 3]
+    assert [(e.policy, e.total, e.steps) for e in actor.finished] == [(0, 31.5, 3), (1, 34.5, 3)]
+    assert [policy.closed for policy in policies] == [3, 3]
 
 
 def test_episodes_follow_each_other_with_seeds_of_their_own():
-    worlds, agents = [Script(), Script()], seats(2)
-    rounds = act(batch(worlds), agents, ActorState.fresh(2, agents), lambda w, n: 100 * w + n)
-    for _ in range(13):
-        next(rounds)
+    worlds, policies = [Script(), Script()], policies_in(2)
+    play(Actor(batch(worlds), policies, lambda w, n: 100 * w + n), rounds=13)
     assert worlds[0].seeds == [0, 1, 2]
     assert worlds[1].seeds == [100, 101, 102]
-    assert agents[0].behaviour.batch == (2, 2), "one question for both worlds"
-    assert agents[0].behaviour.loaded[1] == {"epsilon": 0.25}
+    assert policies[0].behaviour.batch == (2, 2), "one question for both worlds"
+    assert policies[0].behaviour.loaded[1] == {"epsilon": 0.25}
 
 
 def test_a_world_that_raises_ends_it_or_is_made_anew():
-    worlds, agents = [Script(raises_at=(1, 0)), Script()], seats(2)
+    worlds = [Script(raises_at=(1, 0)), Script()]
     with pytest.raises(WorldError, match="boom"):
-        for _ in act(batch(worlds), agents, ActorState.fresh(2, agents), lambda w, n: n):
-            pass
-    worlds, agents = [Script(raises_at=(1, 0)), Script()], seats(2)
-    actor_state = ActorState.fresh(2, agents)
-    rounds = act(batch(worlds, remake=Script), agents, actor_state, lambda w, n: n)
-    for _ in range(10):
-        next(rounds)
-    assert actor_state.remade == 1
-    assert "interrupted" in agents[0].writers[0]
-    assert "interrupted" not in agents[0].writers[1]
-    assert len(agents[0].writers[1]) >= 4
+        play(Actor(batch(worlds), policies_in(2), lambda w, n: n), rounds=100)
+    worlds, policies = [Script(raises_at=(1, 0)), Script()], policies_in(2)
+    actor = play(Actor(batch(worlds, remake=Script), policies, lambda w, n: n), rounds=10)
+    assert actor.remade == 1
+    assert "interrupted" in rows_of(policies[0])[0]
+    assert "interrupted" not in rows_of(policies[0])[1]
+    assert len(rows_of(policies[0])[1]) >= 4
 
 
 def test_a_sync_interval_looks_less_often():
-    agents = seats(1)
-    rounds = act(batch([Script()]), agents, ActorState.fresh(1, agents), lambda w, n: n, sync_interval=4)
-    for _ in range(8):
-        next(rounds)
-    assert agents[0].subscriber.version == 2
+    policies = policies_in(1, sync_interval=4)
+    play(Actor(batch([Script()]), policies, lambda w, n: n), rounds=13)
+    assert [policy.turns for policy in policies] == [7, 6]
+    assert [policy.subscriber.version for policy in policies] == [2, 2], "each agent counts its own turns"
 
 
 class Duel(VectorWorld):
@@ -198,13 +203,10 @@ class Duel(VectorWorld):
 
 
 def test_worlds_stepped_as_arrays_end_and_begin_at_their_own_time():
-    vector, agents = Duel(3), seats(3)
-    actor_state = ActorState.fresh(3, agents)
-    rounds = act(VectorWorlds(vector), agents, actor_state, lambda w, n: 100 * w + n)
-    for _ in range(6):
-        next(rounds)
+    vector, policies = Duel(3), policies_in(3)
+    actor = play(Actor(VectorWorlds(vector), policies, lambda w, n: 100 * w + n), rounds=6)
     assert vector.seeds == [[0, 1, 2], [100, 101], [200, 201]]
-    a, b = agents[0].writers, agents[1].writers
+    a, b = map(rows_of, policies)
     assert [row["reward"] for row in a[0]] == [1, 2, 1, 2, 1, 2]
     assert [row["reward"] for row in b[1]] == [1.5, 2.5, 3.5, 1.5, 2.5, 3.5]
     assert [row["observation"] for row in b[2]] == [[0, 1], [1, 1], [2, 1], [3, 1], [0, 1]]
@@ -212,8 +214,10 @@ def test_worlds_stepped_as_arrays_end_and_begin_at_their_own_time():
     assert ends[0] == [(None, None), (True, False)] * 3, "a termination is no truncation"
     assert ends[1] == [(None, None), (None, None), (False, True)] * 2
     assert b[1][2]["final_observation"] == [3, 1]
-    assert sorted(e.total for e in actor_state.finished if e.agent == 0) == [3, 3, 3, 6, 6, 10]
-    assert actor_state.closed == [17, 17], "of six rounds the third world's last reward is not known yet"
+    assert sorted(e.total for e in actor.finished if e.policy == 0) == [3, 3, 3, 6, 6, 10]
+    assert [policy.closed for policy in policies] == [17, 17], (
+        "of six rounds the third world's last reward is not known yet"
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -222,26 +226,31 @@ def test_a_reward_that_is_no_number_is_refused_with_agent_and_world(bad):
         def reward(self, agent):
             return np.where(np.arange(self.worlds) == agent, (1 - 2 * agent) * bad, 0.0)
 
-    agents = seats(2)
     with pytest.raises(WorldError, match=rf"Bad \(agent a, world 0\): the reward is {bad}"):
-        next(act(VectorWorlds(Bad(2)), agents, ActorState.fresh(2, agents), lambda w, n: 0))
+        Actor(VectorWorlds(Bad(2)), policies_in(2), lambda w, n: 0).play_round()
 
 
 def test_frames_are_stacked_by_world_and_repeat_the_first_one():
-    vector, agents = Duel(2), seats(2)
-    shown = []
-    for seat in agents:
-        seat.n_frames = 3
+    policies, shown = policies_in(2, n_frames=3), []
     answer = Fixed()
-    agents[0].behaviour.act = lambda seen, masks: (
+    policies[0].behaviour.act = lambda seen, masks, explore: (
         shown.append(seen[:, :, 0].tolist()), answer.act(seen[:, -1], masks)
     )[1]  # fmt: skip
-    agents[1].behaviour.act = lambda seen, masks: answer.act(seen[:, -1], masks)
-    rounds = act(VectorWorlds(vector), agents, ActorState.fresh(2, agents), lambda w, n: 0)
-    for _ in range(5):
-        next(rounds)
+    policies[1].behaviour.act = lambda seen, masks, explore: answer.act(seen[:, -1], masks)
+    play(Actor(VectorWorlds(Duel(2)), policies, lambda w, n: 0), rounds=5)
     assert [rows[0] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert [rows[1] for rows in shown] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]
+
+
+def test_frames_of_an_episode_that_broke_off_are_forgotten():
+    policies, shown = policies_in(1, n_frames=3), []
+    answer = Fixed()
+    for policy in policies:
+        policy.behaviour.act = lambda seen, masks, explore: (
+            shown.append(seen[0, :, 0].tolist()), answer.act(seen[:, -1], masks)
+        )[1]  # fmt: skip
+    play(Actor(batch([Script(raises_at=(1, 0))], remake=Script), policies, lambda w, n: n), rounds=5)
+    assert shown == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]], "the third one raised"
 
 
 class Masked(Script):
@@ -252,13 +261,9 @@ class Masked(Script):
 
 
 def test_a_row_keeps_the_mask_under_which_its_action_was_chosen():
-    agents = seats(1)
-    for seat in agents:
-        seat.masked = True
-    rounds = act(LoopedWorlds([Masked()], (True, True)), agents, ActorState.fresh(1, agents), lambda w, n: n)
-    for _ in range(6):
-        next(rounds)
-    for rows in (agents[0].writers[0], agents[1].writers[0]):
+    policies = policies_in(1, masked=True)
+    play(Actor(LoopedWorlds([Masked()], (True, True)), policies, lambda w, n: n), rounds=6)
+    for rows in (rows_of(policies[0])[0], rows_of(policies[1])[0]):
         assert [row["mask"].index(True) for row in rows] == [0, 1, 2]
         assert all(rows[-1]["final_mask"])
 
@@ -272,17 +277,14 @@ class Alternating(Script):
 
 
 def test_worlds_at_different_points_keep_their_rows_apart():
-    agents = seats(2)
-    actor_state = ActorState.fresh(2, agents)
-    rounds = act(batch([Alternating(turns=9), Alternating(turns=9)]), agents, actor_state, lambda w, n: w)
-    for _ in range(9):
-        next(rounds)
-    assert [row["observation"] for row in agents[0].writers[0]] == [[t, 0] for t in range(4)]
-    assert [row["observation"] for row in agents[0].writers[1]] == [[t, 0] for t in range(1, 4)]
-    assert [row["observation"] for row in agents[1].writers[1]] == [[t, 1] for t in range(4)]
-    state = actor_state.pending[0].get_state()
+    policies = policies_in(2)
+    play(Actor(batch([Alternating(turns=9), Alternating(turns=9)]), policies, lambda w, n: w), rounds=9)
+    assert [row["observation"] for row in rows_of(policies[0])[0]] == [[t, 0] for t in range(4)]
+    assert [row["observation"] for row in rows_of(policies[0])[1]] == [[t, 0] for t in range(1, 4)]
+    assert [row["observation"] for row in rows_of(policies[1])[1]] == [[t, 1] for t in range(4)]
+    state = policies[0].get_state()
     assert state["steps"].tolist() == [5, 4]
-    copy = ActorState.fresh(2, agents).pending[0]
+    copy = policies_in(2)[0]
     copy.set_state(state)
     assert copy.get_state()["row"]["observation"].tolist() == [[4, 0], [4, 0]]
 
@@ -311,12 +313,9 @@ def test_worlds_stepped_together_write_the_rows_of_worlds_one_by_one(make):
     ):
         env = make()
         n = env.action_space(env.possible_agents[0]).n
-        agents = [ActingAgent(Mixer(n, agent), Source(), Rows(3)) for agent in range(len(env.possible_agents))]
-        actor_state = ActorState.fresh(3, agents)
-        rounds = act(driven, agents, actor_state, lambda w, n: 100 * w + n)
-        for _ in range(70):
-            next(rounds)
-        written.append(([seat.writers.lanes for seat in agents], list(actor_state.finished)))
+        policies = [PublishedPolicy(Mixer(n, agent), Source(), Rows(3), 3) for agent in range(len(env.possible_agents))]
+        actor = play(Actor(driven, policies, lambda w, n: 100 * w + n), rounds=70)
+        written.append(([rows_of(policy).lanes for policy in policies], list(actor.finished)))
     together, one_by_one = written
     assert isinstance(make_world_batch(make, 3, [False] * 3), VectorWorlds)
     assert len(together[1]) >= 6
@@ -340,3 +339,175 @@ def test_a_vector_that_is_inherited_or_passed_on_by_a_wrapper_is_not_used():
 def test_worlds_with_masks_and_worlds_to_be_remade_go_one_by_one():
     assert isinstance(make_world_batch(TreasureHunt, 2, [False, True]), LoopedWorlds)
     assert isinstance(make_world_batch(TreasureHunt, 2, [False, False], remake=True), LoopedWorlds)
+
+
+def test_agents_that_do_not_act_are_not_touched():
+    """A move costs what the agents that act cost: nobody asks for versions, rewards or rows of the others."""
+
+    class Untouchable:
+        is_done = False
+
+        def begin(self, tracks):
+            pass
+
+    class Alone(Duel):
+        """Only the first agent ever acts, and nobody else can earn."""
+
+        def group(self):
+            return (0,)
+
+        def earners(self):
+            return (0,)
+
+        def act(self, actions):
+            super().act([*actions, *actions])
+
+        def reward(self, agent):
+            assert agent == 0
+            return super().reward(agent)
+
+        def ended(self):
+            return np.zeros(self.worlds, bool), np.zeros(self.worlds, bool)
+
+    first, _ = policies_in(2)
+    actor = play(Actor(VectorWorlds(Alone(2)), [first, Untouchable()], lambda w, n: 0), rounds=4)
+    assert actor.acted == {0}
+    assert first.turns == 4 and first.closed == 6
+
+
+class Trio(World):
+    """Three agents of two policies, all at once. An observation is [turn, agent]; a reward is 10 * turn + agent."""
+
+    agents = ("a", "b", "c")
+    observation_spaces = (gymnasium.spaces.Box(-1e9, 1e9, (2,)),) * 3
+    action_spaces = (gymnasium.spaces.Discrete(5),) * 3
+
+    def __init__(self, absent=None):
+        self.absent, self.played = absent, []
+
+    def reset(self, seed=None):
+        self.turn, self.ends, self.length = 0, [], 3 + seed % 2
+
+    def group(self):
+        if self.turn == self.length:
+            return []
+        return [agent for agent in range(3) if (self.turn, agent) != self.absent]
+
+    def observe(self, agent):
+        return np.array([self.turn, agent], np.float32)
+
+    def act(self, actions):
+        self.played.append([int(action) for action in actions])
+        self.turn += 1
+        if self.turn == self.length:
+            self.ends = [End(agent, agent != 1, agent == 1) for agent in range(3)]
+
+    def reward(self, agent):
+        return 10.0 * self.turn + agent
+
+    def ended(self):
+        ends, self.ends = self.ends, []
+        return ends
+
+
+class Labelled(Fixed):
+    """Answers by who asks, and counts the questions."""
+
+    def __init__(self):
+        self.asked = []
+
+    def act(self, observations, masks=None, explore=True):
+        self.asked.append(observations.tolist())
+        return (observations[:, 0] + observations[:, 1]).astype(np.int64) % 5, {}
+
+
+@pytest.mark.parametrize("absent", [None, (1, 0), (1, 2)])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_policy_of_several_agents_is_asked_once_and_keeps_their_rows_apart(absent, frames):
+    """The same rows, actions and episodes as with a policy for each agent; lanes lie by world, then by agent."""
+
+    def played(policies, policy_of=None):
+        worlds = [Trio(absent), Trio(absent)]
+        actor = play(Actor(batch3(worlds), policies, lambda w, n: w + n, policy_of), rounds=10)
+        return actor, [world.played for world in worlds]
+
+    def batch3(worlds):
+        return LoopedWorlds(worlds, (False,) * 3)
+
+    class Last(Labelled):
+        def act(self, observations, masks=None, explore=True):
+            return super().act(observations[:, -1] if frames > 1 else observations, masks)
+
+    one_each = [PublishedPolicy(Last(), Source(), Rows(2), 2, n_frames=frames) for _ in range(3)]
+    alone, expected = played(one_each)
+    shared = PublishedPolicy(Last(), Source(), Rows(4), 4, n_frames=frames)
+    other = PublishedPolicy(Last(), Source(), Rows(2), 2, n_frames=frames)
+    together, actions = played([shared, other], policy_of=[0, 1, 0])
+    assert actions == expected
+    assert len(shared.behaviour.asked) == 10, "one question for two agents in two worlds"
+    assert shared.behaviour.asked[0] == [[0, 0], [0, 2], [0, 0], [0, 2]]
+    strip = lambda rows: [{**row, "version": 0} for row in rows]  # noqa: E731
+    for world in range(2):
+        for number, agent in ((0, 0), (1, 2)):
+            mine = rows_of(shared)[2 * world + number]
+            assert strip(mine) == strip(rows_of(one_each[agent])[world]) and len(mine) > 4
+        assert rows_of(other)[world] == rows_of(one_each[1])[world]
+    episodes = lambda actor, policies: sorted((e.total, e.steps) for e in actor.finished if e.policy in policies)  # noqa: E731
+    assert episodes(together, {0}) == episodes(alone, {0, 2}) and episodes(together, {1}) == episodes(alone, {1})
+    assert shared.closed == one_each[0].closed + one_each[2].closed
+    copy = PublishedPolicy(Last(), Source(), Rows(4), 4, n_frames=frames)
+    copy.set_state(shared.get_state())
+    np.testing.assert_equal(copy.get_state(), shared.get_state())
+
+
+def test_an_agent_may_act_by_a_given_policy_which_writes_no_rows():
+    class Given:
+        """Always the same action; it remembers what it was told."""
+
+        is_done = False
+
+        def __init__(self):
+            self.begun, self.ended = 0, []
+
+        def begin(self, tracks):
+            self.begun += len(tracks)
+
+        def act(self, turn, lanes):
+            return np.full(len(turn.at), 4)
+
+        def finish(self, ending, lanes):
+            self.ended += ending.at.tolist()
+            return []
+
+    learner, scripted, worlds = policies_in(2)[0], Given(), [Trio(), Trio()]
+    actor = Actor(LoopedWorlds(worlds, (False,) * 3), [learner, scripted], lambda w, n: w, policy_of=[0, 1, 1])
+    play(actor, rounds=8)
+    assert [row[1:] for row in worlds[0].played] == [[4, 4]] * 8
+    assert [row[0] for row in worlds[0].played] == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert scripted.begun == 2 * (3 + 2) and sorted(scripted.ended) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {episode.policy for episode in actor.finished} == {0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), n_frames=st.integers(1, 4), tracks=st.integers(1, 4))
+def test_what_is_carried_through_an_episode_is_what_a_frame_stack_of_each_track_holds(data, n_frames, tracks):
+    state, stacks = EpisodeState(tracks, n_frames), {}
+    for t in range(data.draw(st.integers(1, 12))):
+        at = np.array(sorted(data.draw(st.sets(st.integers(0, tracks - 1), min_size=1))))
+        for track in data.draw(st.sets(st.integers(0, tracks - 1))):
+            state.begin(np.array([track]))
+            stacks.pop(track, None)
+        seen = {"x": np.stack([np.array([t, track], np.float32) for track in at]), "y": (at + 10 * t,)}
+        shown = state.stacked(at, seen)
+        if data.draw(st.booleans()):
+            kept, state = state.get_state(), EpisodeState(tracks, n_frames)
+            state.set_state(kept)
+        for i, track in enumerate(at.tolist()):
+            one = {"x": seen["x"][i], "y": (seen["y"][0][i],)}
+            if track in stacks:
+                expected = stacks[track].push(one)
+            else:
+                stacks[track] = FrameStack(n_frames)
+                expected = stacks[track].begin(one)
+            np.testing.assert_array_equal(shown["x"][i], expected["x"])
+            np.testing.assert_array_equal(shown["y"][0][i], expected["y"][0])

@@ -16,7 +16,7 @@ from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.policy import PLAYER
 from motet.runs.directory import RunDirectory
-from motet.training.drivers import LearnerDriver
+from motet.training.drivers import make_learner
 from motet.training.evaluator import _Challenge, _Trial, play_evaluator, play_greedily
 from motet.training.league import League
 from motet.training.roster import make_roster
@@ -159,7 +159,7 @@ def test_the_evaluator_shows_that_it_is_alive_at_every_turn_of_every_world(monke
     monkeypatch.setattr(Watched, "seen", [])
     shared = SharedMemory(make_roster(Watched, StandIn(), Settings(evaluate_every=10)))
     for k in range(len(shared.roster.stacks)):
-        LearnerDriver(shared, k).begin()
+        make_learner(shared, k).begin()
     row = shared.roster.actors + len(shared.roster.processes)
     monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(shared.board.processes.heartbeat[row])))
     monkeypatch.setattr(Watched, "stop", staticmethod(lambda: shared.board.request_stop()))

@@ -290,7 +290,7 @@ def test_the_player_sits_on_either_side_and_earns_what_that_side_earns():
             side[w], totals[w], pays[w], did[w] = begun[w] % 2, 0.0, 0.0, -1
             begun[w] += 1
             assert batch.lanes[w] == w + (0 if met[w] < 0 else worlds)
-        (turn,) = batch.look()
+        (turn,) = batch.turns()
         assert turn.agent == 0
         assert turn.at.tolist() == list(range(worlds))
         np.testing.assert_allclose(turn.reward, pays)
@@ -320,7 +320,7 @@ def test_arrays_of_worlds_are_played_as_worlds_one_by_one():
         for round_ in range(120):
             over = sorted(batch.over)
             batch.reset(over, [round_ * 10 + w for w in over])
-            (turn,) = batch.look()
+            (turn,) = batch.turns()
             seen.append((turn.at.tolist(), turn.observation.tobytes(), turn.reward.astype("f4").tobytes()))
             endings = batch.act([rng.uniform(-1, 1, (4, 4)).astype(np.float32)])
             seen.append([(e.at.tolist(), e.reward.astype("f4").tobytes(), e.observation.tobytes()) for e in endings])
@@ -356,7 +356,7 @@ def test_half_played_games_are_taken_up_again_with_opponents_that_are_gone():
         seen = []
         for _ in range(turns):
             batch.reset(list(batch.over), [0] * len(batch.over))
-            (turn,) = batch.look()
+            (turn,) = batch.turns()
             seen.append((turn.observation.tobytes(), turn.reward.tobytes()))
             seen.append(repr(batch.act([rng.integers(0, 8, 3)])))
         return seen

@@ -18,7 +18,7 @@ from motet.evaluation.evaluate import evaluate
 from motet.replay import Replay, ReplaySpec
 from motet.schedule import Stages
 from motet.testing import check_algorithm, check_world
-from motet.training.actor import ActingAgent, ActorState, act
+from motet.training.actor import Actor, PublishedPolicy
 from motet.training.evaluator import play_greedily
 from motet.training.league import League
 from motet.training.run import resume, train
@@ -119,24 +119,24 @@ def play(worlds, rounds, frames=1):
     """Replays, episodes and behaviours of an actor after some rounds."""
     spec = ReplaySpec(BOX, gymnasium.spaces.Discrete(2), capacity=1000 * len(worlds), lanes=len(worlds))
     replays = [Replay(spec) for _ in worlds[0].agents]
-    agents = [ActingAgent(Still(), Nobody(), replay.writers(range(len(worlds))), n_frames=frames) for replay in replays]
-    memory = ActorState.fresh(len(worlds), agents)
-    playing = act(LoopedWorlds(worlds, [False] * len(agents)), agents, memory, lambda world, n: n)
+    lanes = range(len(worlds))
+    policies = [PublishedPolicy(Still(), Nobody(), r.writers(lanes), len(lanes), n_frames=frames) for r in replays]
+    actor = Actor(LoopedWorlds(worlds, [False] * len(policies)), policies, lambda world, n: n)
     for _ in range(rounds):
-        next(playing)
-    return replays, memory.finished, [seat.behaviour for seat in agents]
+        actor.play_round()
+    return replays, actor.finished, [policy.behaviour for policy in policies]
 
 
 def test_return_and_length_start_at_zero_after_an_end():
     _, finished, _ = play([Cat()], 15)
-    mouse = [(episode.total, episode.steps) for episode in finished if episode.agent == 1]
+    mouse = [(episode.total, episode.steps) for episode in finished if episode.policy == 1]
     assert mouse == [(-2.0, 3), (-1.75, 3), (-1.75, 3), (1.25, 1)]
-    assert [(e.total, e.steps) for e in finished if e.agent == 0] == [(5.0, 5)]
+    assert [(e.total, e.steps) for e in finished if e.policy == 0] == [(5.0, 5)]
 
 
 def test_return_and_length_start_at_zero_in_worlds_at_different_points():
     _, finished, _ = play([Cat(), Cat(moves=2, turns=4), Cat()], 15)
-    mouse = [(episode.total, episode.steps) for episode in finished if episode.agent == 1]
+    mouse = [(episode.total, episode.steps) for episode in finished if episode.policy == 1]
     assert sorted(mouse) == sorted(
         [(-2.0, 3), (-1.75, 3), (-1.75, 3), (1.25, 1)] * 2 + [(-3.0, 2), (-2.75, 2), (-2.75, 2), (-2.75, 2), (-3.0, 2)]
     )
@@ -185,7 +185,7 @@ def test_what_is_earned_between_an_end_and_the_next_episode_leaks_into_nothing()
                 self.earned[1] += 7.0
 
     _, finished, _ = play([Late(turns=4)], 40)
-    mouse = {(episode.total, episode.steps) for episode in finished if episode.agent == 1}
+    mouse = {(episode.total, episode.steps) for episode in finished if episode.policy == 1}
     assert mouse == {(-2.0, 3)}
 
 

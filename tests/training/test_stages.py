@@ -18,7 +18,7 @@ from motet.errors import SettingError, SupersededError
 from motet.runs.config import describe, rebuild
 from motet.schedule import Exponential, Linear, Staged, Stages, value_at
 from motet.system.supervisor import RestartLimits
-from motet.training.drivers import LearnerDriver
+from motet.training.drivers import make_learner
 from motet.training.roster import make_roster
 from motet.training.run import resume, train
 from motet.training.serial import Serial
@@ -222,7 +222,7 @@ def test_a_successor_neither_rests_again_nor_waives_more():
         if not shared.board.learned.waived[0]:
             return False
         seen.append(shared.board.learned.words[0, 3:5].tolist())
-        LearnerDriver(shared, 0)
+        make_learner(shared, 0)
         seen.append(shared.board.learned.words[0, 3:5].tolist())
         return True
 

@@ -23,21 +23,21 @@ def lags(**settings):
     options = {"engine": "serial", "steps": 300, "publish_every": 1, **settings}
     shared = SharedMemory(make_roster(MatrixGame, StandIn(), Settings(**options)))
     serial = Serial(shared)
-    seats, found = serial._actors[0].agents, []
-    acted = [seat.behaviour.act for seat in seats]
+    policies, found = serial.actors[0].published, []
+    acted = [policy.behaviour.act for policy in policies]
 
     def watched(i):
         def act(*arguments):
-            held = seats[i].subscriber
-            found.append((held.lag_versions, seats[i].newest_step() - held["published_step"]))
+            held = policies[i].subscriber
+            found.append((held.lag_versions, policies[i].newest_step() - held["published_step"]))
             return acted[i](*arguments)
 
         return act
 
-    for i, seat in enumerate(seats):
-        seat.behaviour.act = watched(i)
+    for i, policy in enumerate(policies):
+        policy.behaviour.act = watched(i)
     serial.play(lambda: False)
-    return np.array(found), [seat.subscriber.forced for seat in seats]
+    return np.array(found), [policy.subscriber.forced for policy in policies]
 
 
 def test_without_a_limit_an_actor_is_as_late_as_its_interval():

@@ -36,6 +36,7 @@ from motet.system.supervisor import RestartLimits
 from motet.training.board import FINISHED
 from motet.training.drivers import play_actor, play_learner
 from motet.training.league import Results
+from motet.training.progress import StackProgress
 from motet.training.recorder import fill
 from motet.training.roster import Roster
 
@@ -64,6 +65,7 @@ class LearnerHost:
         self._index, self._stacks, self._number, self._node = index, roster.processes[index], number, ""
         self._policies = roster.policies_of(index)
         self._memory = memory = LocalMemory(roster, policies=self._policies, vaults=True)
+        self._progress = [memory.progress(k) for k in self._stacks]
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
         self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by policy and lane
@@ -86,11 +88,11 @@ class LearnerHost:
         for policy, steps, gone in zip(self._policies, after.steps, after.gone, strict=True):
             memory.steps_before[policy] = steps - memory.replays[policy].steps
             memory.gone[policy] = np.array(gone)
-        for k in self._stacks:  # the pace goes on from the rows that are left
-            for policy, count in zip(memory.roster.stacks[k], memory._counts(k), strict=True):
+        for stack in self._progress:  # the pace goes on from the rows that are left
+            for policy, count in zip(stack.policies, stack.counts(), strict=True):
                 name = memory.roster.policies[policy].name
                 waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
-                due = memory.roster.pace.due(count, memory.warm_up(k))
+                due = memory.roster.pace.due(count, stack.warm_up)
                 memory.updates_before[policy] = int(memory.board.learned.updates[policy]) + waived - due
 
     def play(self) -> LearnerReport:
@@ -222,17 +224,14 @@ class LearnerHost:
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
             seen = board.updated.count
-            if all(self._has_caught_up(k, round) for k in self._stacks):
+            if all(self._has_caught_up(stack, round) for stack in self._progress):
                 return
             board.updated.wait(seen, left)
 
-    def _has_caught_up(self, stack: int, round: int) -> bool:
-        memory, pace, policies = self._memory, self._memory.roster.pace, self._memory.roster.stacks[stack]
-        if pace.lockstep:
-            return int(memory.board.learned.synced_round[list(policies)].min()) >= round
-        if not memory.may_act(stack) or memory.settings(stack).once:
-            return memory.may_act(stack)
-        return all(memory.rests(policy) or memory.owed(policy) <= pace.slack / 2 for policy in policies)
+    def _has_caught_up(self, stack: StackProgress, round: int) -> bool:
+        if self._memory.roster.pace.lockstep:
+            return int(self._memory.board.learned.synced_round[list(stack.policies)].min()) >= round
+        return stack.has_caught_up()
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
         """The number of each bundle, and where it is if it is newer than what is known."""

@@ -178,22 +178,28 @@ class LocalMemory(SharedMemory):
 
     # The pace as an actor sees it: what its learners reported, and its own rows that they have not got yet.
 
-    def _steps(self, stack: int) -> list[int]:
-        policies = self.roster.stacks[stack]
+    def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
+        """Counts the steps that are known here: of policies that are learned elsewhere, with those on their way."""
         if self._policies.issuperset(policies):
-            return super()._steps(stack)
+            return super().step_counter(policies)
         replays: list[Any] = [self.replays[policy] for policy in policies]
-        reported = self.pace[list(policies), 0].tolist()
-        return [steps + one.made - sum(one.carried) for steps, one in zip(reported, replays, strict=True)]
+        chosen = list(policies)
 
-    def _batches(self, policy: int) -> int:
-        return super()._batches(policy) if policy in self._policies else int(self.pace[policy, 1])
+        def count() -> list[int]:
+            reported = self.pace[chosen, 0].tolist()
+            return [steps + one.made - sum(one.carried) for steps, one in zip(reported, replays, strict=True)]
+
+        return count
+
+    def batches(self, policy: int) -> int:
+        """Whole batches of rows that are read once."""
+        return super().batches(policy) if policy in self._policies else int(self.pace[policy, 1])
 
     def tell_pace(self, policies: Sequence[int]) -> npt.NDArray[np.int64]:
         """What actors need to know of policies that are learned here."""
         once = [self.roster.policies[policy].settings.once for policy in policies]
         rows = [
-            (self.replays[p].steps, self._batches(p) if is_once else 0)
+            (self.replays[p].steps, self.batches(p) if is_once else 0)
             for p, is_once in zip(policies, once, strict=True)
         ]
         return np.array(rows, np.int64)

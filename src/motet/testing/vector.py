@@ -54,9 +54,9 @@ def _drive(singles: list[World], vector: Callable[[], VectorWorlds], episodes: i
         if step == _SAVED and together.can_save:
             others["a restored vector"] = restored = vector()
             restored.set_state(together.get_state())
-        turns = together.look()
+        turns = together.turns()
         for name, other in others.items():
-            _compare(name, step, turns, other.look())
+            _compare(name, step, turns, other.turns())
         actions = [np.stack([np.asarray(spaces[turn.agent].sample()) for _ in turn.at]) for turn in turns]
         ends = together.act(actions)
         for name, other in others.items():

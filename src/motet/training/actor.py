@@ -1,17 +1,17 @@
-"""act(): worlds and subscribed policies in, transitions out.
+"""Actor: worlds and published policies in, transitions out.
 
-One actor steps several worlds. In every *round* each world goes one group further: those whose turn it is
-observe, the rows that their last actions began are closed (their rewards are known now) and appended to their replay,
-their policies are asked once for all worlds, and the worlds act. It does not know who reads the replay or who publishes
-the policies.
+An actor steps several worlds. In every *round* each world moves on by one group of agents. The policies of these agents
+get the rewards of their last actions, which completes the rows that these actions began, and are asked for the next
+ones, once for all worlds. The round touches the agents that act and no others, so it does not cost more because other
+agents exist. The actor does not know who reads the rows or who publishes the policies.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,20 +19,12 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour
 from motet.nest import Nest, assign, map_nest
-from motet.world.batch import Ending, Indices, Turn, WorldBatch
+from motet.policy import EpisodeState
+from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
 
-__all__ = [
-    "ActingAgent",
-    "ActorState",
-    "FinishedEpisode",
-    "MaxLag",
-    "PendingRows",
-    "act",
-    "load_version",
-    "take_newest",
-]
+__all__ = ["ActingPolicy", "Actor", "FinishedEpisode", "MaxLag", "PendingRows", "PublishedPolicy"]
 
-_INSIST_S = 10.0  # how long a version that must be taken may be in the writing
+_INSIST_S = 10.0  # how long a version that must be loaded may be in the writing
 
 
 class RowWriters(Protocol):
@@ -82,7 +74,7 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class MaxLag:
-    """How far what acts may be behind the newest version: who is further behind, by either measure, takes it."""
+    """How far the version that acts may be behind the newest one. A policy that exceeds either limit loads that one."""
 
     versions: int | None = None
     steps: int | None = None
@@ -92,297 +84,411 @@ class MaxLag:
         return self != MaxLag()
 
     def versions_for(self, steps: int) -> float:
-        """How many versions may lie between the two if so many steps do."""
+        """How many versions may lie between the two if this many steps do."""
         if self.steps is not None and steps > self.steps:
             return 0
         return math.inf if self.versions is None else self.versions
 
 
-@dataclass
-class ActingAgent:
-    """One agent's place in an actor: how it acts, and where its rows go."""
-
-    behaviour: Behaviour
-    subscriber: PolicySource
-    writers: RowWriters
-    header: Sequence[str] = ()
-    """What the behaviour needs of the publication beside the weights."""
-    n_frames: int = 1
-    """Observations stacked before the behaviour sees them."""
-    masked: bool = False
-    """Whether rows hold the world's action masks."""
-    newest_step: Callable[[], int] = lambda: 0
-    """The ``published_step`` of the newest version."""
-
-
 class FinishedEpisode(NamedTuple):
     """A finished segment of one agent: in most worlds its whole episode."""
 
-    agent: int
+    policy: int
+    """By which the agent acts."""
     total: float
     """Sum of its rewards."""
     steps: int
 
 
-class PendingRows:
-    """What an actor remembers of one agent in all its worlds: rows whose rewards are not known yet, frames, sums.
+class ActingPolicy(Protocol):
+    """A policy as the actor asks it: for one or several agents, in all worlds.
 
-    Most of the time an agent acts in all worlds at once. Then the arrays of its turn are kept as they are; only where
+    Its agents act on *tracks*: one for each agent in each world. ``at`` of a turn or an ending holds tracks here,
+    ascending, and ``lanes`` has the lane of each track.
+    """
+
+    is_done: bool
+    """Whether it has done its part of the run's steps."""
+
+    def begin(self, tracks: Indices) -> None:
+        """A new episode begins on these tracks."""
+        ...
+
+    def act(self, turn: Turn, lanes: Indices) -> npt.NDArray[Any]:
+        """The actions of a turn."""
+        ...
+
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
+        """Segments have ended; the return and the steps of each in which an agent acted."""
+        ...
+
+    def break_off(self, lanes: Indices) -> None:
+        """The episodes in these lanes break off: their world raised."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What its agents carry from round to round, as plain values and arrays."""
+        ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        ...
+
+
+class PublishedPolicy:
+    """A learned policy in an actor: the newest version acts, and every step becomes a row.
+
+    Args:
+        behaviour: the acting half of its algorithm.
+        subscriber: where its versions come from.
+        writers: where its rows go.
+        tracks: how many tracks it acts on.
+        header: what the behaviour needs of a version beside the weights.
+        n_frames: observations stacked before the behaviour sees them.
+        masked: whether rows hold the world's action masks.
+        sync_interval: turns between two checks for a new version; 1: every turn.
+        max_lag: how old the version that acts may be.
+        newest_step: the ``published_step`` of the newest version.
+        left: steps that this actor has to do with it.
+        on_load: called with the subscriber when a version has been loaded.
+    """
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        subscriber: PolicySource,
+        writers: RowWriters,
+        tracks: int,
+        *,
+        header: Sequence[str] = (),
+        n_frames: int = 1,
+        masked: bool = False,
+        sync_interval: int = 1,
+        max_lag: MaxLag | None = None,
+        newest_step: Callable[[], int] = lambda: 0,
+        left: float = math.inf,
+        on_load: Callable[[PolicySource], None] = lambda subscriber: None,
+    ) -> None:
+        self.behaviour, self.subscriber, self.newest_step = behaviour, subscriber, newest_step
+        self._writers, self._header, self._masked = writers, tuple(header), masked
+        self._sync_interval, self._max_lag, self._left, self._on_load = sync_interval, max_lag or None, left, on_load
+        self._rows = PendingRows(tracks)
+        self._carried = EpisodeState(tracks, n_frames) if n_frames > 1 else None
+        self.turns = 0
+        """Turns taken: checks for new versions are counted by them."""
+        self.closed = 0
+        """Steps whose rows are complete."""
+        self.is_done = left <= 0
+        """Whether it has done its part of the run's steps."""
+
+    def load_newest(self) -> None:
+        """Act with the newest version from now on, wherever the interval is."""
+        if self.subscriber.take(_INSIST_S):
+            self.load()
+
+    def load(self) -> None:
+        """Act with the version that the subscriber holds."""
+        subscriber = self.subscriber
+        self.behaviour.load(subscriber.weights, {name: subscriber[name] for name in self._header})
+        self._on_load(subscriber)
+
+    def begin(self, tracks: Indices) -> None:
+        """A new episode begins on these tracks."""
+        self._rows.begin(tracks)
+        if self._carried is not None:
+            self._carried.begin(tracks)
+
+    def act(self, turn: Turn, lanes: Indices) -> npt.NDArray[Any]:
+        """Complete the rows that the last actions began, and begin rows with the actions of this turn."""
+        if self.turns % self._sync_interval == 0 and self.subscriber.refresh():
+            self.load()
+        if self._max_lag is not None:
+            self._catch_up(self._max_lag)
+        self.turns += 1
+        self._count(self._rows.close(turn, self._writers, lanes))
+        if self._carried is None:
+            actions, extra = self.behaviour.act(turn.observation, turn.mask)
+        else:
+            actions, extra = self._carried.ask(self.behaviour, turn.at, turn.observation, turn.mask)
+        row = {"observation": turn.observation, "action": actions, "version": self.subscriber.version, **extra}
+        if turn.mask is not None:
+            row["mask"] = turn.mask
+        self._rows.open(turn.at, row)
+        return actions
+
+    def _catch_up(self, max_lag: MaxLag) -> None:
+        lag_steps = self.newest_step() - self.subscriber["published_step"]
+        if self.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
+            self.load()
+
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
+        """Write the last rows of segments, with what was seen behind them."""
+        if self._carried is not None:
+            self._carried.begin(ending.at)
+        finished = self._rows.finish(ending, self._writers, lanes, self._masked)
+        self._count(len(finished))
+        return finished
+
+    def _count(self, closed: int) -> None:
+        self.closed += closed
+        self.is_done = self.closed >= self._left
+
+    def break_off(self, lanes: Indices) -> None:
+        """Mark the borders of episodes that have no end."""
+        for lane in lanes.tolist():
+            self._writers.interrupt(lane)
+
+    def get_state(self) -> dict[str, Any]:
+        """What its agents carry from round to round, as plain values and arrays."""
+        carried = None if self._carried is None else self._carried.get_state()["frames"]
+        return {**self._rows.get_state(), "frames": carried, "turns": self.turns}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        self._rows.set_state(state)
+        if self._carried is not None:  # an episode begins where no row is open
+            self._carried.set_state({"frames": state["frames"], "begins": ~np.asarray(state["open"])})
+        self.turns = state["turns"]
+
+
+class PendingRows:
+    """The rows of a policy in an actor whose rewards are not known yet, and the sums of its episodes, by track.
+
+    Most of the time a policy acts on all tracks at once. Then the arrays of its turn are kept as they are; only where
     it acts in some of them are they copied together.
     """
 
-    def __init__(self, worlds: int, n_frames: int) -> None:
-        self._worlds, self._n_frames = worlds, n_frames
-        self.open = np.zeros(worlds, np.bool_)
-        """In which worlds it has a row whose reward is not known yet."""
+    def __init__(self, tracks: int) -> None:
+        self._tracks = tracks
+        self._is_open = np.zeros(tracks, np.bool_)  # where there is a row whose reward is not known yet
         self._all_open = False
-        self.row: dict[str, Nest] = {}
-        """What is known of those rows by field, ``[worlds, ...]`` each."""
+        self._row: dict[str, Nest] = {}  # what is known of those rows by field, [tracks, ...] each
         self._own = False  # whether these are arrays of its own, to be written to
-        self.frames: Nest = None
-        """``[worlds, n_frames, ...]``"""
-        self.total = np.zeros(worlds)
-        self.steps = np.zeros(worlds, np.int64)
-        self._turns = 0  # in all worlds at once; not yet in ``steps``
+        self._total = np.zeros(tracks)
+        self._steps = np.zeros(tracks, np.int64)
+        self._turns = 0  # on all tracks at once; not yet in ``_steps``
 
-    def begin(self, world: int) -> None:
-        """A new episode in one world."""
-        self.open[world] = False
+    def begin(self, tracks: Indices) -> None:
+        """A new episode begins on these tracks."""
+        self._is_open[tracks] = False
         self._all_open = False
-        self._start([world])
+        self._start(tracks)
 
-    def _start(self, at: Sequence[int] | Indices) -> None:
-        """Return and length of what comes next in these worlds start at 0."""
-        self.total[at] = 0.0
-        self.steps[at] = -self._turns
+    def _start(self, tracks: Indices) -> None:
+        """Return and length of what comes next on these tracks start at 0."""
+        self._total[tracks] = 0.0
+        self._steps[tracks] = -self._turns
 
-    def close(self, turn: Turn, acting: ActingAgent, lanes: Indices) -> int:
-        """Close the rows that the last actions began; how many."""
+    def close(self, turn: Turn, writers: RowWriters, lanes: Indices) -> int:
+        """Write the rows that the last actions began, now that their rewards are known; how many."""
         at, reward = turn.at, turn.reward
-        if len(at) == self._worlds:
-            self.total += reward
+        if len(at) == self._tracks:
+            self._total += reward
             if self._all_open:
-                acting.writers.append(lanes, reward=reward.astype(np.float32), **self.row)
+                writers.append(lanes, reward=reward.astype(np.float32), **self._row)
                 return len(at)
         else:
-            self.total[at] += reward
-        known = self.open[at]
+            self._total[at] += reward
+        known = self._is_open[at]
         rows = at[known]
         if len(rows):
-            acting.writers.append(lanes[rows], reward=reward[known].astype(np.float32), **self._part(rows))
+            writers.append(lanes[rows], reward=reward[known].astype(np.float32), **self._part(rows))
         return len(rows)
 
-    def ask(self, turn: Turn, acting: ActingAgent) -> npt.NDArray[Any]:
-        """The actions of this turn; begins a row for each."""
-        actions, extra = acting.behaviour.act(self._stacked(turn), turn.mask)
-        row = {"observation": turn.observation, "action": actions, "version": acting.subscriber.version, **extra}
-        if turn.mask is not None:
-            row["mask"] = turn.mask
-        if len(turn.at) == self._worlds:
-            self.row, self._own = row, False
+    def open(self, at: Indices, row: dict[str, Nest]) -> None:
+        """Begin a row on each of these tracks, of which all but the reward is known."""
+        if len(at) == self._tracks:
+            self._row, self._own = row, False
             self._turns += 1
             if not self._all_open:
-                self.open[:] = self._all_open = True
-        else:
-            self._write(turn.at, row)
-        return actions
+                self._is_open[:] = self._all_open = True
+            return
+        if not self._own:
+            self._row = {name: map_nest(self._copied, nest) for name, nest in (self._row or row).items()}
+            self._own = True
+        for name, nest in row.items():
+            assign(self._row[name], at, nest)
+        self._steps[at] += 1
+        self._is_open[at] = True
+        self._all_open = bool(self._is_open.all())
 
-    def finish(self, ending: Ending, acting: ActingAgent, lanes: Indices) -> list[FinishedEpisode]:
-        """The last rows of segments, and what was seen behind them. An agent that did not act in one has none."""
-        known = self.open[ending.at]
+    def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int]]:
+        """Write the last rows of segments, and what was seen behind them; the return and the steps of each.
+
+        A segment in which the agent did not act has no row.
+        """
+        known = self._is_open[ending.at]
         rows = ending.at[known]
         if not len(rows):
             self._start(ending.at)
             return []
         final = {"final_observation": map_nest(lambda array: np.ascontiguousarray(array[known]), ending.observation)}
         row = self._part(rows)
-        if acting.masked:
+        if masked:
             final["final_mask"] = np.ones_like(row["mask"])
         reward = ending.reward[known]
-        acting.writers.append(
+        writers.append(
             lanes[rows], reward=reward.astype(np.float32), terminated=ending.terminated[known],
             truncated=ending.truncated[known], **row, **final,
         )  # fmt: skip
-        self.total[rows] += reward
-        self.open[rows] = False
+        self._total[rows] += reward
+        self._is_open[rows] = False
         self._all_open = False
-        steps = self.steps + self._turns
-        episodes = [FinishedEpisode(ending.agent, float(self.total[w]), int(steps[w])) for w in rows]
+        finished = list(zip(self._total[rows].tolist(), (self._steps[rows] + self._turns).tolist(), strict=True))
         self._start(ending.at)
-        return episodes
+        return finished
 
     def _part(self, rows: Indices) -> dict[str, Nest]:
-        """Fields of the rows of some worlds."""
+        """Fields of the rows of some tracks."""
         pick = lambda value: value[rows] if isinstance(value, np.ndarray) else value  # noqa: E731
-        return {name: map_nest(pick, nest) for name, nest in self.row.items()}
-
-    def _write(self, at: Indices, row: Mapping[str, Nest]) -> None:
-        """Begin rows in some worlds, beside those of the others."""
-        if not self._own:
-            self.row = {name: map_nest(self._copied, nest) for name, nest in (self.row or row).items()}
-            self._own = True
-        for name, nest in row.items():
-            assign(self.row[name], at, nest)
-        self.steps[at] += 1
-        self.open[at] = True
-        self._all_open = bool(self.open.all())
+        return {name: map_nest(pick, nest) for name, nest in self._row.items()}
 
     def _copied(self, value: Any) -> npt.NDArray[Any]:
-        """One field of all worlds, to be written to: of as many as there are in ``value``, the others open."""
+        """One field of all tracks, to be written to: of as many as there are in ``value``, the others empty."""
         if not isinstance(value, np.ndarray):
-            return np.full(self._worlds, value, np.uint64)  # the version
-        copy = np.zeros((self._worlds, *value.shape[1:]), value.dtype)
+            return np.full(self._tracks, value, np.uint64)  # the version
+        copy = np.zeros((self._tracks, *value.shape[1:]), value.dtype)
         copy[: len(value)] = value
         return copy
 
-    def _stacked(self, turn: Turn) -> Nest:
-        """What the behaviour sees: the newest frames, the first one repeated where an episode begins."""
-        if self._n_frames == 1:
-            return turn.observation
-        if self.frames is None:
-            make = lambda a: np.zeros((self._worlds, self._n_frames, *a.shape[1:]), a.dtype)  # noqa: E731
-            self.frames = map_nest(make, turn.observation)
-        everywhere = len(turn.at) == self._worlds
-        begins = () if self._all_open else np.flatnonzero(~self.open[turn.at]).tolist()
-        return _pushed(self.frames, turn.observation, ... if everywhere else turn.at, begins)
-
     def get_state(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
-        if self.row:
-            self.row = {name: map_nest(self._copied, nest) for name, nest in self.row.items()}
+        if self._row:
+            self._row = {name: map_nest(self._copied, nest) for name, nest in self._row.items()}
             self._own = True
-        frames = None if self.frames is None else map_nest(np.array, self.frames)
-        steps = self.steps + self._turns
-        return {"open": self.open.copy(), "row": map_nest(np.array, self.row), "frames": frames,
-                "total": self.total.copy(), "steps": steps}  # fmt: skip
+        steps = self._steps + self._turns
+        return {"open": self._is_open.copy(), "row": map_nest(np.array, self._row), "total": self._total.copy(),
+                "steps": steps}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._turns, self._own, self._all_open = 0, True, bool(self.open.all())
+        """Continue from what :meth:`get_state` returned."""
+        self._is_open, self._row = state["open"], state["row"]
+        self._total, self._steps = state["total"], state["steps"]
+        self._turns, self._own, self._all_open = 0, True, bool(self._is_open.all())
 
 
-def _pushed(frames: Nest, new: Nest, where: Any, begins: Sequence[int]) -> Nest:
-    """Frames with the newest observation behind the older ones."""
-    if isinstance(frames, Mapping):
-        return {key: _pushed(part, new[key], where, begins) for key, part in frames.items()}
-    if isinstance(frames, tuple):
-        return tuple(_pushed(part, item, where, begins) for part, item in zip(frames, new, strict=True))
-    part = frames[where]
-    part[:, :-1] = part[:, 1:]
-    part[:, -1] = new
-    for i in begins:
-        part[i] = new[i]
-    if where is not ...:
-        frames[where] = part
-    return part
-
-
-@dataclass
-class ActorState:
-    """What an actor remembers between rounds; with the worlds' own states it is all that a copy needs to go on."""
-
-    pending: list[PendingRows]
-    """By agent."""
-    episodes: list[int]
-    """Episodes begun, by world."""
-    closed: list[int]
-    """Steps whose rows are complete, by agent."""
-    rounds: int = 0
-    remade: int = 0
-    """Worlds made anew after they raised."""
-    finished: deque[FinishedEpisode] = field(default_factory=deque)
-    """Episodes for whoever watches; taken out by the driver."""
-
-    @classmethod
-    def fresh(cls, worlds: int, agents: Sequence[ActingAgent]) -> ActorState:
-        """Nothing has happened yet."""
-        return cls([PendingRows(worlds, acting.n_frames) for acting in agents], [0] * worlds, [0] * len(agents))
-
-
-def act(
-    worlds: WorldBatch,
-    agents: Sequence[ActingAgent],
-    state: ActorState,
-    seed_of: Callable[[int, int], int],
-    sync_interval: int = 1,
-    max_lag: MaxLag | None = None,
-) -> Iterator[None]:
-    """Play for ever, one round for each ``next``; begin with the newest versions.
+class Actor:
+    """Steps its worlds round by round.
 
     Args:
         worlds: the worlds.
-        agents: by agent; one for each agent of the worlds.
-        state: what it remembers; ``ActorState.fresh`` at the start.
+        policies: those that act in them.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
-        sync_interval: rounds between looks at the publications; 1 takes a version as soon as it is there.
-        max_lag: who is further behind takes the newest version at once, and insists on it.
+        policy_of: for each agent of the worlds, the number of its policy; by default each has its own, in their order.
     """
-    pending = state.pending
-    take_newest([acting for acting in agents if not acting.subscriber.version])  # a resumed one holds a version already
-    while True:
-        if state.rounds % sync_interval == 0:
-            _refresh(agents)
-        if max_lag:
-            _catch_up(agents, max_lag)
+
+    def __init__(
+        self,
+        worlds: WorldBatch,
+        policies: Sequence[ActingPolicy],
+        seed_of: Callable[[int, int], int],
+        policy_of: Sequence[int] | None = None,
+    ) -> None:
+        self.worlds, self.policies, self._seed_of = worlds, tuple(policies), seed_of
+        self._policy_of = tuple(range(len(policies)) if policy_of is None else policy_of)
+        self._number_of = [self._policy_of[:agent].count(policy) for agent, policy in enumerate(self._policy_of)]
+        self._sizes = [self._policy_of.count(policy) for policy in range(len(policies))]
+        self._one_each = max(self._sizes) == 1
+        self.episodes = [0] * worlds.size
+        """Episodes begun, by world."""
+        self.rounds = 0
+        self.remade = 0
+        """Worlds that raised and were replaced."""
+        self.finished = deque[FinishedEpisode]()
+        """Episodes that have ended, for whoever takes them out."""
+        self.acted: set[int] = set()
+        """The policies whose agents acted or ended in the last round."""
+        self.is_done = any(policy.is_done for policy in policies)
+        """Whether a policy has done its part of the run's steps."""
+
+    @property
+    def published(self) -> list[PublishedPolicy]:
+        """The policies that act by published versions."""
+        return [policy for policy in self.policies if isinstance(policy, PublishedPolicy)]
+
+    def begin(self) -> None:
+        """Load the newest version of each policy that has none yet; a resumed one may have."""
+        for policy in self.published:
+            if not policy.subscriber.version:
+                policy.load_newest()
+
+    def play_round(self) -> None:
+        """Every world moves on by one group of agents."""
+        worlds, policies, policy_of = self.worlds, self.policies, self._policy_of
         if worlds.over:
-            _begin(worlds, state, seed_of)
-        actions = []
-        lanes = worlds.lanes
-        for turn in worlds.look():
-            acting, rows = agents[turn.agent], pending[turn.agent]
-            state.closed[turn.agent] += rows.close(turn, acting, lanes)
-            actions.append(rows.ask(turn, acting))
+            self._begin_episodes()
+        turns, lanes = worlds.turns(), worlds.lanes
+        self.acted = acted = {policy_of[turn.agent] for turn in turns}
+        if self._one_each:
+            actions = [policies[policy_of[turn.agent]].act(turn, lanes) for turn in turns]
+        else:
+            actions = self._act_together(turns, lanes)
         for ending in worlds.act(actions):
-            episodes = pending[ending.agent].finish(ending, agents[ending.agent], lanes)
-            state.closed[ending.agent] += len(episodes)
-            state.finished.extend(episodes)
+            policy = policy_of[ending.agent]
+            ending = ending._replace(at=self._tracks(ending.agent, ending.at))
+            finished = policies[policy].finish(ending, _of_each_agent(lanes, self._sizes[policy]))
+            self.finished.extend(FinishedEpisode(policy, *episode) for episode in finished)
+            acted.add(policy)
         if worlds.broken:
-            _break_off(worlds, agents, state)
-        state.rounds += 1
-        yield
+            self._break_off()
+        self.rounds += 1
+        for policy in acted:
+            if policies[policy].is_done:
+                self.is_done = True
+
+    def _act_together(self, turns: Sequence[Turn], lanes: Indices) -> list[npt.NDArray[Any]]:
+        """Ask each policy once for all of its agents and worlds; the actions by turn."""
+        by_policy: dict[int, list[int]] = {}
+        for i, turn in enumerate(turns):
+            by_policy.setdefault(self._policy_of[turn.agent], []).append(i)
+        actions: dict[int, npt.NDArray[Any]] = {}
+        for policy, mine in by_policy.items():
+            parts = [turns[i]._replace(at=self._tracks(turns[i].agent, turns[i].at)) for i in mine]
+            together, order = join_turns(parts)
+            answer = self.policies[policy].act(together, _of_each_agent(lanes, self._sizes[policy]))
+            chosen = np.empty_like(answer)
+            chosen[order] = answer
+            actions |= zip(mine, np.split(chosen, np.cumsum([len(part.at) for part in parts])[:-1]), strict=True)
+        return [actions[i] for i in range(len(turns))]
+
+    def _tracks(self, agent: int, worlds: Indices) -> Indices:
+        """The tracks of an agent in some worlds."""
+        size = self._sizes[self._policy_of[agent]]
+        return worlds if size == 1 else worlds * size + self._number_of[agent]
+
+    def _begin_episodes(self) -> None:
+        """New episodes where the last ones are over."""
+        over = list(self.worlds.over)
+        self.worlds.reset(over, [self._seed_of(world, self.episodes[world]) for world in over])
+        for world in over:
+            self.episodes[world] += 1
+        for policy, size in zip(self.policies, self._sizes, strict=True):
+            policy.begin(_of_each_agent(np.array(over), size))
+
+    def _break_off(self) -> None:
+        """Worlds raised, and others replaced them: the rows of their episodes have no end."""
+        lanes = self.worlds.lanes[self.worlds.broken]
+        for policy, size in zip(self.policies, self._sizes, strict=True):
+            policy.break_off(_of_each_agent(lanes, size))
+        self.remade += len(self.worlds.broken)
+        self.worlds.broken.clear()
+
+    def get_state(self) -> dict[str, Any]:
+        """All that it remembers between rounds, as plain values and arrays; the worlds have states of their own."""
+        return {
+            "places": [policy.get_state() for policy in self.policies],
+            "episodes": list(self.episodes),
+            "rounds": self.rounds,
+            "remade": self.remade,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+        for policy, kept in zip(self.policies, state["places"], strict=True):
+            policy.set_state({"turns": self.rounds, **kept})  # older states counted rounds
 
 
-def take_newest(agents: Sequence[ActingAgent]) -> None:
-    """Go on with the newest version of each policy, whenever they would be looked at next."""
-    for acting in agents:
-        if acting.subscriber.take(_INSIST_S):
-            load_version(acting)
-
-
-def _refresh(agents: Sequence[ActingAgent]) -> None:
-    for acting in agents:
-        if acting.subscriber.refresh():
-            load_version(acting)
-
-
-def _catch_up(agents: Sequence[ActingAgent], max_lag: MaxLag) -> None:
-    for acting in agents:
-        lag_steps = acting.newest_step() - acting.subscriber["published_step"]
-        if acting.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
-            load_version(acting)
-
-
-def load_version(acting: ActingAgent) -> None:
-    """Let the behaviour act with the version that its subscriber holds."""
-    acting.behaviour.load(acting.subscriber.weights, {name: acting.subscriber[name] for name in acting.header})
-
-
-def _begin(worlds: WorldBatch, state: ActorState, seed_of: Callable[[int, int], int]) -> None:
-    """New episodes where the last ones are over."""
-    over = list(worlds.over)
-    worlds.reset(over, [seed_of(world, state.episodes[world]) for world in over])
-    for world in over:
-        state.episodes[world] += 1
-        for rows in state.pending:
-            rows.begin(world)
-
-
-def _break_off(worlds: WorldBatch, agents: Sequence[ActingAgent], state: ActorState) -> None:
-    """Worlds raised, and others took their places: the rows of their episodes have no end."""
-    for world in worlds.broken:
-        for acting in agents:
-            acting.writers.interrupt(int(worlds.lanes[world]))
-    state.remade += len(worlds.broken)
-    worlds.broken.clear()
+def _of_each_agent(of_worlds: Indices, agents: int) -> Indices:
+    """The tracks, or lanes, of all agents of a policy, given those of worlds; they lie beside each other."""
+    return of_worlds if agents == 1 else (of_worlds[:, None] * agents + np.arange(agents)).ravel()

@@ -1,4 +1,4 @@
-"""Drivers: an actor or a learner with all that it needs, driven round by round.
+"""Drivers: actors and learners made from what a run shares, and the loops that drive them.
 
 ``play_actor`` and ``play_learner`` are what the child processes run: each drives its role, shows a heartbeat, and waits
 where the pace asks for it. ``serial.py`` drives the same roles one after the other, and ``engines.py`` chooses. In
@@ -7,111 +7,123 @@ lockstep both orders are one: every actor plays a round, then every learner does
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from operator import ge
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from motet.algorithm import Algorithm, Batch, Behaviour, continue_stream, stacked_batch, stream_of
+from motet.algorithm import Batch, Behaviour, stacked_batch
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.system.child import one_thread
-from motet.training.actor import ActingAgent, ActorState, act
+from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
-from motet.training.learner import StackMember, learn, restore, state_of
+from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
+from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 
-__all__ = ["ActorDriver", "LearnerDriver", "against", "at_pace", "play_actor", "play_learner"]
+__all__ = [
+    "EpisodeLog",
+    "against",
+    "at_pace",
+    "begin_stream",
+    "make_actor",
+    "make_learner",
+    "play_actor",
+    "play_learner",
+]
 
 _EPISODES = 100  # over how many episodes returns are averaged
-_METRICS_EVERY = 10  # updates between two looks at what they measured
-_VERSIONS_EVERY = 64  # rounds between two notes of which versions act
-
 
 _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # what a seed is for
 
 
-class ActorDriver:
-    """One actor: its worlds, agents and state, ready to be driven round by round."""
+# ---- actors
 
-    def __init__(self, shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> None:
-        roster = shared.roster
-        self.index, self._seed = index, roster.seed
-        self.worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
-        if shared.league is not None:
-            seeds = functools.partial(seed_for, roster.seed, _OPPONENT, index, start)
-            draw, results = Draw(shared.league), Results(shared.league.results[index])
-            self.worlds = against(shared, self.worlds, draw, results, seeds, shared.league.league.block)
-        self.agents = []
-        for i, policy in enumerate(roster.policies):
-            behaviour = policy.config.behaviour(policy.observation_space, policy.action_space)
-            behaviour.begin(seed_for(roster.seed, _BEHAVIOUR, index, start, i))
-            self.agents.append(
-                ActingAgent(
-                    behaviour=behaviour,
-                    subscriber=shared.publications[i].subscriber(),
-                    writers=shared.replays[i].writers(roster.lanes_of(i, index), goes_on=goes_on),
-                    header=tuple(policy.config.header),
-                    n_frames=policy.settings.n_frames,
-                    masked=policy.masked,
-                    newest_step=functools.partial(shared.newest_step, i),
-                )
-            )
-        one_thread()  # a behaviour may have loaded torch
-        self.state = ActorState.fresh(self.worlds.size, self.agents)
-        self.rounds: Iterator[None] = act(
-            self.worlds,
-            self.agents,
-            self.state,
-            lambda world, n: seed_for(roster.seed, _WORLD, index, start, world, n),
-            roster.sync_interval,
-            roster.max_lag,
-        )
-        self._left = [shared.left(i, index) for i in range(len(roster.policies))]
-        self._totals: list[deque[float]] = [deque(maxlen=_EPISODES) for _ in roster.policies]
-        self._lengths: list[deque[int]] = [deque(maxlen=_EPISODES) for _ in roster.policies]
 
-    def streams(self) -> list[Any]:
-        """The random stream of each behaviour, as plain values; None where it cannot be saved."""
-        return [stream_of(acting.behaviour) for acting in self.agents]
+def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> Actor:
+    """An actor of a run.
 
-    def set_streams(self, streams: Sequence[Any]) -> list[int]:
-        """Continue from what :meth:`streams` gave. Returns the agents that got a new stream instead, by the round."""
-        new = []
-        for i, (acting, stream) in enumerate(zip(self.agents, streams, strict=True)):
-            if not continue_stream(acting.behaviour, stream):
-                acting.behaviour.begin(seed_for(self._seed, _BEHAVIOUR, self.index, 0, i, self.state.rounds))
-                new.append(i)
-        return new
+    Args:
+        shared: what the run shares.
+        index: which actor.
+        start: which start of it, from 0 on.
+        goes_on: whether its worlds are picked up in the middle of their episodes.
+    """
+    roster = shared.roster
+    worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
+    policy_of = [agent.policy for agent in roster.agents]
+    if shared.league is not None:
+        seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
+        draw, results = Draw(shared.league), Results(shared.league.results[index])
+        worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
+        policy_of = [0]  # the league plays the other side
+    policies = [_published_policy(shared, i, index, start, goes_on) for i in range(len(roster.policies))]
+    one_thread()  # a behaviour may have loaded torch
+    return Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
 
-    @property
-    def finished(self) -> bool:
-        """Whether an agent has done its part of the steps."""
-        return any(map(ge, self.state.closed, self._left))
 
-    def report(self, board: Board) -> None:
-        """How the episodes went, and which versions act."""
-        if self.state.rounds % _VERSIONS_EVERY == 0:
-            board.episodes.version[self.index] = [acting.subscriber.version for acting in self.agents]
-            board.episodes.forced[self.index] = [acting.subscriber.forced for acting in self.agents]
-        while self.state.finished:
-            episode = self.state.finished.popleft()
-            totals, lengths = self._totals[episode.agent], self._lengths[episode.agent]
+def _published_policy(shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool) -> PublishedPolicy:
+    roster, policy, episodes = shared.roster, shared.roster.policies[number], shared.board.episodes
+
+    def show(subscriber: PolicySource) -> None:
+        episodes.version[actor, number], episodes.forced[actor, number] = subscriber.version, subscriber.forced
+
+    behaviour = policy.config.behaviour(policy.observation_space, policy.action_space)
+    begin_stream(behaviour, roster.seed, actor, start, number)
+    return PublishedPolicy(
+        behaviour,
+        shared.publications[number].subscriber(),
+        shared.replays[number].writers(roster.lanes_of(number, actor), goes_on=goes_on),
+        roster.worlds_per_actor * policy.lanes_per_world,
+        header=tuple(policy.config.header),
+        n_frames=policy.settings.n_frames,
+        masked=policy.masked,
+        sync_interval=roster.sync_interval,
+        max_lag=roster.max_lag,
+        newest_step=partial(shared.newest_step, number),
+        left=shared.left(number, actor),
+        on_load=show,
+    )
+
+
+def begin_stream(behaviour: Behaviour, seed: int, actor: int, start: int, policy: int, *more: int) -> None:
+    """Begin the random stream of a policy's behaviour in an actor."""
+    behaviour.begin(seed_for(seed, _BEHAVIOUR, actor, start, policy, *more))
+
+
+class EpisodeLog:
+    """Shows on the board how the episodes of an actor went.
+
+    Args:
+        board: of the run.
+        index: which actor.
+    """
+
+    def __init__(self, board: Board, index: int) -> None:
+        self._episodes, self._index = board.episodes, index
+        self._totals: dict[int, deque[float]] = {}  # by policy, of the last episodes
+        self._lengths: dict[int, deque[int]] = {}
+
+    def write(self, actor: Actor) -> None:
+        """Take out the episodes that an actor has finished, and show them."""
+        while actor.finished:
+            episode = actor.finished.popleft()
+            totals = self._totals.setdefault(episode.policy, deque(maxlen=_EPISODES))
+            lengths = self._lengths.setdefault(episode.policy, deque(maxlen=_EPISODES))
             totals.append(episode.total)
             lengths.append(episode.steps)
-            row, at = board.episodes, (self.index, episode.agent)
+            row, at = self._episodes, (self._index, episode.policy)
             row.mean_return[at], row.mean_length[at] = sum(totals) / len(totals), sum(lengths) / len(lengths)
-            row.last_return[at], row.remade[at] = episode.total, self.state.remade
+            row.last_return[at], row.remade[at] = episode.total, actor.remade
             row.count[at] += 1
 
 
@@ -141,185 +153,98 @@ def against(
     )
 
 
-class LearnerDriver:
-    """One stack of policies, ready to be driven update by update."""
-
-    def __init__(self, shared: SharedMemory, index: int) -> None:
-        roster = shared.roster
-        self.index, self._shared, self._board = index, shared, shared.board
-        policies = roster.stacks[index]
-        first = roster.policies[policies[0]]
-        self._settings = first.settings
-        self._policies = policies
-        self.algorithm: Algorithm = first.config.build(
-            first.observation_space,
-            first.action_space,
-            len(policies),
-            [seed_for(roster.seed, _LEARNER, a) for a in policies],
-            first.device,
-        )
-        one_thread()  # build may have loaded torch
-        batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
-        members = [self._member(shared, a, i, batch) for i, a in enumerate(policies)]
-        self.readers = dict(zip(policies, [member.reader for member in members], strict=True))
-        kept = shared.vaults[index].subscriber()
-        if kept.published:
-            _refresh_surely(kept, f"the vault of stack {index}")
-            restore(self.algorithm, members, kept)
-        self._members = members
-        self._show_stage()
-        self._table = None if shared.league is None else LeagueTable(shared.league)
-        vault = shared.vaults[index].publisher()
-        self.updates = learn(self.algorithm, members, vault, first.settings, batch, first.publish_every)
-
-    def _member(self, shared: SharedMemory, policy: int, position: int, batch: Batch) -> StackMember:
-        settings, mine = self._settings, batch.agent(position)
-        reader = shared.replays[policy].reader(
-            n_frames=settings.n_frames,
-            n_step=settings.n_step,
-            gamma=settings.gamma,
-            prioritised=settings.prioritised,
-            alpha=settings.alpha,
-            shares=shared.roster.policies[policy].partitions,
-            seed=seed_for(shared.roster.seed, _READER, policy),
-        )
-        drawn = reader.bind(mine)
-        return StackMember(
-            reader, functools.partial(shared.steps, policy), shared.publications[policy].publisher(), drawn
-        )
-
-    @property
-    def once(self) -> bool:
-        """Whether it reads every row once."""
-        return self._settings.once
-
-    @property
-    def policies(self) -> list[int]:
-        """The policies of the stack."""
-        return list(self._policies)
-
-    @property
-    def due(self) -> list[bool]:
-        """For each policy, whether it has rows enough and the pace allows it one more update."""
-        return self._shared.due(self.index)
-
-    def move_on(self) -> None:
-        """Enter the stages that have been reached, and publish them, update or not; review the league."""
-        if self._table is not None and self._table.due(steps := self._members[0].steps()):
-            self._table.review(steps, self.algorithm.weights()[0])
-        stages = self._settings.stages
-        if len(stages.names) == 1:
-            return
-        reached = [stages.index(member.steps()) for member in self._members]
-        if any(stage > member.stage for stage, member in zip(reached, self._members, strict=True)):
-            for stage, member in zip(reached, self._members, strict=True):
-                if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
-                    member.reader.forget()
-                    member.resting = True
-                member.stage = max(member.stage, stage)
-            self.keep()  # before anybody is told: a successor that knows of no stage clears once more
-            self._show_stage()
-        elif any(member.resting for member in self._members):
-            rows = max(self._settings.min_rows, self._settings.batch_size)
-            ready = [not member.resting or member.reader.ready() >= rows for member in self._members]
-            # Those in step go on together: then one pass does for all of them again.
-            together = [all(ready[i] for i in group) for group in self._shared.in_step(self.index)]
-            over = [i for i, member in enumerate(self._members) if member.resting and together[i]]
-            for i in over:
-                self._members[i].waived += max(0, self._shared.owed(self._policies[i]))
-                self._members[i].resting = False
-            if over:
-                self.keep()  # a successor neither rests again nor waives more
-                self._show_stage()
-
-    def _show_stage(self) -> None:
-        """For the pace, and for whoever watches; who rests is told first when it begins, last when it ends."""
-        for policy, member in zip(self._policies, self._members, strict=True):
-            learned = self._board.learned
-            if member.resting:
-                learned.resting[policy] = 1
-            learned.waived[policy], learned.stage[policy] = member.waived, member.stage
-            if not member.resting:
-                learned.resting[policy] = 0
-
-    def catch_up(self, pulse: Pulse | None = None) -> None:
-        """Do what is due, as lockstep asks."""
-        self.move_on()
-        while any(due := self.due):
-            self.update(due)
-            if pulse:
-                pulse.beat()
-
-    def begin(self) -> None:
-        """Publish what there is, so that actors can begin."""
-        next(self.updates)
-        self._show()
-
-    def update(self, due: Sequence[bool] | None = None) -> None:
-        """One update of the policies that are due; None: of all."""
-        update = self.updates.send(due)
-        self._show()
-        if update is None:
-            return
-        rates = {} if self._table is None else self._table.rates()
-        for i, policy in enumerate(self._policies):
-            if (due is None or due[i]) and (self.once or self.algorithm.counters[i, 0] % _METRICS_EVERY == 0):
-                metrics = {name: float(values[i]) for name, values in update.metrics.items()}
-                self._board.write_metrics(policy, metrics | self._rows(policy) | rates)
-
-    def _rows(self, policy: int) -> dict[str, float]:
-        """What became of an policy's rows, so that nothing is dropped in silence."""
-        counts = self.readers[policy].counters()
-        if self.once:
-            return {"rows_used": counts.consumed}
-        return {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
-
-    def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """The present state, as the vault would hold it. Publishes nothing."""
-        return state_of(self.algorithm, self._members)
-
-    def was_published_at(self, steps: Sequence[int]) -> None:
-        """The newest version is older than the state that was restored: it was published at these steps, by policy."""
-        for member, step in zip(self._members, steps, strict=True):
-            member.step = step
-
-    def keep(self) -> None:
-        """Keep and publish the present state, whatever is due."""
-        self.updates.send(True)
-        self._show()
-
-    def _show(self) -> None:
-        """How far each policy is: updates done, steps at its newest version."""
-        for i, (policy, member) in enumerate(zip(self._policies, self._members, strict=True)):
-            self._board.learned.updates[policy] = self.algorithm.counters[i, 0]
-            self._board.learned.published_step[policy] = member.step
-
-    def end(self) -> None:
-        """Keep and publish the last state."""
-        self.updates.close()
-        self._show()
-
-
 def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
     """What an actor process runs."""
-    board, roster = shared.board, shared.roster
+    board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    driver = ActorDriver(shared, index, start)
-    # A successor in lockstep goes on in the round in which its predecessor died.
-    driver.state.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
-    for agent in driver.agents:
-        _await_version(agent.subscriber, pulse, board, timeout_s)
-    while not (board.stopping or driver.finished):
-        next(driver.rounds)
+    actor, log = make_actor(shared, index, start), EpisodeLog(board, index)
+    progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
+    # In lockstep a restarted actor continues in the round in which it died.
+    actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
+    for policy in actor.published:
+        _await_version(policy.subscriber, pulse, board, timeout_s)
+    actor.begin()
+    while not (board.stopping or actor.is_done):
+        actor.play_round()
         pulse.beat()
-        driver.report(board)
-        board.rounds[index] = driver.state.rounds
-        if not roster.pace.free:
+        if actor.finished:
+            log.write(actor)
+        board.rounds[index] = actor.rounds
+        if not is_free:
             board.acted.ring()
-            _wait_for_learners(shared, driver.state.rounds, pulse)
+            _wait_for_learners(shared, actor, progress, pulse)
     board.rounds[index] = FINISHED
     board.acted.ring()
+
+
+def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgress, pulse: Pulse) -> None:
+    """Wait until the pace lets the actor play on. In lockstep: until all have done what this round made due.
+
+    That is the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
+    """
+    board, lockstep, played = shared.board, shared.roster.pace.lockstep, actor.rounds
+    acted: Iterable[int] = actor.acted
+    while not board.stopping:
+        seen = board.updated.count
+        ready = int(board.learned.synced_round.min()) >= played if lockstep else progress.may_act(acted)
+        if ready and int(board.evaluated_round[0]) >= played:
+            return
+        acted = ()
+        pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
+        board.updated.wait(seen, 0.1)
+
+
+# ---- learners
+
+
+def make_learner(shared: SharedMemory, stack: int) -> Learner:
+    """The learner of a stack, as the vault has it."""
+    roster = shared.roster
+    policies = roster.stacks[stack]
+    first = roster.policies[policies[0]]
+    algorithm = first.config.build(
+        first.observation_space,
+        first.action_space,
+        len(policies),
+        [seed_for(roster.seed, _LEARNER, policy) for policy in policies],
+        first.device,
+    )
+    one_thread()  # build may have loaded torch
+    batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
+    members = [_member(shared, policy, batch.agent(i)) for i, policy in enumerate(policies)]
+    kept = shared.vaults[stack].subscriber()
+    if kept.published:
+        _refresh_surely(kept, f"the vault of stack {stack}")
+        restore(algorithm, members, kept)
+    return Learner(
+        algorithm,
+        members,
+        shared.vaults[stack].publisher(),
+        first.settings,
+        batch,
+        first.publish_every,
+        shared.progress(stack),
+        shared.board,
+        None if shared.league is None else LeagueTable(shared.league),
+    )
+
+
+def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
+    """One policy of a stack; ``batch`` is its part of the stacked one."""
+    policy = shared.roster.policies[number]
+    settings = policy.settings
+    reader = shared.replays[number].reader(
+        n_frames=settings.n_frames,
+        n_step=settings.n_step,
+        gamma=settings.gamma,
+        prioritised=settings.prioritised,
+        alpha=settings.alpha,
+        shares=policy.partitions,
+        seed=seed_for(shared.roster.seed, _READER, number),
+    )
+    publisher = shared.publications[number].publisher()
+    return StackMember(reader, partial(shared.steps, number), publisher, reader.bind(batch))
 
 
 def play_learner(shared: SharedMemory, index: int) -> None:
@@ -327,7 +252,7 @@ def play_learner(shared: SharedMemory, index: int) -> None:
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + index)
     pulse.start(os.getpid())
-    learners = [LearnerDriver(shared, k) for k in roster.processes[index]]
+    learners = [make_learner(shared, k) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
     drive = _in_lockstep if roster.pace.lockstep else at_pace
@@ -336,22 +261,22 @@ def play_learner(shared: SharedMemory, index: int) -> None:
         learner.end()
 
 
-def at_pace(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Pulse) -> None:
+def at_pace(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> None:
     """Drive learners as the pace allows, until the run ends."""
-    board = shared.board
+    board, is_free = shared.board, shared.roster.pace.free
     while not board.stopping:
         seen = board.acted.count
         worked = False
         for learner in learners:
-            learner.move_on()
-            if any(due := learner.due):
+            learner.enter_stages()
+            if any(due := learner.progress.due()):
                 learner.update(due)
                 worked = True
         if worked:
             pulse.beat()
-            if not shared.roster.pace.free:
+            if not is_free:
                 board.updated.ring()
-        elif shared.roster.pace.free:
+        elif is_free:
             pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
         else:
@@ -363,7 +288,7 @@ def at_pace(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Puls
                 learner.catch_up(pulse)
 
 
-def _in_lockstep(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse: Pulse) -> None:
+def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> None:
     board = shared.board
     while True:
         seen = board.acted.count
@@ -382,22 +307,7 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[LearnerDriver], pulse:
             board.acted.wait(seen, 0.1)
 
 
-def _wait_for_learners(shared: SharedMemory, played: int, pulse: Pulse) -> None:
-    """Until the pace lets the actor go on. In lockstep: until all have done what this round made due.
-
-    That is the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
-    """
-    board, roster = shared.board, shared.roster
-    while not board.stopping:
-        seen = board.updated.count
-        if roster.pace.lockstep:
-            ready = int(board.learned.synced_round.min()) >= played
-        else:
-            ready = all(map(shared.may_act, range(len(roster.stacks))))
-        if ready and int(board.evaluated_round[0]) >= played:
-            return
-        pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
-        board.updated.wait(seen, 0.1)
+# ---- waiting at the start
 
 
 def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float) -> None:

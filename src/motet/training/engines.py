@@ -125,7 +125,7 @@ def play_serially(run: Run) -> Result:
         serial.check_streams()
     if kept is not None:
         _warn_of_new_streams(run, serial, "published" not in kept)
-    evaluations = _serial_evaluations(run, shared)
+    evaluations = _serial_evaluations(run, shared, serial)
     role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
     recorder = Recorder(run, shared, [role], serial)
     run.begun()
@@ -146,7 +146,7 @@ def play_serially(run: Run) -> Result:
         return result
 
 
-def _serial_evaluations(run: Run, shared: SharedMemory) -> Evaluations | None:
+def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evaluations | None:
     """The evaluations of a serial run, in this process: due at the end of a round."""
     settings = run.settings
     if settings.evaluate_every is None:
@@ -154,8 +154,9 @@ def _serial_evaluations(run: Run, shared: SharedMemory) -> Evaluations | None:
     Evaluations.begin(shared, settings.evaluate_every)
     with global_streams_kept():
         return Evaluations(
-            shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True
-        )
+            shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True,
+            steps=lambda: serial.steps,
+        )  # fmt: skip
 
 
 def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Behaviour
-from motet.nest import Nest, map_nest, stack_nests
-from motet.replay import FrameStack
+from motet.policy import EpisodeState
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
@@ -31,7 +30,7 @@ from motet.training.drivers import against
 from motet.training.league import anchor
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
-from motet.world.batch import Indices, WorldBatch, make_world_batch
+from motet.world.batch import WorldBatch, make_world_batch
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
@@ -53,45 +52,20 @@ def play_greedily(
     turn.
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
-    frames = [_Frames(n) for n in n_frames or [1] * len(behaviours)]
+    carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
     worlds.reset(range(worlds.size), seeds)
     while playing.any():
         actions = []
-        for agent, at, observation, reward, mask in worlds.look():
+        for agent, at, observation, reward, mask in worlds.turns():
             totals[at, agent] += np.where(playing[at], reward, 0.0)
-            seen = frames[agent].push(at, observation)
-            actions.append(behaviours[agent].act(seen, mask, explore=False)[0])
+            actions.append(carried[agent].ask(behaviours[agent], at, observation, mask, explore=False)[0])
             alive()
         for ending in worlds.act(actions):
             totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
-            frames[ending.agent].end(ending.at)
+            carried[ending.agent].begin(ending.at)
         playing[worlds.over] = False
         alive()
     return totals
-
-
-class _Frames:
-    """The newest ``n`` observations of one agent in each world, from the beginning of its segment there."""
-
-    def __init__(self, n: int) -> None:
-        self._n, self._stacks = n, dict[int, FrameStack]()
-
-    def push(self, at: Indices, observation: Nest) -> Nest:
-        """What a behaviour sees, given what is new in some worlds."""
-        if self._n == 1:
-            return observation
-        return stack_nests([self._one(w, map_nest(lambda a: a[i], observation)) for i, w in enumerate(at.tolist())])  # noqa: B023
-
-    def end(self, at: Indices) -> None:
-        """Its segments in these worlds are over."""
-        for world in at.tolist():
-            self._stacks.pop(world, None)
-
-    def _one(self, world: int, observation: Nest) -> Nest:
-        if world in self._stacks:
-            return self._stacks[world].push(observation)
-        self._stacks[world] = FrameStack(self._n)
-        return self._stacks[world].begin(observation)
 
 
 class Outcome(NamedTuple):
@@ -181,6 +155,7 @@ class Evaluations:
         until: the team's mean return that ends the run.
         insists: whether it takes the newest versions, whatever is being written; otherwise it may keep what it has.
         alive: called at every turn of every world.
+        steps: how many steps the agents have done; by default they are counted.
     """
 
     def __init__(
@@ -192,9 +167,10 @@ class Evaluations:
         until: float | None = None,
         insists: bool = False,
         alive: Callable[[], None] = lambda: None,
+        steps: Callable[[], int] | None = None,
     ) -> None:
         self._shared, self._every, self._directory, self._until = shared, every, directory, until
-        self._insists, self._alive = insists, alive
+        self._insists, self._alive, self._steps = insists, alive, steps or shared.most_steps
         roster = shared.roster
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
         self._behaviours = [
@@ -208,7 +184,7 @@ class Evaluations:
     @staticmethod
     def begin(shared: SharedMemory, every: int) -> None:
         """Say when the first one is due, before anybody plays."""
-        step = _steps(shared)
+        step = shared.most_steps()
         shared.board.evaluation.due[0] = step - step % every + every
 
     @property
@@ -218,17 +194,17 @@ class Evaluations:
 
     def due(self) -> bool:
         """Whether the agents have done the steps for the next one."""
-        return _steps(self._shared) >= int(self._shared.board.evaluation.due[0])
+        return self._steps() >= int(self._shared.board.evaluation.due[0])
 
     def rounds_left(self) -> int:
         """Rounds after which the next one cannot be due yet: in a round an agent closes at most two rows in a world."""
         roster, board = self._shared.roster, self._shared.board
-        left = int(board.evaluation.due[0]) - _steps(self._shared) - 1
+        left = int(board.evaluation.due[0]) - self._steps() - 1
         return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
 
     def play(self) -> bool:
         """Play one with the newest versions; False if there are none yet."""
-        board, roster, step = self._shared.board, self._shared.roster, _steps(self._shared)
+        board, roster, step = self._shared.board, self._shared.roster, self._steps()
         for policy, behaviour, subscriber in zip(roster.policies, self._behaviours, self._subscribers, strict=True):
             if self._insists:
                 subscriber.take(_TAKE_S)
@@ -253,10 +229,6 @@ class Evaluations:
             board.evaluation.reached[0] = 1
         board.evaluation.due[0] = step - step % self._every + self._every
         return True
-
-
-def _steps(shared: SharedMemory) -> int:
-    return max(map(shared.steps, range(len(shared.roster.policies))))
 
 
 def play_evaluator(

@@ -1,19 +1,19 @@
-"""learn(): batches in, updates and publications out.
+"""Learner: batches in, updates and publications out.
 
 A learner runs a *stack*: one or several policies with equal settings, updated in one pass, each with its own replay,
 weights, optimiser and random stream. Every few updates the whole state of the stack goes into its *vault*, in one
 version, and then the weights of each policy into its publication, in this order: no actor ever sees a version that a
 restarted learner could not continue from. The learner does not know who writes the replay or who subscribes.
 
-Where rows are read once, every update is kept, and only then are its rows given back to the writers: vault, release,
-publication. A death before the vault repeats the update from rows that are still there; a death behind it finds the
-cursor in the vault, and the successor gives back what its predecessor did not get to. Either way each row has been used
-once by the state that lives on.
+Where rows are read once, every update is saved, and only then are its rows given back to the writers: vault, release,
+publication. If the learner dies before the vault is written, the update is repeated from rows that are still there. If
+it dies after that, the restarted learner finds the cursor in the vault and gives back the rows that were not given back
+yet. Either way each row has been used once by the state that survives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,8 +23,13 @@ import numpy.typing as npt
 from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
 from motet.schedule import value_at
+from motet.training.board import Board, Pulse
+from motet.training.league import LeagueTable
+from motet.training.progress import StackProgress
 
-__all__ = ["StackMember", "learn", "restore", "state_of", "vault_header"]
+__all__ = ["Learner", "StackMember", "restore", "vault_header"]
+
+_METRICS_EVERY = 10  # updates between two reports of what they measured
 
 
 class RowReader(Protocol):
@@ -148,138 +153,225 @@ def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -
     return int(vault.version)
 
 
-def state_of(algorithm: Algorithm, policies: Sequence[StackMember]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-    """Everything a successor needs, as the vault takes it: flat states, and the rest by name. Changes nothing."""
-    algorithm.save()
-    words = np.zeros((len(policies), policies[0].reader.state_words), np.uint64)
-    for policy, row in zip(policies, words, strict=True):
-        policy.reader.save_state(row)
-    return algorithm.state.reshape(-1), {
-        "counters": algorithm.counters,
-        "random": algorithm.random if algorithm.random.size else np.zeros((len(policies), 1), np.uint8),
-        "reader": words,
-        "steps": np.array([policy.steps() for policy in policies], np.int64),
-        "stage": np.array([policy.progress for policy in policies], np.int64),
-    }
-
-
-def learn(
-    algorithm: Algorithm,
-    policies: Sequence[StackMember],
-    vault: PolicySink,
-    settings: ReaderSettings,
-    batch: Batch,
-    publish_every: int = 1,
-) -> Generator[Update | None, bool | Sequence[bool] | None, None]:
-    """Publish what there is and yield None; then update for ever, once for each ``next``.
-
-    ``send(due)``, with True or False for each policy, updates those that are due. The others stay as they are, bit for
-    bit. ``send(True)`` keeps and publishes the present state instead, and so does closing.
+class Learner:
+    """Learns the policies of a stack, update by update.
 
     Args:
         algorithm: runs the stack; fresh, or restored from the vault.
-        policies: one for each policy of the stack.
+        members: one for each policy of the stack.
         vault: of the stack.
         settings: what the algorithm asked of the replay.
-        batch: the stacked arrays that the policies' batches are parts of.
+        batch: the stacked arrays that the members' batches are parts of.
         publish_every: updates between versions; 1 where rows are read once, whatever is given.
+        progress: how far the policies are, and what is due.
+        board: where it shows updates, versions, stages and metrics.
+        league: in self-play, the player's league.
     """
-    if vault.newest == 0:
-        _keep(algorithm, policies, vault)
-    _hand_out(algorithm, policies, vault.newest, settings.once)
-    every = 1 if settings.once else publish_every
-    update: Update | None = None
-    while True:
-        try:
-            asked = yield update
-        except GeneratorExit:
-            _keep(algorithm, policies, vault)
-            _hand_out(algorithm, policies, vault.newest, settings.once)
-            return
-        if asked is True:
-            update = None
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        members: Sequence[StackMember],
+        vault: PolicySink,
+        settings: ReaderSettings,
+        batch: Batch,
+        publish_every: int,
+        progress: StackProgress,
+        board: Board,
+        league: LeagueTable | None = None,
+    ) -> None:
+        self.algorithm, self.members, self.progress = algorithm, members, progress
+        self.policies = list(progress.policies)
+        """Their numbers in the roster."""
+        self.once = settings.once
+        """Whether it reads every row once."""
+        self._vault, self._settings, self._batch = vault, settings, batch
+        self._publish_every = 1 if settings.once else publish_every
+        self._learned, self._board, self._league = board.learned, board, league
+        self._has_stages = len(settings.stages.names) > 1
+        self._show_stages()
+
+    def begin(self) -> None:
+        """Publish what there is, so that actors can begin."""
+        if self._vault.newest == 0:
+            self.save()
+        self._hand_out()
+
+    def end(self) -> None:
+        """Save and publish the last state."""
+        self.publish()
+
+    def catch_up(self, pulse: Pulse | None = None) -> None:
+        """Do all that is due, as lockstep asks."""
+        self.enter_stages()
+        while any(due := self.progress.due()):
+            self.update(due)
+            if pulse:
+                pulse.beat()
+
+    def update(self, due: Sequence[bool] | None = None) -> None:
+        """One update of the policies that are due (None: of all). The others stay as they are, bit for bit."""
+        due = [True] * len(self.members) if due is None else due
+        update = self._update(due)
+        updates = self.algorithm.counters[:, 0].tolist()
+        if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):
+            self.save()
+            self._hand_out()
         else:
-            due = list(asked or [True] * len(policies))
-            update = _update(algorithm, policies, settings, batch, due)
-            counts = algorithm.counters[:, 0].tolist()
-            if all(count % every for count, is_due in zip(counts, due, strict=True) if is_due):
+            self._show()
+        for i, is_due in enumerate(due):
+            if is_due and (self.once or updates[i] % _METRICS_EVERY == 0):
+                self._report(i, update)
+
+    def publish(self) -> None:
+        """Save the present state and publish its weights, whatever is due."""
+        self.save()
+        self._hand_out()
+
+    def save(self) -> None:
+        """Write everything that a restarted learner needs into the vault, as its next version."""
+        state, header = self.state()
+        for member, step in zip(self.members, header["steps"], strict=True):
+            member.step = int(step)
+        self._vault.publish(state, **header)
+
+    def _hand_out(self) -> None:
+        """What follows once the vault holds a version: its rows go back to the writers, its weights to the actors.
+
+        A restarted learner repeats it, since it may have died in between.
+        """
+        if self.once:
+            for member in self.members:
+                member.reader.release()
+        weights, version = self.algorithm.weights(), self._vault.newest
+        for i, member in enumerate(self.members):
+            if member.publisher.newest < version:
+                header = self.algorithm.header(member.step, i)
+                member.publisher.publish(weights[i], version=version, published_step=member.step, **header)
+        self._show()
+
+    def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """The present state as the vault takes it: flat states, and the rest by name. Changes nothing."""
+        algorithm, members = self.algorithm, self.members
+        algorithm.save()
+        words = np.zeros((len(members), members[0].reader.state_words), np.uint64)
+        for member, row in zip(members, words, strict=True):
+            member.reader.save_state(row)
+        return algorithm.state.reshape(-1), {
+            "counters": algorithm.counters,
+            "random": algorithm.random if algorithm.random.size else np.zeros((len(members), 1), np.uint8),
+            "reader": words,
+            "steps": np.array([member.steps() for member in members], np.int64),
+            "stage": np.array([member.progress for member in members], np.int64),
+        }
+
+    def was_published_at(self, steps: Sequence[int]) -> None:
+        """The newest version is older than the state that was restored: it was published at these steps, by policy."""
+        for member, step in zip(self.members, steps, strict=True):
+            member.step = step
+
+    # One update
+
+    def _update(self, due: Sequence[bool]) -> Update:
+        settings, members = self._settings, self.members
+        steps = [member.steps() for member in members]
+        for member, step, is_due in zip(members, steps, due, strict=True):
+            if not is_due:
                 continue
-        _keep(algorithm, policies, vault)
-        _hand_out(algorithm, policies, vault.newest, settings.once)
+            if not settings.once:
+                beta = value_at(settings.beta, step, settings.stages)
+                member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
+            elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
+                raise NotReadyError(
+                    f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
+                    "are not there yet: ask for it when they are"
+                )
+            member.drawn = True
+        update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
+        if update.priorities is not None and settings.prioritised:
+            for member, priorities, is_due in zip(members, update.priorities, due, strict=True):
+                if is_due:
+                    member.reader.update(member.batch, priorities)
+        return update
 
+    def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
+        """One pass over the whole stack, after which the policies that are not due are put back to where they were."""
+        algorithm, batch = self.algorithm, self._batch
+        model = due.index(True)
+        others = [i for i, is_due in enumerate(due) if not is_due]
+        for i in others:
+            if not self.members[i].drawn:  # its part of the batch is empty: any rows will do, if the space has them
+                for array in batch.arrays():
+                    array[i] = array[model]
+                self.members[i].drawn = True
+        algorithm.save()
+        parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
+        kept = [part[others] for part in parts]
+        update = algorithm.update(batch, steps)
+        algorithm.save()
+        for part, rows in zip(parts, kept, strict=True):
+            part[others] = rows
+        algorithm.load()
+        return update
 
-def _update(
-    algorithm: Algorithm,
-    policies: Sequence[StackMember],
-    settings: ReaderSettings,
-    batch: Batch,
-    due: Sequence[bool],
-) -> Update:
-    steps = [policy.steps() for policy in policies]
-    for policy, step, is_due in zip(policies, steps, due, strict=True):
-        if not is_due:
-            continue
-        if not settings.once:
-            beta = value_at(settings.beta, step, settings.stages)
-            policy.reader.sample(settings.batch_size, beta=beta, into=policy.batch)
-        elif policy.reader.take(settings.batch_size, settings.length, into=policy.batch) is None:
-            raise NotReadyError(
-                f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which are "
-                "not there yet: ask for it when they are"
-            )
-        policy.drawn = True
-    update = algorithm.update(batch, steps) if all(due) else _update_some(algorithm, policies, batch, steps, due)
-    if update.priorities is not None and settings.prioritised:
-        for policy, priorities, is_due in zip(policies, update.priorities, due, strict=True):
-            if is_due:
-                policy.reader.update(policy.batch, priorities)
-    return update
+    # Stages, and the league
 
+    def enter_stages(self) -> None:
+        """Enter the stages that have been reached, and publish them, update or not; review the league."""
+        if self._league is not None and self._league.due(steps := self.members[0].steps()):
+            self._league.review(steps, self.algorithm.weights()[0])
+        if not self._has_stages:
+            return
+        stages, members = self._settings.stages, self.members
+        reached = [stages.index(member.steps()) for member in members]
+        if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
+            for stage, member in zip(reached, members, strict=True):
+                if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
+                    member.reader.forget()
+                    member.resting = True
+                member.stage = max(member.stage, stage)
+            self.publish()  # before anybody is told: a restarted learner that knows of no stage clears once more
+            self._show_stages()
+        elif any(member.resting for member in members):
+            self._end_rests()
 
-def _update_some(
-    algorithm: Algorithm,
-    policies: Sequence[StackMember],
-    batch: Batch,
-    steps: Sequence[int],
-    due: Sequence[bool],
-) -> Update:
-    """One pass over the whole stack, after which the policies that are not due are put back to where they were."""
-    model = due.index(True)
-    others = [i for i, is_due in enumerate(due) if not is_due]
-    for i in others:
-        if not policies[i].drawn:  # nothing has been in its part of the batch: any rows will do, if the space has them
-            for array in batch.arrays():
-                array[i] = array[model]
-            policies[i].drawn = True
-    algorithm.save()
-    parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
-    kept = [part[others] for part in parts]
-    update = algorithm.update(batch, steps)
-    algorithm.save()
-    for part, rows in zip(parts, kept, strict=True):
-        part[others] = rows
-    algorithm.load()
-    return update
+    def _end_rests(self) -> None:
+        """Policies whose replays were cleared go on where there are enough rows again."""
+        rows, members = max(self._settings.min_rows, self._settings.batch_size), self.members
+        ready = [not member.resting or member.reader.ready() >= rows for member in members]
+        # Those in step go on together: then one pass does for all of them again.
+        together = [all(ready[i] for i in group) for group in self.progress.in_step()]
+        over = [i for i, member in enumerate(members) if member.resting and together[i]]
+        for i in over:
+            members[i].waived += max(0, self.progress.owed(i))
+            members[i].resting = False
+        if over:
+            self.publish()  # a restarted learner neither rests again nor waives more
+            self._show_stages()
 
+    # What it shows on the board
 
-def _keep(algorithm: Algorithm, policies: Sequence[StackMember], vault: PolicySink) -> None:
-    """Everything a successor needs, as the next version of the vault."""
-    state, header = state_of(algorithm, policies)
-    for policy, step in zip(policies, header["steps"], strict=True):
-        policy.step = int(step)
-    vault.publish(state, **header)
+    def _show(self) -> None:
+        """How far each policy is: updates done, steps at its newest version."""
+        self._learned.updates[self.policies] = self.algorithm.counters[:, 0]
+        self._learned.published_step[self.policies] = [member.step for member in self.members]
 
+    def _show_stages(self) -> None:
+        """For the pace, and for whoever watches. A rest is shown first when it begins, and last when it ends."""
+        learned = self._learned
+        for policy, member in zip(self.policies, self.members, strict=True):
+            if member.resting:
+                learned.resting[policy] = 1
+            learned.waived[policy], learned.stage[policy] = member.waived, member.stage
+            if not member.resting:
+                learned.resting[policy] = 0
 
-def _hand_out(algorithm: Algorithm, policies: Sequence[StackMember], version: int, once: bool) -> None:
-    """What follows once the vault holds a version: its rows go back to the writers, its weights to the actors.
-
-    A successor repeats what its predecessor did not get to.
-    """
-    if once:
-        for policy in policies:
-            policy.reader.release()
-    weights = algorithm.weights()
-    for i, policy in enumerate(policies):
-        if policy.publisher.newest < version:
-            header = algorithm.header(policy.step, i)
-            policy.publisher.publish(weights[i], version=version, published_step=policy.step, **header)
+    def _report(self, position: int, update: Update) -> None:
+        """What an update of one policy measured, and what became of its rows."""
+        counts = self.members[position].reader.counters()
+        rows = {"rows_used": counts.consumed}
+        if not self.once:
+            rows = {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
+        metrics = {name: float(values[position]) for name, values in update.metrics.items()}
+        rates = {} if self._league is None else self._league.rates()
+        self._board.write_metrics(self.policies[position], metrics | rows | rates)

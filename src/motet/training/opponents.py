@@ -20,7 +20,7 @@ from motet.nest import Nest, map_nest
 from motet.policy import Policy, asker
 from motet.system.portable import Portable
 from motet.training.league import NEWEST, League, anchor
-from motet.world.batch import Ending, Indices, Turn, WorldBatch
+from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
 
 __all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
 
@@ -259,21 +259,18 @@ class Versus:
         if isinstance(opponent, Frozen | Newest):
             opponent.behaviour.begin(self._seed_of(1, int(self._begun.sum()), number))
 
-    def look(self) -> list[Turn]:
+    def turns(self) -> list[Turn]:
         """The player's turn, wherever it has one."""
         self._turns = []
         mine = []
-        for turn in self._worlds.look():
+        for turn in self._worlds.turns():
             player = self._side[turn.at] == turn.agent
             if self._by_total:
                 self._ahead[turn.at] += np.where(player, turn.reward, -turn.reward)
             self._turns.append((turn, player))
             if player.any():
                 mine.append(_rows(turn, player))
-        if not mine:
-            return []
-        at, seen, reward, mask = _joined(mine)
-        return [Turn(0, at, seen, reward, mask)]
+        return [join_turns(mine)[0]] if mine else []
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play the player's actions and the opponents'."""
@@ -354,28 +351,7 @@ class Versus:
                 continue_stream(opponent.behaviour, streams.get(number))
 
 
-def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> tuple[Any, ...]:
+def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> Turn:
+    """The rows of a turn that are the player's."""
     mask = None if turn.mask is None else turn.mask[player]
-    return turn.at[player], map_nest(lambda array: array[player], turn.observation), turn.reward[player], mask
-
-
-def _joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The rows of one or two seats in the order of the worlds."""
-    if len(parts) == 1:
-        at, seen, reward, mask = parts[0]
-    else:
-        at, seen, reward, mask = (_concatenated(column) for column in zip(*parts, strict=True))
-    order = np.argsort(at)
-    pick = lambda array: np.ascontiguousarray(array[order])  # noqa: E731
-    return at[order], map_nest(pick, seen), reward[order], None if mask is None else mask[order]
-
-
-def _concatenated(column: tuple[Any, ...]) -> Any:
-    first = column[0]
-    if first is None:
-        return None
-    if isinstance(first, Mapping):
-        return {key: _concatenated(tuple(part[key] for part in column)) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_concatenated(parts) for parts in zip(*column, strict=True))
-    return np.concatenate(column)
+    return Turn(0, turn.at[player], map_nest(lambda array: array[player], turn.observation), turn.reward[player], mask)

@@ -112,7 +112,7 @@ class Recorder:
             self._next = steps // self._every * self._every + self._every
 
     def _steps(self) -> int:
-        return max(map(self._shared.steps, range(len(self._shared.replays))))
+        return self._shared.most_steps() if self._serial is None else self._serial.steps
 
     def _write_league(self) -> None:
         """What the last review of the league changed, and the snapshots that came in."""

@@ -1,9 +1,9 @@
 """The serial engine: all roles in this process, one after the other; and its exact resumption.
 
 Every actor plays a round, then every learner does what is due: the order that lockstep enforces between processes.
-Since everything is at rest between two rounds, the whole run can be written down there, random streams and half-played
-episodes included, and goes on from it as if it had never stopped. Writing it down changes nothing: no version is
-published for it, and no random stream begins.
+Nothing happens between two rounds, so the whole run can be written down there, random streams and half-played episodes
+included, and a run that is resumed from it continues as if it had never stopped. Writing it down changes nothing: no
+version is published for it, and no random stream begins.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from motet.algorithm import continue_stream, stream_of
 from motet.errors import SettingError
 from motet.runs.plain import encode
 from motet.system.child import one_thread
-from motet.training.actor import ActorState, load_version
-from motet.training.drivers import ActorDriver, LearnerDriver
+from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
+from motet.training.learner import StackMember
 from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
@@ -41,10 +42,10 @@ class Serial:
         one_thread()
         roster = shared.roster
         self._shared = shared
-        self._actors = [ActorDriver(shared, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
+        self.actors = [make_actor(shared, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
         if kept is not None:
             self._publish_again(kept)
-        self.learners = [LearnerDriver(shared, k) for k in range(len(roster.stacks))]
+        self.learners = [make_learner(shared, k) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
                 newest = [kept["published"][roster.policies[p].name][-1]["header"] for p in learner.policies]
@@ -53,17 +54,27 @@ class Serial:
         self._newest = [publication.subscriber() for publication in shared.publications]
         if kept is not None:
             self._pick_up(kept)
+        for actor in self.actors:
+            actor.begin()
+        self.steps = shared.most_steps()
+        """Steps of the policy that has done the most."""
+        self._step_counts = [shared.replays[i].counts for i in range(len(roster.policies))]
 
     def play(self, each_round: Callable[[], bool]) -> None:
         """Play to the end. ``each_round`` is called after each round; True ends it."""
-        board = self._shared.board
+        shared, board = self._shared, self._shared.board
         pulse = board.pulse(0)
         pulse.start(os.getpid())
-        while playing := [actor for actor in self._actors if not actor.finished]:
-            for actor in playing:
-                next(actor.rounds)
-                actor.report(board)
-                board.rounds[actor.index] = actor.state.rounds
+        logs = [EpisodeLog(board, i) for i in range(len(self.actors))]
+        while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
+            for i in playing:
+                actor = self.actors[i]
+                actor.play_round()
+                if actor.finished:
+                    logs[i].write(actor)
+                board.rounds[i] = actor.rounds
+                for p in actor.acted:
+                    self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
             for learner in self.learners:
                 learner.catch_up()
             pulse.beat()
@@ -78,13 +89,12 @@ class Serial:
     @property
     def can_save(self) -> bool:
         """Whether all worlds can write down their state."""
-        return all(actor.worlds.can_save for actor in self._actors)
+        return all(actor.worlds.can_save for actor in self.actors)
 
     def check_streams(self) -> None:
         """Raise if a behaviour gives a random stream that a checkpoint could not hold."""
-        for policy, acting, stream in zip(
-            self._shared.roster.policies, self._actors[0].agents, self._actors[0].streams(), strict=True
-        ):
+        for policy, acting in zip(self._shared.roster.policies, self.actors[0].published, strict=True):
+            stream = stream_of(acting.behaviour)
             try:
                 encode(stream)
             except SettingError as error:
@@ -99,29 +109,32 @@ class Serial:
             "actors": [
                 {
                     "worlds": actor.worlds.get_state(),
-                    "memory": _write_state(actor.state),
-                    "streams": actor.streams(),
-                    "versions": [acting.subscriber.version for acting in actor.agents],
+                    "memory": actor.get_state(),
+                    "streams": [stream_of(policy.behaviour) for policy in actor.published],
+                    "versions": [policy.subscriber.version for policy in actor.published],
                 }
-                for actor in self._actors
+                for actor in self.actors
             ],
             "published": {policy.name: self._published(i) for i, policy in enumerate(self._shared.roster.policies)},
         }
         notes["priorities"] = priorities = {}
-        for learner in self.learners:
-            for i, reader in learner.readers.items():
-                policy = self._shared.roster.policies[i]
-                if policy.settings.prioritised:
-                    spec = self._shared.replays[i].spec
-                    values = np.zeros(spec.lane_capacity * spec.n_lanes, np.float32)
-                    reader.save_priorities(values)
-                    priorities[policy.name] = values
+        for i, member in self._members():
+            policy = self._shared.roster.policies[i]
+            if policy.settings.prioritised:
+                spec = self._shared.replays[i].spec
+                values = np.zeros(spec.lane_capacity * spec.n_lanes, np.float32)
+                member.reader.save_priorities(values)
+                priorities[policy.name] = values
         return notes
+
+    def _members(self) -> list[tuple[int, StackMember]]:
+        """The number of each policy, and what learns it."""
+        return [pair for learner in self.learners for pair in zip(learner.policies, learner.members, strict=True)]
 
     def _published(self, policy: int) -> list[dict[str, Any]]:
         """The versions of a policy that an actor holds, and the newest one; oldest first."""
         self._newest[policy].take(_TAKE_S)
-        held: list[Any] = [self._newest[policy], *(actor.agents[policy].subscriber for actor in self._actors)]
+        held: list[Any] = [self._newest[policy], *(actor.published[policy].subscriber for actor in self.actors)]
         by_version = {subscriber.version: subscriber for subscriber in held if subscriber.version}
         names = self._shared.publications[policy].header
         return [
@@ -135,36 +148,22 @@ class Serial:
             publisher = self._shared.publications[i].publisher()
             for one in kept.get("published", {}).get(policy.name, ()):  # older checkpoints hold none
                 publisher.publish(one["weights"], version=one["version"], **one["header"])
-                for actor, notes in zip(self._actors, kept["actors"], strict=True):
+                for actor, notes in zip(self.actors, kept["actors"], strict=True):
                     if notes["versions"][i] == one["version"]:
-                        actor.agents[i].subscriber.take(_TAKE_S)
-                        load_version(actor.agents[i])
+                        actor.published[i].load_newest()
 
     def _pick_up(self, kept: Mapping[str, Any]) -> None:
-        policies, new = self._shared.roster.policies, set[int]()
-        for actor, notes in zip(self._actors, kept["actors"], strict=True):
+        roster, new = self._shared.roster, set[int]()
+        for index, (actor, notes) in enumerate(zip(self.actors, kept["actors"], strict=True)):
             actor.worlds.set_state(notes["worlds"])
-            _read_state(actor.state, notes["memory"])
-            new.update(actor.set_streams(notes.get("streams", [None] * len(policies))))
-        self.new_streams = [policies[i].name for i in sorted(new)]
-        for learner in self.learners:
-            for i, reader in learner.readers.items():
-                values = kept["priorities"].get(policies[i].name)
-                if values is not None:
-                    reader.load_priorities(values)
-
-
-def _write_state(state: ActorState) -> dict[str, Any]:
-    return {
-        "places": [rows.get_state() for rows in state.pending],
-        "episodes": list(state.episodes),
-        "rounds": state.rounds,
-        "remade": state.remade,
-    }
-
-
-def _read_state(state: ActorState, notes: dict[str, Any]) -> None:
-    for rows, kept in zip(state.pending, notes["places"], strict=True):
-        rows.set_state(kept)
-    state.episodes = list(notes["episodes"])
-    state.rounds, state.remade = notes["rounds"], notes["remade"]
+            actor.set_state(notes["memory"])
+            streams = notes.get("streams", [None] * len(roster.policies))
+            for i, (policy, stream) in enumerate(zip(actor.published, streams, strict=True)):
+                if not continue_stream(policy.behaviour, stream):
+                    begin_stream(policy.behaviour, roster.seed, index, 0, i, actor.rounds)
+                    new.add(i)
+        self.new_streams = [roster.policies[i].name for i in sorted(new)]
+        for i, member in self._members():
+            values = kept["priorities"].get(roster.policies[i].name)
+            if values is not None:
+                member.reader.load_priorities(values)

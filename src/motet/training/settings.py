@@ -49,11 +49,12 @@ class Settings:
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: two slots or one."""
     sync_interval: Annotated[int, Ge(1)] = 1
-    """Rounds between an actor's looks at the publications; 1 takes a version as soon as it is there."""
+    """Turns of an agent between two checks for a new version of its policy; 1: before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
-    """An actor that is more versions behind takes the newest one at once, whatever sync_interval says; counted."""
+    """An agent whose version is more versions old loads the newest one before its next action, whatever sync_interval
+    says. This is counted."""
     max_lag_steps: Annotated[int, Ge(0)] | None = None
-    """The same for an actor whose version was published more steps of the agent before the newest one."""
+    """The same for an agent whose version was published more of its steps before the newest one."""
     seconds: Annotated[float, Gt(0)] | None = None
     """End after so long, even if steps are left."""
     evaluate_every: Annotated[int, Ge(1)] | None = None

@@ -1,8 +1,11 @@
 """WorldBatch: the worlds of one actor, driven together; what they show and take is arrays over worlds.
 
-Flows in: one array of actions for each :class:`Turn`. Flows out: whose turn it is in which worlds, with what they see
-and earned (``look``), and whose episode ended (``act``). :class:`LoopedWorlds` drives a list of Worlds, each at its own
-point; :class:`VectorWorlds` drives a VectorWorld, which steps all of them as arrays. The actor cannot tell them apart.
+Flows in: one array of actions for each :class:`Turn`. Flows out: the agents that the worlds ask now, with what they
+see and earned (``turns``), and whose episode ended (``act``). Who acts when is up to the worlds. :class:`LoopedWorlds`
+drives a list of Worlds, each at its own point; :class:`VectorWorlds` drives a VectorWorld, which steps all of them as
+arrays. The actor cannot tell them apart.
+
+A round costs what the agents that act in it cost: the other agents of a world are not touched.
 
 A world that is ``over`` waits for ``reset``. ``lanes`` says which lane of a replay the present episode of each world is
 written to; it changes at resets only.
@@ -17,10 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import WorldError
-from motet.nest import Nest, assign, map_nest, stack_nests
+from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
 from motet.world.contract import VectorWorld, World, as_world, last_of
 
-__all__ = ["Ending", "Indices", "LoopedWorlds", "Turn", "VectorWorlds", "WorldBatch", "has_vector", "make_world_batch"]
+__all__ = [
+    "Ending",
+    "Indices",
+    "LoopedWorlds",
+    "Turn",
+    "VectorWorlds",
+    "WorldBatch",
+    "has_vector",
+    "join_turns",
+    "make_world_batch",
+]
 
 _EMPTY = 1000  # episodes in a row in which nobody acts, before that is an error
 
@@ -40,6 +53,17 @@ class Turn(NamedTuple):
     """``[len(at)]``: what it earned since it was last asked."""
     mask: npt.NDArray[np.bool_] | None
     """``[len(at), actions]``, for agents that have masks."""
+
+
+def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
+    """Several turns as one, with ``at`` ascending; and for each of its rows, which one of all their rows it was."""
+    at = np.concatenate([turn.at for turn in turns])
+    order = np.argsort(at)
+    pick = lambda array: np.ascontiguousarray(array[order])  # noqa: E731
+    seen = map_nest(pick, join_nests([turn.observation for turn in turns]))
+    reward = np.concatenate([turn.reward for turn in turns])[order]
+    masks = [turn.mask for turn in turns if turn.mask is not None]
+    return Turn(turns[0].agent, at[order], seen, reward, np.concatenate(masks)[order] if masks else None), order
 
 
 class Ending(NamedTuple):
@@ -78,12 +102,12 @@ class WorldBatch(Protocol):
         """Begin an episode in each of these worlds."""
         ...
 
-    def look(self) -> Sequence[Turn]:
-        """Whose turn it is, each agent once."""
+    def turns(self) -> Sequence[Turn]:
+        """One turn for each agent that acts now, in the order of the world's agents."""
         ...
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> Sequence[Ending]:
-        """Play one array of actions for each turn that ``look`` gave, in its order; whose episodes that ended."""
+        """Play one array of actions for each turn that ``turns`` gave, in its order; whose episodes that ended."""
         ...
 
     def get_state(self) -> Any:
@@ -151,12 +175,12 @@ class LoopedWorlds:
         self.size = len(self._worlds)
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
-        self._agents = range(len(self._worlds[0].agents))
-        self._seen: list[Nest] = [None] * len(self._agents)  # buffers [worlds, ...]: this turn's, and the last one's
-        self._seen_before: list[Nest] = [None] * len(self._agents)
-        self._rewards = list(np.zeros((len(self._agents), self.size)))
+        agents = len(self._worlds[0].agents)
+        self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...]: this turn's, and the last one's
+        self._seen_before: list[Nest] = [None] * agents
+        self._rewards = list(np.zeros((agents, self.size)))
         self._turns: list[Turn] = []
-        self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in self._agents]
+        self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in range(agents)]
         self._empty = [0] * self.size  # episodes in a row in which nobody acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.size)
@@ -183,21 +207,24 @@ class LoopedWorlds:
                 )
         self.over = [world for world in self.over if world not in at or world in empty]
 
-    def look(self) -> list[Turn]:
-        """Whose turn it is."""
-        at: list[list[int]] = [[] for _ in self._agents]
+    def turns(self) -> list[Turn]:
+        """One turn for each agent that some world asks now."""
+        at: dict[int, list[int]] = {}  # by agent, the worlds that ask it
         for w, world in enumerate(self._worlds):
             asked = self._asked[w]
             asked.clear()
             try:
                 for agent in world.group():
-                    row = len(at[agent])
+                    mine = at.get(agent)
+                    if mine is None:
+                        mine = at[agent] = []
+                    row = len(mine)
                     self._keep(agent, row, world.observe(agent))
                     self._rewards[agent][row] = world.reward(agent)
                     if self._masked[agent]:
                         mask = world.mask(agent)
                         self._masks[agent][row] = True if mask is None else mask  # type: ignore[index]
-                    at[agent].append(w)
+                    mine.append(w)
                     asked.append((agent, row))
             except WorldError:
                 if self._remake is None:
@@ -206,7 +233,7 @@ class LoopedWorlds:
                 for agent, _ in asked:
                     at[agent].pop()
                 asked.clear()
-        self._turns = [self._turn(agent, rows) for agent, rows in enumerate(at) if rows]
+        self._turns = [self._turn(agent, at[agent]) for agent in sorted(at) if at[agent]]
         return self._turns
 
     def _turn(self, agent: int, rows: list[int]) -> Turn:
@@ -299,6 +326,8 @@ class VectorWorlds:
         self.can_save = vector.can_save
         self._owed = np.zeros((len(vector.agents), self.size))
         self._owed_to = list(self._owed)  # its rows, by agent
+        everybody = range(len(vector.agents))
+        self._earners: Callable[[], Sequence[int]] = getattr(vector, "earners", lambda: everybody)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -306,8 +335,8 @@ class VectorWorlds:
         self._owed[:, at] = 0.0
         self.over = [world for world in self.over if world not in at]
 
-    def look(self) -> list[Turn]:
-        """The turn of those whose turn it is, in all worlds."""
+    def turns(self) -> list[Turn]:
+        """One turn for each agent of the group, in all worlds."""
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
@@ -319,9 +348,11 @@ class VectorWorlds:
         """One step of all worlds."""
         vector, owed = self._vector, self._owed
         vector.act(actions)
-        for agent, sums in enumerate(self._owed_to):
+        earners = self._earners()
+        for agent in earners:
+            sums = self._owed_to[agent]
             np.add(sums, vector.reward(agent), out=sums)
-        if not np.isfinite(owed).all():
+        if not np.isfinite(self._owed_to[earners[0]] if len(earners) == 1 else owed).all():
             agent, world = np.argwhere(~np.isfinite(owed))[0]
             raise WorldError(
                 f"{type(vector).__name__} (agent {vector.agents[agent]}, world {world}): the reward is "

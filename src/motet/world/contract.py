@@ -184,6 +184,14 @@ class VectorWorld(Protocol):
     def act(self, actions: Sequence[NDArray[Any]]) -> None:
         """Play for each of the group its actions ``[K, ...]``, in its order. Worlds that ended were reset before."""
 
+    def earners(self) -> Sequence[int]:
+        """The agents that may have earned something by the last ``act``; the others' rewards are not asked for.
+
+        By default everybody. A world in which only those who act can earn says so here, so that a move does not cost
+        more because other agents exist.
+        """
+        return range(len(self.agents))
+
     @abstractmethod
     def reward(self, agent: int) -> NDArray[Any]:
         """What an agent earned by the last ``act``, its own or others', ``[K]``."""

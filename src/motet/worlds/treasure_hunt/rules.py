@@ -168,6 +168,10 @@ class TreasureHunts(VectorWorld):
             raise SettingError(f"actions must be one for each of {self.worlds} worlds, got the shape {chosen.shape}")
         self.move(chosen.tolist())
 
+    def earners(self) -> tuple[int]:
+        """Only the agent that moved earns."""
+        return self._groups[self._earner]
+
     def reward(self, agent: int) -> NDArray[np.float64]:
         """What an agent earned by the last move: nothing, unless it was its own."""
         return np.array(self.earned) if agent == self._earner else self._nothing
