@@ -32,6 +32,9 @@ __all__ = ["run"]
 
 WIDE = DQNConfig(hidden=(256, 256), batch_size=64, epsilon=0.05, capacity=50_000)
 NARROW = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=20_000)
+SMALL = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=2_000, min_rows=100)
+MANY, FEW = 128, 8
+"""Agents that act in turn, with SMALL."""
 ROWS = 2_000
 """Rows in a replay that is filled before learners begin."""
 SEEDS = (1, 2, 3)
@@ -48,6 +51,7 @@ MEASURES = {
     "learner": Measure("One learner of 256-256 beside one actor", "updates/s"),
     "work": Measure("The same steps and updates, two agents, acting and learning costing the same", "s"),
     "packed": Measure("Learners of eight agents, 64-64, on all cores: updates, summed", "updates/s"),
+    "agents": Measure("Agents in turn, 64-64, 0.05 updates per step: steps of all agents together", "steps/s"),
     "hunt": Measure("Two agents from nothing to a greedy team return of 350 (at most 30)", "s"),
     "restart": Measure("From the kill of a learner to its successor's first update (at most 0.5)", "s"),
     "kill": Measure("Actor: steps, from 1 s before the kill of a learner to 2 s after it", "steps/s"),
@@ -62,6 +66,7 @@ COMPARISONS = {
     "learner_vs_bare": Comparison("learner", "motet", "bare loop, ready batch", 0.9),
     "processes_vs_serial": Comparison("work", "motet, processes", "motet, serial", 1.7),
     "packed_vs_separate": Comparison("packed", "motet, packed", "motet, one process each", 2.5),
+    "many_agents_vs_few": Comparison("agents", f"motet, {MANY} agents", f"motet, {FEW} agents", 0.6),
     "actor_through_kill": Comparison("kill", "motet, around the kill", "motet, before", 0.8),
 }
 
@@ -75,7 +80,7 @@ AMOUNTS = {
 def run(settings: Settings) -> Result:
     """Measure everything."""
     result = Result("train", MEASURES, COMPARISONS, amounts=AMOUNTS)
-    for part in (_against_locks, _against_bare, _against_serial, _packed, _kills, _hunts, _soak):
+    for part in (_against_locks, _against_bare, _against_serial, _packed, _many_agents, _kills, _hunts, _soak):
         part(result, settings)
     return result
 
@@ -156,6 +161,21 @@ def _against_serial(result: Result, settings: Settings) -> None:
     interleave(result, "work", asks, settings.repeats, warm=False)
     result.facts.update(serial_turn_us=acting * 1e6, serial_update_us=learning * 1e6)
     result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
+
+
+# ---- many agents in one world
+
+
+def _many_agents(result: Result, settings: Settings) -> None:
+    def measured(agents: int) -> float:
+        shared = hunt_handles(agents, SMALL, RunSettings(steps=FOR_EVER, updates_per_step=0.05))
+        with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
+            at_work(system)
+            system.until(lambda: system.steps > 2 * SMALL.min_rows, "the agents to be past their warm-up")
+            return agents * system.rates(_window(settings))[0]
+
+    asks = {f"motet, {agents} agents": partial(measured, agents) for agents in (MANY, FEW)}
+    interleave(result, "agents", asks, settings.repeats, warm=False)
 
 
 # ---- several agents in one process

@@ -16,6 +16,7 @@ from benchmarks.whole_run import private_bytes
 VALUES = {
     "actor_vs_plan_design", "learner_updates_vs_plan_design", "learner_vs_bare", "processes_vs_serial",
     "actor_one_world_vs_plan_design", "learner_updates_one_world_vs_plan_design", "packed_vs_separate",
+    "many_agents_vs_few",
     "seconds_to_350", "restart_s", "actor_through_kill", "rss_growth",
 }  # fmt: skip
 COMMAND = [sys.executable, "-m", "motet.cli", "bench", "train", "--quick", "--repeats", "1"]
