@@ -32,10 +32,10 @@ from motet import _native
 from motet.arrays import Batch
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 from motet.nest import map_nest
-from motet.replay.spec import Leaf, Nest, ReplaySpec, Row
+from motet.replay.spec import Field, Leaf, Nest, ReplaySpec, Row
 from motet.system.memory import LINE, Segment
 
-__all__ = ["Counters", "FrameStack", "Reader", "Replay", "Writer", "Writers", "rewound", "step_counter"]
+__all__ = ["Counters", "Field", "FrameStack", "Reader", "Replay", "Writer", "Writers", "rewound", "step_counter"]
 
 _WORD = _native.LANE_WORDS  # where a lane's words are in a copy of it
 
