@@ -370,6 +370,9 @@ class Counting(VectorWorld):
         self.t += 1
         self.paid = actions[0] + (0.25 if self.broken == "reward" else 0.0)
 
+    def earners(self):
+        return () if self.broken == "earners" else (0,)
+
     def reward(self, agent):
         return self.paid
 
@@ -406,7 +409,7 @@ def test_worlds_as_arrays_are_compared_with_the_single_world():
     check_world(Counter)
 
 
-@pytest.mark.parametrize("broken", ["reset", "observe", "reward", "length", "end", "state"])
+@pytest.mark.parametrize("broken", ["reset", "observe", "reward", "earners", "length", "end", "state"])
 def test_worlds_as_arrays_that_differ_are_found(broken):
     with pytest.raises(WorldError, match="broken clause 'vector': the arrays differ from"):
         check_world(partial(Counter, broken))
