@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from support import TESTS
+from support import TESTS, without_torch
 from support import playing_policies as playing
 
 import motet
@@ -360,7 +360,7 @@ if __name__ == "__main__":
 def test_ctrl_c_gives_what_was_played_marked_as_partial(tmp_path, workers):
     script, out = tmp_path / "script.py", tmp_path / "result.json"
     script.write_text(SCRIPT.format(here=str(TESTS), out=str(out)))
-    child = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, str(script)], env=without_torch(), stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     while "twenty" not in child.stdout.readline():
         assert child.poll() is None
