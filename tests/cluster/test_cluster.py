@@ -197,6 +197,13 @@ def all_done(result, steps):
     return steps <= result.steps <= steps + 4
 
 
+@pytest.fixture
+def often(monkeypatch):
+    """Whoever watches looks ten times a second."""
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
+
+
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
     gate = tmp_path / "gate"
@@ -249,7 +256,7 @@ def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for
 
     chosen = {"episodes": 12, "seed": 5}
     world = partial(Slow, agents=2)
-    here = evaluate(world, ["random", "noop"], **chosen)
+    here = evaluate(world, ["random", "noop"], **chosen, jobs=2)
     lines = []
     killed = threading.Event()
 

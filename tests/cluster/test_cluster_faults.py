@@ -436,8 +436,9 @@ def head():
         yield cluster
 
 
-def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
+def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path, monkeypatch):
     """The learner has room there alone; its successor waits until another node comes."""
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
     node = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
     victim = head.add_node(**node)
     head.wait_for_nodes()

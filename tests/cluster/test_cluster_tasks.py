@@ -129,7 +129,7 @@ def falls(cluster, second):
 def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls):
     chosen = {"episodes": 20, "seed": 5}
     world = partial(Slow, agents=2)
-    here = evaluate(world, ["random", "noop"], **chosen)
+    here = evaluate(world, ["random", "noop"], **chosen, jobs=2)
     lines, watch = [], Once(3, falls)
     there = evaluate(
         world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_progress=watch, on_message=lines.append

@@ -245,7 +245,7 @@ def test_who_fails_too_often_is_out_whatever_the_number_of_jobs(workers):
             motet.evaluate(
                 playing.Duet,
                 [spec, playing.Recurrent],
-                episodes=40,
+                episodes=20,
                 jobs=jobs,
                 isolate=isolate,
                 max_failures=3,
@@ -261,9 +261,9 @@ def test_who_fails_too_often_is_out_whatever_the_number_of_jobs(workers):
         for result in results[1:]:
             assert result.deterministic() == first.deterministic()
         forfeited = [episode for episode in first.episodes if episode.forfeited]
-        assert len(forfeited) == (0 if stand_in != "forfeit" else 3 + (40 - last - 1))
+        assert len(forfeited) == (0 if stand_in != "forfeit" else 3 + (20 - last - 1))
         if stand_in == "forfeit":
-            assert first.scores()["Recurrent"].count == 40 - len(forfeited)
+            assert first.scores()["Recurrent"].count == 20 - len(forfeited)
 
 
 def test_a_mask_that_is_broken_is_a_failure(workers):
