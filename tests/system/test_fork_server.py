@@ -168,6 +168,27 @@ def test_children_can_be_started_from_several_threads_when_the_server_is_gone(wa
     assert ends == [True] * 15
 
 
+def test_all_who_ask_at_once_learn_the_exit_code(way, monkeypatch):
+    """It can be read once, and whoever starts a process asks for those of all others."""
+    child, read, codes = Child("sleeper", time.sleep, (0,)), forkserver.read_signed, []
+
+    def read_slowly(fd):
+        code = read(fd)
+        time.sleep(0.2)  # so that the next one asks meanwhile
+        return code
+
+    assert connection.wait([child.sentinel], 60)
+    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
+    threads = [threading.Thread(target=lambda: codes.append(child.exit)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    multiprocessing.active_children()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 3 and child.exit == 0
+    child.close()
+
+
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_the_environment_is_as_it_was_also_after_several_threads(method, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
