@@ -45,6 +45,12 @@ def _context(method: str) -> multiprocessing.context.BaseContext:
     return context
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the garbage collector pass over what was imported and collected for the tests, which stays until the end."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import TESTS
+from support import TESTS, without_torch
 from support import playing_policies as playing
 
 import motet
@@ -211,7 +211,7 @@ def test_an_interrupted_evaluation_writes_what_there_is(tmp_path, send, jobs):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(tmp_path)])},
+        env=without_torch([TESTS, tmp_path]),
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
@@ -274,7 +274,7 @@ def test_what_policies_print_is_no_part_of_the_result(jobs):
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "cli"), *sys.path])},
+        env=without_torch([TESTS / "cli", *sys.path]),
     )
     assert len(json.loads(done.stdout)["result"]["episodes"]) == 2
     assert "listen" in done.stderr and "to me" in done.stderr

@@ -4,14 +4,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from functools import partial
 
 import numpy as np
 import pytest
 from support.eager_workers import make_eager
 from support.family import descendants
-from support.gated import Gated
+from support.gated import Gated, Standstill
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
@@ -197,6 +196,13 @@ def all_done(result, steps):
     return steps <= result.steps <= steps + 4
 
 
+@pytest.fixture
+def often(monkeypatch):
+    """Whoever watches looks ten times a second."""
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
+
+
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
     gate = tmp_path / "gate"
@@ -237,31 +243,21 @@ def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):
     assert all(updates >= 1 for updates in result.updates.values())
 
 
-class Slow(TreasureHunt):
-    def reset(self, *args, **kwargs):
-        time.sleep(0.1)  # nobody is done before the others have begun
-        super().reset(*args, **kwargs)
-
-
-def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for_byte(two_nodes):
+def test_an_evaluation_and_a_tournament_on_a_cluster_are_the_local_ones_byte_for_byte(two_nodes, tmp_path):
     from motet.evaluation.evaluate import evaluate
     from motet.evaluation.tournament import tournament
 
     chosen = {"episodes": 12, "seed": 5}
-    world = partial(Slow, agents=2)
-    here = evaluate(world, ["random", "noop"], **chosen)
-    lines = []
-    killed = threading.Event()
+    still, lines, killed = Standstill(tmp_path), [], threading.Event()
+    here = evaluate(still.world, ["random", "noop"], **chosen)
 
-    def watch(done, total):
-        if done >= 2 and not killed.is_set():
-            killed.set()
-            hosts = [pid for pid in descendants() if _title(pid).startswith("ray::ChildHost")]
-            os.kill(int(hosts[0]), signal.SIGKILL)
+    def kill_one():
+        hosts = [pid for pid in descendants() if _title(pid).startswith("ray::ChildHost")]
+        os.kill(int(hosts[0]), signal.SIGKILL)
+        killed.set()
 
-    there = evaluate(
-        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_progress=watch, on_message=lines.append
-    )
+    with still.until(kill_one):
+        there = evaluate(still.world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_message=lines.append)
     assert killed.is_set() and any("restarting" in line for line in lines)
     assert there.deterministic() == here.deterministic()
     one, two = (tournament(WORLD, ["random", "noop"], rounds=1, engine=e, seed=2) for e in ("processes", "ray"))

@@ -24,6 +24,7 @@ from motet.cluster.link import Link
 from motet.cluster.shared import LocalMemory, VersionBundle
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
 from motet.isolation.guard import descendants as children
+from motet.pace import Pace
 from motet.placement import Cluster
 from motet.publication import Publication
 from motet.runs.directory import RunDirectory
@@ -435,8 +436,9 @@ def head():
         yield cluster
 
 
-def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
+def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path, monkeypatch):
     """The learner has room there alone; its successor waits until another node comes."""
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
     node = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
     victim = head.add_node(**node)
     head.wait_for_nodes()
@@ -539,7 +541,11 @@ def test_the_driver_dies_and_the_run_goes_on(head, tmp_path):
     assert result.state == "done" and 0 <= result.steps - (before.step + more) <= 4  # whole rounds
     after, began = result.agents["agent_0"], before.agents["agent_0"]
     gained = after["counters"][0] - began["counters"][0]
-    assert 0.05 * more < gained <= 0.1 * more + 100
+    assert 0.05 * more < gained
+    # The state in a checkpoint is the one that came home last, older than its rows. What it owes for them is made up
+    # for, so that the pace holds for the whole run, whose first 20 steps at most are its warm-up.
+    pace = Pace(updates_per_step=0.1, slack=8)
+    assert pace.due(result.steps, 20) - 8 <= after["counters"][0] <= pace.due(result.steps) + 8
     assert result.updates["agent_0"] == after["counters"][0]
     assert not np.array_equal(after["random"], began["random"]) or gained % 64 == 0
     assert after["reader"][5] == after["counters"][0] * StandIn().batch_size  # rows drawn, also before

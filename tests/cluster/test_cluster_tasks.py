@@ -17,6 +17,7 @@ from support import playing_policies as playing
 from support.eager_workers import becomes, make_eager
 from support.failing_code import Market
 from support.family import descendants
+from support.gated import Standstill
 from support.ray_nodes import ray_nodes
 from support.small_models import Layered, Parity, Round, Wide, believed, wanted
 
@@ -126,15 +127,12 @@ def falls(cluster, second):
     return lambda: cluster.remove_node(second, allow_graceful=False)
 
 
-def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls):
+def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls, tmp_path):
     chosen = {"episodes": 20, "seed": 5}
-    world = partial(Slow, agents=2)
-    here = evaluate(world, ["random", "noop"], **chosen)
-    lines, watch = [], Once(3, falls)
-    there = evaluate(
-        world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_progress=watch, on_message=lines.append
-    )
-    watch.thread.join(150)
+    still, lines = Standstill(tmp_path), []
+    here = evaluate(still.world, ["random", "noop"], **chosen)
+    with still.until(falls):
+        there = evaluate(still.world, ["random", "noop"], **chosen, engine="ray", jobs=2, on_message=lines.append)
     assert any("restarting it" in line for line in lines), lines
     assert not there.partial and len(there.episodes) == 20
     assert there.deterministic() == here.deterministic()

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 import pytest
-from support import TESTS
+from support import TESTS, without_torch
 from support import playing_policies as playing
 
 import motet
@@ -137,7 +137,7 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
     script.write_text(SCRIPT.format(here=str(TESTS), path=str(path)))
     done = 0
     for number in (signal.SIGINT, signal.SIGKILL):
-        child = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, str(script)], env=without_torch(), stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         first = int(child.stdout.readline())
         assert first == done + 1, "finished games are not played again"

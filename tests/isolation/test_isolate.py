@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
-from support import TESTS
+from support import without_torch
 
 from motet.arrays import ArraySpec
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
@@ -384,11 +384,9 @@ def test_all_die_with_their_parent(how, way, tmp_path):
     script = tmp_path / "parent.py"
     last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")
     script.write_text(PARENT.replace("time.sleep(1e6)", last))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    environment["MOTET_START"] = way
     parent = subprocess.Popen(
         [sys.executable, script, "Forks", "IgnoresSigterm", "Honest"],
-        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=without_torch(MOTET_START=way), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
     try:

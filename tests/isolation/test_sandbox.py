@@ -203,7 +203,9 @@ ALLOWED = {
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))  # where nobody else puts anything
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "secret").write_text("sesame")
     (tmp_path / "own").mkdir()
@@ -216,11 +218,12 @@ def outcomes(folder: Path, attempts: str, sandbox: str) -> dict[str, str]:
         "test_sandbox:Owns", {"folder": str(folder), "attempts": attempts, "data": str(folder.parent / "own")}
     )
     limits = PolicyLimits(reset_s=60, output_bytes=1 << 16)
-    before = {path.name for path in Path(tempfile.gettempdir()).glob("motet-policy-*")}
+    temporary = folder.parent / "temporary"
     with IsolatedPolicy(spec, SEEN, ACTIONS, limits=limits, sandbox=sandbox) as policy:
         policy.reset(1)
+        assert len(list(temporary.glob("motet-policy-*"))) == (sandbox != "no")
         policy.act(ZERO)
-    assert {path.name for path in Path(tempfile.gettempdir()).glob("motet-policy-*")} <= before
+    assert list(temporary.iterdir()) == []
     return dict(line.split(": ", 1) for line in policy.output.splitlines())
 
 

@@ -18,11 +18,11 @@ from motet.training.settings import Settings
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
-SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 1000}
+SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 400}
 ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
-    "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=400),
+    "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=200),
     "dqn": DQNConfig(**SMALL),
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
     "iqn": IQNConfig(**SMALL),
@@ -59,13 +59,13 @@ def both(world, algorithm, least=100, **settings):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_learner_each_is_the_serial_run(name):
-    one, other = both(HUNT, ALGORITHMS[name], steps=1200, updates_per_step=0.5, learner_processes=3)
+    one, other = both(HUNT, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=3)
     assert one == other
 
 
 @pytest.mark.parametrize("name", ["stand-in", "dqn", "iqn"])
 def test_packed_agents_are_the_serial_run(name):
-    one, other = both(HUNT, ALGORITHMS[name], steps=1200, updates_per_step=0.5, learner_processes=1)
+    one, other = both(HUNT, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=1)
     assert one == other
 
 

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from support import without_torch
 from support.eager_workers import becomes, make_eager
 from support.small_models import Layered, Line
 
@@ -32,7 +33,7 @@ class Slow(Layered):
     """Takes its time, so that workers come up while there is work left."""
 
     def transition_probabilities(self, state, actions):
-        time.sleep(0.002)
+        time.sleep(0.0005)
         return super().transition_probabilities(state, actions)
 
 
@@ -94,8 +95,8 @@ def _work(part):
 
 
 def test_a_killed_worker_ends_the_job_with_its_name(eager):
-    items = [0] * 2000
-    items[1500] = "die"
+    items = [0] * 300
+    items[200] = "die"
     with pytest.raises(WorkerLostError, match=r"plan-worker-\d was killed by SIGKILL while it was working on states"):
         work_through(items, _work, lambda answer: None, workers=2)
 
@@ -216,7 +217,7 @@ class Walk:
         pass
 
     def transition_probabilities(self, state, actions):
-        time.sleep(0.002)
+        time.sleep(0.0005)
         if state.step == 60:
             return None
         return [(1.0, At(state.step + 1, (state.spot + sum(actions)) % 7))]
@@ -241,12 +242,17 @@ if __name__ == "__main__":
 """
 
 
+def run_script(folder):
+    command = [sys.executable, "script.py"]
+    return subprocess.run(
+        command, cwd=folder, env=without_torch(), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
 def test_what_is_defined_in_a_script_travels(tmp_path):
     """States, models, goals and beliefs of ``__main__``, and back again as what they were."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_script(tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "parts sent: True\n"
 
@@ -254,9 +260,7 @@ def test_what_is_defined_in_a_script_travels(tmp_path):
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = SCRIPT.replace('if __name__ == "__main__":\n    main()', "main()").replace("(1, 2)", "(2, 2)")
     (tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_script(tmp_path)
     assert done.returncode == 1
     assert "WorkerLostError" in done.stderr
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
@@ -271,9 +275,7 @@ def test_a_program_that_ends_before_its_workers_are_up_ends_quietly(tmp_path):
         "    enumerate_states(Rooms('freeing', 5), workers=2)",
     )
     (tmp_path / "script.py").write_text("\n".join(script))
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_script(tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

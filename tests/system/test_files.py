@@ -5,16 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.replacer import folder, replace_for_ever
 
 from motet.system import files as _files
 from motet.system.child import Child
 from motet.system.files import replace_folder
-
-
-def folder(path, text):
-    path.mkdir()
-    (path / "content").write_text(text)
-    return path
 
 
 @pytest.fixture(params=[True, False], ids=["exchanged", "renamed"])
@@ -50,19 +45,12 @@ def test_what_was_there_stays_if_the_next_cannot_come(tmp_path, monkeypatch, fai
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "target"]
 
 
-def _replace_for_ever(path, number):
-    path = Path(path)
-    while True:
-        number += 1
-        replace_folder(folder(path / f"fresh{number}", str(number)), path / "target")
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a kill may come between two renames")
 def test_a_killed_process_leaves_one_of_them_whole(tmp_path):
     folder(tmp_path / "target", "0")
     last = 0
     for k in range(40):
-        child = Child("replacer", _replace_for_ever, (str(tmp_path), 10**6 * (k + 1)))
+        child = Child("replacer", replace_for_ever, (str(tmp_path), 10**6 * (k + 1)))
         deadline = time.monotonic() + 60
         while _number(tmp_path / "target") < 10**6 * (k + 1) + 3 + k:
             assert time.monotonic() < deadline and child.exit is None

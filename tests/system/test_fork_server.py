@@ -13,6 +13,7 @@ from multiprocessing import connection, forkserver
 from pathlib import Path
 
 import pytest
+from support import without_torch
 
 from motet.errors import SettingError
 from motet.system import fork_server as _fork_server
@@ -88,11 +89,12 @@ def _learns(run):
 
 def _kill_while_it_works(command, folder, environment, ready, stopped=False):
     """Kill a command when all its processes are there; they must all end, also if they were stopped before."""
+    env = without_torch() if command == "eval" else os.environ
     with (folder / "out").open("w") as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "motet.cli", *COMMANDS[command]],
             cwd=folder,
-            env={name: value for name, value in os.environ.items() if name != "MOTET_START"} | environment,
+            env={name: value for name, value in env.items() if name != "MOTET_START"} | environment,
             stdout=out,
             stderr=out,
         )
@@ -118,15 +120,15 @@ def test_both_ways_play_and_train(tmp_path):
     """One seed gives one result, whichever way the processes were started."""
     played = {}
     for way in ("", "standard"):
-        environment = os.environ | {"MOTET_START": way}
         play = ["eval", *HUNT, "-p", "random", "-n", "4", "--jobs", "2", "--isolate", "--seed", "1", "--format", "json"]
         train = ["train", *HUNT, *TINY, "--steps", "200", "--run", f"mine{way}"]
+        commands = {"play": (play, without_torch()), "train": (train, os.environ)}
         outputs = [
             subprocess.run(
                 [sys.executable, "-m", "motet.cli", *command],
-                cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+                cwd=tmp_path, env=environment | {"MOTET_START": way}, capture_output=True, text=True, check=True,
             ).stdout
-            for command in ((play, train) if way else (play,))  # other tests train in the usual way
+            for command, environment in (commands[name] for name in (("play", "train") if way else ("play",)))
         ]  # fmt: skip
         played[way] = json.loads(outputs[0])["result"]
     assert played[""] == played["standard"]
@@ -164,6 +166,27 @@ def test_children_can_be_started_from_several_threads_when_the_server_is_gone(wa
         for thread in threads:
             thread.join()
     assert ends == [True] * 15
+
+
+def test_all_who_ask_at_once_learn_the_exit_code(way, monkeypatch):
+    """It can be read once, and whoever starts a process asks for those of all others."""
+    child, read, codes = Child("sleeper", time.sleep, (0,)), forkserver.read_signed, []
+
+    def read_slowly(fd):
+        code = read(fd)
+        time.sleep(0.2)  # so that the next one asks meanwhile
+        return code
+
+    assert connection.wait([child.sentinel], 60)
+    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
+    threads = [threading.Thread(target=lambda: codes.append(child.exit)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    multiprocessing.active_children()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 3 and child.exit == 0
+    child.close()
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

@@ -243,7 +243,7 @@ def test_actors_wait_for_the_pace_with_a_beat_and_a_name_and_never_for_room(no_l
     lanes, config = Lanes(monkeypatch), Ledger(slow_s=0.4)
     seen = Killer(lanes, ["actor-0"], 0, 0.0)
     monkeypatch.setattr(Recorder, "tick", lambda book: seen())
-    settings = Settings(steps=200, slack=1, limits=RestartLimits(hang_s=0.8))
+    settings = Settings(steps=120, slack=1, limits=RestartLimits(hang_s=0.8))
     result = train(functools.partial(Diary, str(tmp_path)), config, settings)
     assert result.restarts == 0
     assert ("actor-0", Wait.LEARNERS) in seen.waits

@@ -16,7 +16,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from support import TESTS
+from support import TESTS, without_torch
 from support.stand_in import StandIn
 
 from motet.algorithms import DQNConfig
@@ -71,6 +71,7 @@ sys.path.insert(0, {tests!r})
 from support.stand_in import StandIn
 from motet.errors import StorageError
 from motet import Settings, train
+from motet.training import recorder
 from motet.worlds import TreasureHunt
 
 def fill_up(look):
@@ -80,6 +81,7 @@ def fill_up(look):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    recorder._SNAPSHOT_S = 0.1
     try:
         world = functools.partial(TreasureHunt, agents=2)
         train(world, StandIn(), Settings(steps=10**8, engine={engine!r}), run={run!r}, on_update=fill_up)
@@ -94,7 +96,8 @@ def test_a_disk_that_fills_up_ends_the_run_and_every_line_is_whole(engine, tmp_p
     run = tmp_path / "run"
     code = FULL.format(tests=str(TESTS), run=str(run), engine=engine)
     (tmp_path / "script.py").write_text(code)
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, env=without_torch(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     assert "could not be written" in done.stdout and "File too large" in done.stdout and "Traceback" not in done.stderr
     text = (run / "metrics.jsonl").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import TESTS
+from support import TESTS, without_torch
 from support.killer import BRISK, Killer
 from support.stand_in import StandIn
 
@@ -26,7 +26,13 @@ from motet.worlds import TreasureHunt
 HUNT = functools.partial(TreasureHunt, agents=2)
 
 
-def paced(steps=15_000, **settings):
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Whoever watches looks ten times a second, and need not be given time to."""
+    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
+
+
+def paced(steps=8_000, **settings):
     """Slow enough that every learner does many updates."""
     return Settings(steps=steps, updates_per_step=0.2, slack=100, learner_processes=2, limits=BRISK, **settings)
 
@@ -63,7 +69,7 @@ def test_a_killed_actor_is_restarted_alone_and_goes_on_in_its_lanes(no_leaks):
         on_message=killer.said.append,
     )
     assert result.state == "done"
-    assert result.steps >= 15_000
+    assert result.steps >= 8_000
     assert result.restarts == len(killer.sent) >= 1
     assert max(broken[-1]) >= 1
 
@@ -79,7 +85,7 @@ def test_a_stopped_process_counts_as_hung_and_is_replaced(no_leaks):
 def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
     """A learner killed in lockstep right after a version: its successor ends where an undisturbed one ends."""
     killer = Killer(lambda row: row.name == "learner-0", most=1)
-    settings = Settings(steps=6000, updates_per_step=0.2, slack=0, publish_every=1, limits=BRISK, learner_processes=1)
+    settings = Settings(steps=3000, updates_per_step=0.2, slack=0, publish_every=1, limits=BRISK, learner_processes=1)
     disturbed = run(killer, settings)
     calm = train(HUNT, StandIn(), settings)
     assert killer.sent
@@ -142,9 +148,11 @@ SCRIPT = """
     sys.path.insert(0, {tests!r})
     from support.stand_in import StandIn
     from motet import Settings, train
+    from motet.training import recorder
     from motet.worlds import TreasureHunt
 
     if __name__ == "__main__":
+        recorder._SNAPSHOT_S = 0.1
         def watch(snapshot):
             if all(row.steps for row in snapshot.agents):
                 print("pids", *[row.pid for row in snapshot.processes], flush=True)
@@ -161,7 +169,9 @@ def started(tmp_path):
     """A run in a process group of its own, whose processes are all at work."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT.format(tests=str(TESTS), run=str(tmp_path / "run"))))
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], env=without_torch(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     pids = []
     assert process.stdout is not None
     watchdog = threading.Timer(240, process.kill)  # whoever reads lines then reads the end
@@ -235,7 +245,9 @@ def test_two_interrupts_end_at_once(started):
 def test_a_script_may_come_from_standard_input(tmp_path):
     text = textwrap.dedent(SCRIPT.format(tests=str(TESTS), run=str(tmp_path / "run")))
     text = text.replace("steps=10**9", "steps=300")
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, env=without_torch(), capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0 and "state done" in done.stdout, done.stdout + done.stderr
 
 
@@ -243,7 +255,9 @@ def test_a_missing_main_guard_is_explained(tmp_path):
     script = tmp_path / "script.py"
     text = textwrap.dedent(SCRIPT.format(tests=str(TESTS), run=str(tmp_path / "run")))
     script.write_text(text.replace('if __name__ == "__main__":', "if True:"))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=without_torch(), capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode != 0
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 

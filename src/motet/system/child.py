@@ -49,6 +49,7 @@ class Child:
         ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
+        self._process._Popen = _asked_in_turn  # type: ignore[method-assign, assignment]
         self._text = ""
         check_main_guard()
         try:
@@ -142,6 +143,24 @@ class Child:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def _asked_in_turn(process: Any) -> Any:
+    """What Python starts for a process; one thread at a time asks it for the exit code.
+
+    The code can be read once, and whoever reads second takes the child for lost. Other threads ask too: each process
+    that is started looks first which of all the others have ended.
+    """
+    started = type(process)._Popen(process)
+    poll, turn = started.poll, threading.RLock()
+
+    def poll_in_turn(flag: int = os.WNOHANG) -> int | None:
+        with turn:
+            code: int | None = poll(flag)
+            return code
+
+    started.poll = poll_in_turn
+    return started
 
 
 def signal_name(number: int) -> str:
