@@ -49,7 +49,8 @@ class Child:
         ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
-        self._process._Popen = _asked_in_turn  # type: ignore[method-assign, assignment]
+        if hasattr(self._process, "_Popen"):  # otherwise this Python has another way, and perhaps not the fault
+            self._process._Popen = _asked_in_turn  # type: ignore[method-assign, assignment]
         self._text = ""
         check_main_guard()
         try:
@@ -146,10 +147,10 @@ class Child:
 
 
 def _asked_in_turn(process: Any) -> Any:
-    """What Python starts for a process; one thread at a time asks it for the exit code.
+    """Start a process so that one thread at a time asks for its exit code.
 
-    The code can be read once, and whoever reads second takes the child for lost. Other threads ask too: each process
-    that is started looks first which of all the others have ended.
+    Python reads the exit code of a child of the fork server from a pipe, once. A thread that reads second finds the end
+    of the pipe and takes the child for killed. Other threads do read: starting a process polls all the others first.
     """
     started = type(process)._Popen(process)
     poll, turn = started.poll, threading.RLock()
