@@ -1,61 +1,77 @@
-# Everything runs in .venv, which `setup` makes and brings up to date by itself.
+# Everything runs in .venv, which the targets make and bring up to date by themselves.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup train test test-slow coverage lint format bench sanitize reference docs clean
+.PHONY: help setup develop train test test-slow coverage lint format bench sanitize reference docs wheel clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.ready  ## Make .venv and install motet with all it needs
+setup: $(VENV)/.ready  ## Make .venv and install motet with what it needs
 
-$(VENV)/.ready: pyproject.toml setup.py constraints.txt $(NATIVE)
+develop: $(VENV)/.developed  ## Install what tests, checks and docs need too
+
+SOURCES := pyproject.toml setup.py constraints.txt $(NATIVE)
+
+$(VENV)/.ready: $(SOURCES)
+	$(call install,.)
+
+$(VENV)/.developed: $(SOURCES)
+	$(call install,.[test$(comma)lint$(comma)docs])
+	@touch $@
+
+comma := ,
+define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lint,docs]'
-	@touch $@
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '$(1)'
+	@touch $(VENV)/.ready
+endef
 
 train: setup  ## Train four agents in one world and watch them learn
 	$(BIN)/motet train examples/treasure_hunt.toml
 
-test: setup  ## Run the tests
+test: develop  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-slow: setup  ## Run the soak, storm and learning tests
+test-slow: develop  ## Run the soak, storm and learning tests
 	$(BIN)/python -m pytest -m slow
 
-coverage: setup  ## Run the tests and say which lines they run, also in child processes
+coverage: develop  ## Run the tests and say which lines they run, also in child processes
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[coverage]'
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lint: setup  ## Check style and types
+lint: develop  ## Check style and types
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup  ## Bring the style in order
+format: develop  ## Bring the style in order
 	$(BIN)/ruff check --fix src tests examples benchmarks
 	$(BIN)/ruff format src tests examples benchmarks
 
-bench: setup  ## Measure everything against other designs and libraries
+bench: develop  ## Measure everything against other designs and libraries
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	for name in replay publication bell plan train collect isolation ray; do $(BIN)/python -m benchmarks $$name; done
 
-sanitize: setup  ## Run the core under the address, undefined and thread sanitizers
+sanitize: develop  ## Run the core under the address, undefined and thread sanitizers
 	PYTHON=$(BIN)/python bash tests/native/run.sh
 
-reference: setup  ## Write the pages of docs/ that are made from the source
+reference: develop  ## Write the pages of docs/ that are made from the source
 	$(BIN)/python -m motet.cli.reference docs
 
-docs: setup  ## Build the guides into site/
+docs: develop  ## Build the guides into site/
 	$(BIN)/mkdocs build --strict
+
+wheel: setup  ## Build a wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## Remove what was built
 	rm -rf build dist site $(VENV) src/*.egg-info src/motet/*.so
