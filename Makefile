@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # with it every child process compiles motet again
 
 .PHONY: help setup develop train test test-slow coverage lint format bench sanitize reference docs wheel clean
 

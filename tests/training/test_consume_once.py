@@ -240,13 +240,20 @@ def test_the_last_whole_batches_are_used_when_all_is_played(no_leaks, tmp_path, 
 
 
 def test_actors_wait_for_the_pace_with_a_beat_and_a_name_and_never_for_room(no_leaks, tmp_path, monkeypatch):
-    lanes, config = Lanes(monkeypatch), Ledger(slow_s=0.4)
+    lanes, config, beats = Lanes(monkeypatch), Ledger(slow_s=0.4), {}
     seen = Killer(lanes, ["actor-0"], 0, 0.0)
-    monkeypatch.setattr(Recorder, "tick", lambda book: seen())
+
+    def look(book):
+        seen()
+        board = lanes.shared.board
+        beats.setdefault(int(board.rounds[0]), set()).add(float(board.processes.heartbeat[0]))
+
+    monkeypatch.setattr(Recorder, "tick", look)
     settings = Settings(steps=120, slack=1, limits=RestartLimits(hang_s=0.8))
     result = train(functools.partial(Diary, str(tmp_path)), config, settings)
     assert result.restarts == 0
     assert ("actor-0", Wait.LEARNERS) in seen.waits
+    assert max(map(len, beats.values())) >= 3, "one after a round, the others while it waits"
     assert lanes.count()["waits"] == 0
     check_ledger(lanes, result, config)
 
