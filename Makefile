@@ -6,7 +6,7 @@ NATIVE := $(wildcard src/native/*/*.cpp src/native/*/*.hpp)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # with it every child process compiles motet again
 
-.PHONY: help setup develop train test test-slow coverage lint format bench sanitize reference docs wheel clean
+.PHONY: help setup develop train test test-slow coverage lint format bench sanitize reference docs browser wheel clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ reference: develop  ## Write the pages of docs/ that are made from the source
 
 docs: develop  ## Build the guides into site/
 	$(BIN)/mkdocs build --strict
+
+browser:  ## Install the browser that tests of pages use (Debian, as root); without one they are skipped
+	apt-get update -qq && apt-get install -y -qq chromium
 
 wheel: setup  ## Build a wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -9,11 +9,27 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-def dom(html: str, folder: Path, script: str = "") -> str:
-    """What a page has become when its own script has run; then, if given, another one, which may do what users do."""
+def browser(address: str, folder: Path, budget_ms: int = 3000) -> str:
+    """What a page at an address has become when its scripts have run."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser is installed: none of {', '.join(NAMES)}")
+    flags = [
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+        *("--disable-background-networking", "--disable-component-update", f"--user-data-dir={folder / 'browser'}"),
+    ]
+    done = subprocess.run(
+        [found, *flags, "--window-size=1200,900", f"--virtual-time-budget={budget_ms}", "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def dom(html: str, folder: Path, script: str = "") -> str:
+    """What a page has become when its own script has run; then, if given, another one, which may do what users do."""
     if script:
         # The page forbids any script but its own; the tester's is let in by taking that rule out of a copy.
         start = html.index('<meta http-equiv="Content-Security-Policy"')
@@ -21,12 +37,4 @@ def dom(html: str, folder: Path, script: str = "") -> str:
         html = html.replace("</body>", f"<script>{script}</script></body>")
     path = folder / "page.html"
     path.write_text(html, encoding="utf-8")
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
-    done = subprocess.run(
-        [found, *flags, "--window-size=1200,900", "--virtual-time-budget=3000", "--dump-dom", path.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return browser(path.as_uri(), folder)
