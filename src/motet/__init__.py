@@ -1,6 +1,6 @@
-"""motet: many learners, one world, nobody waits.
+"""motet: asynchronous multi-agent reinforcement learning.
 
-The verbs and the nouns of everyday use are here. Each is imported when it is first asked for: importing motet imports
+This package exports the public functions and classes. Each is imported on first use, so that importing motet imports
 neither torch nor ray.
 """
 
@@ -85,7 +85,8 @@ __getattr__, __dir__ = lazily(
     },
 )
 
-# What children import before they can work: 0.2 s each time, and seconds with torch.
+# Modules that every child process needs. Importing them takes 0.2 s per process, and seconds with torch, so the fork
+# server imports them once.
 _preload(
     *("numpy", "cloudpickle", "gymnasium", "pettingzoo", "motet.system.child", "motet.training.drivers"),
     *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),

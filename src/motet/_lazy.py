@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for, so that importing the package stays cheap."""
+"""Lazy exports: a package imports its public names on first use, so that importing the package stays cheap."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["lazily"]
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package whose names live in other modules.
+    """Make ``__getattr__`` and ``__dir__`` for a package that exports names of other modules.
 
     Args:
         package: ``__name__`` of the package.
-        homes: the module of each name.
+        homes: for each name, the module that defines it.
 
     >>> get, names = lazily("motet", {"Pace": "motet.pace"})
     >>> get("Pace").__name__, names()

@@ -1,23 +1,23 @@
-"""What can go wrong, as a tree. Every message says what was given, what was expected and what to do.
+"""The exceptions of motet. Every message says what was given, what was expected and what to do.
 
 ::
 
     MotetError
-    ├── SettingError      (ValueError)    a setting is wrong, or contradicts another one
+    ├── SettingError      (ValueError)    a setting is invalid, or contradicts another one
     ├── SpecError         (ValueError)    an array does not have the dtype, shape or layout its spec asks for
-    ├── MemoryShortError  (MemoryError)   the machine cannot hold what was asked for; raised before anything is made
-    ├── NotReadyError     (RuntimeError)  there is not enough yet: too few rows for a batch, nothing published
-    ├── WaitTimeoutError  (TimeoutError)  a wait reached its deadline; names who waited for what
-    ├── ModelError        (ValueError)    a model to plan with breaks its contract; names the state and the actions
-    ├── WorkerLostError   (RuntimeError)  a worker process died; names which one, how, and what it was working on
-    ├── SupersededError   (RuntimeError)  a successor has taken over this writer's place
+    ├── MemoryShortError  (MemoryError)   not enough memory for the request; raised before anything is allocated
+    ├── NotReadyError     (RuntimeError)  not enough data yet: too few rows for a batch, or nothing published
+    ├── WaitTimeoutError  (TimeoutError)  a wait timed out; names the process and what it waited for
+    ├── ModelError        (ValueError)    a planning model breaks its contract; names the state and the actions
+    ├── WorkerLostError   (RuntimeError)  a worker process died; names it, its exit reason and its task
+    ├── SupersededError   (RuntimeError)  a newer incarnation has replaced this writer
     ├── CorruptionError   (RuntimeError)  a checksum or a layout does not match: memory was damaged
-    ├── StorageError      (OSError)       a run directory cannot be written, or a file of it not read
-    ├── StartError        (OSError)       a child process could not be started; names which one, and why
-    ├── UnpicklableError  (TypeError)     an object cannot be sent to another process; names it, and the part of it
+    ├── StorageError      (OSError)       a run directory cannot be written, or a file in it not read
+    ├── StartError        (OSError)       a child process could not be started; names it and the reason
+    ├── UnpicklableError  (TypeError)     an object cannot be sent to another process; names it and the failing part
     ├── ChildError        (RuntimeError)  a child process raised, or died too often; shows its traceback
-    ├── PolicyFailure     (RuntimeError)  a policy in its own process failed to answer; has the cause and the detail
-    └── WorldError        (RuntimeError)  the user's world raised or broke the contract; names agent, step, seed, action
+    ├── PolicyFailure     (RuntimeError)  an isolated policy failed to answer; has a cause and a detail
+    └── WorldError        (RuntimeError)  the user's world raised or broke its contract; names agent, step, seed, action
 """
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class MotetError(Exception):
-    """The root: ``except motet.MotetError`` catches everything motet raises on purpose.
+    """Base class of motet's exceptions: ``except motet.MotetError`` catches all errors that motet raises itself.
 
     >>> import motet
     >>> try:
@@ -53,7 +53,7 @@ class MotetError(Exception):
 
 
 class SettingError(MotetError, ValueError):
-    """A setting is wrong, or contradicts another one."""
+    """A setting is invalid, or contradicts another one."""
 
 
 class SpecError(MotetError, ValueError):
@@ -61,27 +61,27 @@ class SpecError(MotetError, ValueError):
 
 
 class MemoryShortError(MotetError, MemoryError):
-    """The machine cannot hold what was asked for. Raised before anything is made."""
+    """The machine does not have enough memory for the request. Raised before anything is allocated."""
 
 
 class NotReadyError(MotetError, RuntimeError):
-    """There is not enough yet: too few rows for a batch, or nothing published."""
+    """There is not enough data yet: too few rows for a batch, or nothing published."""
 
 
 class WaitTimeoutError(MotetError, TimeoutError):
-    """A wait reached its deadline. The message names who waited for what."""
+    """A wait reached its deadline. The message names the process that waited and what it waited for."""
 
 
 class ModelError(MotetError, ValueError):
-    """A model to plan with breaks its contract. The message names the state and the actions."""
+    """A planning model breaks its contract. The message names the state and the actions."""
 
 
 class WorkerLostError(MotetError, RuntimeError):
-    """A worker process died. The message names which one, how, and what it was working on."""
+    """A worker process died. The message names the worker, its exit reason and what it was working on."""
 
 
 class SupersededError(MotetError, RuntimeError):
-    """A successor has taken over this writer's place; the predecessor must not write any more."""
+    """A newer incarnation has replaced this writer, which must not write any more."""
 
 
 class CorruptionError(MotetError, RuntimeError):
@@ -89,43 +89,43 @@ class CorruptionError(MotetError, RuntimeError):
 
 
 class WorldError(MotetError, RuntimeError):
-    """The user's world raised or broke the contract. The message names agent, step, seed and action."""
+    """The user's world raised or broke its contract. The message names agent, step, seed and action."""
 
 
 class StorageError(MotetError, OSError):
-    """A run directory cannot be written or read: the disk is full, or it is not allowed.
+    """A run directory cannot be written or read, for example because the disk is full or permission is denied.
 
-    The message says what is whole, or which file cannot be read.
+    The message says what was written completely, or which file cannot be read.
     """
 
 
 class StartError(MotetError, OSError):
-    """A child process could not be started. The message names which one, and why."""
+    """A child process could not be started. The message names the process and the reason."""
 
 
 class UnpicklableError(MotetError, TypeError):
-    """An object cannot be sent to another process. The message names it, the part that cannot be pickled, and a way
-    out."""
+    """An object cannot be sent to another process. The message names the object, the part that cannot be pickled, and a
+    remedy."""
 
 
 class ChildError(MotetError, RuntimeError):
-    """A child process raised, or died too often. The message holds its traceback."""
+    """A child process raised an exception, or died too often. The message holds its traceback."""
 
 
 class PolicyFailure(MotetError, RuntimeError):
-    """A policy in a process of its own failed to answer. The process is gone when this is raised.
+    """An isolated policy failed to answer. Its process has ended when this is raised.
 
     ``cause`` is one of
 
-    - ``start``, ``reset``, ``exception``: it raised while it was made, in ``reset``, or in ``act``;
+    - ``start``, ``reset``, ``exception``: it raised in its constructor, in ``reset``, or in ``act``;
     - ``timeout``: it did not answer in time;
     - ``died``: its process ended, by itself or by a signal;
-    - ``memory``, ``cpu``: it took more than it may;
-    - ``answer``: what it answered is no action of its space;
-    - ``refused``: it was refused what it may not do, and did not get over it.
+    - ``memory``, ``cpu``: it exceeded its limit;
+    - ``answer``: its answer is not an action of its action space;
+    - ``refused``: it attempted something that is not allowed, and failed because that was refused.
 
-    ``detail`` says more in bounded text without control characters. It holds nothing that was measured, so that equal
-    failures read the same.
+    ``detail`` is a text of bounded length without control characters. It holds no measured values, so that equal
+    failures give equal texts.
     """
 
     def __init__(self, cause: str, detail: str) -> None:

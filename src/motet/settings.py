@@ -1,13 +1,16 @@
-"""Settings are declared once: a field's annotation has its type and its bounds.
+"""Checks, descriptions and schemas of settings, derived from the annotations of dataclass fields.
+
+Each setting is declared once. Its annotation holds its type and its bounds:
 
 ::
 
     steps: Annotated[int, Ge(1)] = 100_000
     seconds: Annotated[float, Gt(0)] | None = None
 
-From it come the check and its errors (:func:`check_fields`), what the help text says of bounds (:func:`bounds_of`), the
-tables of the guide (:func:`describe_settings`) and the schema of experiment files (:func:`json_schema`). Bounds are
-those of the library annotated-types. Rules between several fields are written by hand, after the check.
+The annotations give the checks and their errors (:func:`check_fields`), the bounds in help texts (:func:`bounds_of`),
+the tables of the guide (:func:`describe_settings`) and the schema of experiment files (:func:`json_schema`). Bounds use
+the classes of the library annotated-types. Rules that involve several fields are written by hand in each dataclass and
+run after the check.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ __all__ = [
 ]
 
 FINITE = Predicate(math.isfinite)
-"""A bound: not infinite, and not NaN. (NaN keeps no other bound either.)"""
+"""A bound: neither infinite nor NaN. (NaN also fails every other bound.)"""
 
 
 @runtime_checkable
 class Varying(Protocol):
-    """A setting that takes several values in a run, as schedules do: its bounds hold for each of them."""
+    """A setting that takes several values in a run, such as a schedule. Its bounds apply to each value."""
 
     def taken(self) -> Iterable[tuple[str, Any]]:
-        """Each value, with words that say when; they follow the setting's name."""
+        """Yield each value with a text that says when it applies. Errors show the text after the setting's name."""
         ...
 
 
@@ -60,11 +63,11 @@ class Varying(Protocol):
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Raise unless every field of a dataclass has the type and keeps the bounds that it is declared with.
+    """Raise SettingError unless every field of a dataclass matches its declared type and bounds.
 
     Args:
         settings: an instance of the dataclass.
-        prefix: what stands before the fields' names in errors.
+        prefix: text before the fields' names in errors.
 
     >>> @dataclasses.dataclass
     ... class Some:
@@ -85,7 +88,7 @@ def check_fields(settings: Any, prefix: str = "") -> None:
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise unless a value has the type and keeps the bounds of an annotation.
+    """Raise SettingError unless a value matches the type and the bounds of an annotation.
 
     >>> check_value("rounds", 0, Annotated[int, Ge(1)])
     Traceback (most recent call last):
@@ -156,11 +159,11 @@ def _keeps(value: Any, bound: Any) -> bool:
             return len(value) >= limit
         case Predicate(func=holds):
             return bool(holds(value))
-    raise TypeError(f"{bound!r} is a bound that motet.settings does not know")
+    raise TypeError(f"motet.settings does not support the bound {bound!r}")
 
 
 def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without its bounds, and the bounds one by one."""
+    """Split an annotation into the type and a tuple of its bounds."""
     if typing.get_origin(kind) is not Annotated:
         return kind, ()
     bare, *notes = typing.get_args(kind)
@@ -170,7 +173,7 @@ def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @functools.cache
 def kinds_of(cls: Any) -> dict[str, Any]:
-    """The annotation of each field of a dataclass; Any where its names are imported for type checkers only."""
+    """The annotation of each field of a dataclass; Any where a name in it is imported for type checkers only."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         names = vars(sys.modules.get(base.__module__, builtins))
@@ -187,7 +190,7 @@ def kinds_of(cls: Any) -> dict[str, Any]:
 
 
 def bounds_of(kind: Any) -> str:
-    """The bounds of an annotation in words; empty where there are none.
+    """The bounds of an annotation in words; empty if it has none.
 
     >>> bounds_of(Annotated[int, Ge(1)] | None), bounds_of(Annotated[float, Ge(0), FINITE]), bounds_of(str)
     ('>= 1', 'finite and >= 0', '')
@@ -220,7 +223,7 @@ _MANY = {int: "ints", float: "numbers", str: "strings"}
 
 
 def _words(kind: Any, bounds: tuple[Any, ...] = (), schedules: bool = True) -> list[str]:
-    """What a value may be, as alternatives."""
+    """Descriptions of the values that an annotation allows, one for each alternative."""
     kind, own = _split(kind)
     bounds = own + bounds
     origin, members = typing.get_origin(kind), typing.get_args(kind)
@@ -273,20 +276,20 @@ def _either(words: Sequence[str]) -> str:
 
 
 class Setting(NamedTuple):
-    """One field of a dataclass, for people."""
+    """Description of one field of a dataclass, as shown in the guide and in help texts."""
 
     name: str
     type: str
-    """As it is annotated, without the bounds."""
+    """The annotated type, without the bounds."""
     default: str
-    """As it is written in Python; empty where a value must be given."""
+    """The default as a Python expression; empty if the setting is required."""
     bounds: str
     text: str
-    """What stands below the field."""
+    """The string below the field."""
 
 
 def describe_settings(cls: Any) -> list[Setting]:
-    """The fields of a dataclass, with what the annotations and the texts below them say.
+    """Describe the fields of a dataclass from their annotations and the strings below them.
 
     >>> from motet.pace import Pace
     >>> describe_settings(Pace)[0]
@@ -325,12 +328,12 @@ def _default(item: dataclasses.Field[Any]) -> str:
 
 @functools.cache
 def _texts(cls: type) -> dict[str, str]:
-    """The text below each field, those of base classes included."""
+    """The string below each field, including fields of base classes."""
     found: dict[str, str] = {}
     for base in reversed([one for one in cls.__mro__ if dataclasses.is_dataclass(one)]):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError, SyntaxError):  # made by a program: it has no text
+        except (OSError, TypeError, SyntaxError):  # a class made at run time has no source
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for line, below in itertools.pairwise(body):
@@ -344,11 +347,11 @@ def _texts(cls: type) -> dict[str, str]:
 
 
 def json_schema(kind: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
-    """The JSON Schema of a type, bounds included. None has no form in TOML and is left out.
+    """The JSON Schema of a type, including its bounds. None is left out, because TOML cannot express it.
 
     Args:
-        kind: a type or an annotation; of a dataclass come all fields that can be written down.
-        forms: schemas of types that are written in another way.
+        kind: a type or an annotation. The schema of a dataclass describes each of its fields.
+        forms: schemas by type, which replace the derived ones.
 
     >>> json_schema(Annotated[int, Ge(1)] | None, {})
     {'type': 'integer', 'minimum': 1}

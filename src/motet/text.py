@@ -1,8 +1,9 @@
-"""Text of others: what policies, worlds and agents are called, and what they say, fit to be stored and to be shown.
+"""Make text from users' code safe to store and to show: names of policies, worlds and agents, and their messages.
 
-A name is data. It may hold markup, control characters, half a character, nothing at all, or ten thousand letters. Where
-it enters, :func:`valid` makes it storable; where people see it, :func:`plain`, :func:`plain_lines` and :func:`label`
-make it visible. Nothing is dropped: what cannot be shown is spelt out, as ``\\x1b``.
+Such text may hold markup, control characters or lone surrogates; it may be empty or very long. :func:`valid` makes it
+storable where it enters motet. :func:`plain`, :func:`plain_lines` and :func:`label` make it visible where it is shown.
+Characters that cannot be shown are not dropped but escaped, as in ``\\x1b``. The module also formats numbers, durations
+and paths for tables and messages.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ __all__ = ["HIDDEN", "clock", "counted", "label", "legible", "plain", "plain_lin
 _LONE = re.compile("[\ud800-\udfff]")
 
 HIDDEN = (
-    "\x00-\x1f\x7f-\x9f"  # control characters, which steer terminals
-    "\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or turn lines around
-    "\ud800-\udfff\ufffe\uffff"  # what cannot be encoded, and what XML forbids
+    "\x00-\x1f\x7f-\x9f"  # control characters, which terminals act on
+    "\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or set directions
+    "\ud800-\udfff\ufffe\uffff"  # cannot be encoded, or forbidden in XML
     "\U000e0000-\U000e007f"
 )
-"""Characters that nobody sees, or that do something instead, as part of a regular expression's class."""
+"""Invisible characters and control characters, for use inside a character class of a regular expression."""
 
 _HIDDEN = re.compile(f"[{HIDDEN}]")
 _HIDDEN_IN_LINES = re.compile(f"(?![\n\t])[{HIDDEN}]")
@@ -33,7 +34,7 @@ def _spelt(found: re.Match[str]) -> str:
 
 
 def valid(text: str) -> str:
-    """Text that every encoding of Unicode can store: halves of characters are spelt out.
+    """Escape lone surrogates, so that every Unicode encoding can store the text.
 
     >>> valid("a\\ud800"), valid("é")
     ('a\\\\ud800', 'é')
@@ -42,7 +43,7 @@ def valid(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """One line of text in which nothing is hidden: control characters, line ends among them, are spelt out.
+    """Return one line of visible text: invisible and control characters, including line ends, are escaped.
 
     >>> print(plain("red\\x1b[31m\\nor \\u202enot"))
     red\\x1b[31m\\nor \\u202enot
@@ -51,7 +52,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same for text of several lines, which keeps its line ends and tabs.
+    """The same as :func:`plain` for text of several lines: line ends and tabs stay.
 
     >>> plain_lines("a\\r\\nb\\x00").splitlines()
     ['a\\\\r', 'b\\\\x00']
@@ -60,7 +61,7 @@ def plain_lines(text: str) -> str:
 
 
 def label(name: str, room: int | None = None) -> str:
-    """A name for people: plain, in quotes if there is nothing to see, and without its middle if it is too long.
+    """A name to show: escaped by :func:`plain`, in quotes if it is blank, shortened in the middle if it is too long.
 
     >>> label("team[a]"), label(""), label(" "), label("agent_0123456789", 10)
     ('team[a]', "''", "' '", 'agent…6789')
@@ -75,7 +76,7 @@ def label(name: str, room: int | None = None) -> str:
 
 
 def legible(name: str, room: int | None = 40) -> str:
-    """A name as matplotlib shows it as it is: not a formula, and in the legend also if it begins with an underscore.
+    """A name that matplotlib shows literally: not as a formula, and in the legend even after a leading underscore.
 
     >>> legible("$5"), legible("_a")
     ('\\\\$5', ' _a')
@@ -84,7 +85,7 @@ def legible(name: str, room: int | None = 40) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
-# ---- numbers, spans of time and paths for people, in few characters
+# ---- numbers, durations and paths, in few characters
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -113,7 +114,7 @@ def short(value: float | None, digits: int = 3) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something.
+    """A number with its noun, in the plural where needed.
 
     >>> counted(1, "episode"), counted(2000, "episode")
     ('1 episode', '2,000 episodes')
@@ -122,7 +123,7 @@ def counted(number: int, what: str) -> str:
 
 
 def typed(path: Path) -> str:
-    """A path as it is typed in a shell.
+    """A path, quoted for the shell where needed.
 
     >>> typed(Path("runs/mine")), typed(Path("my runs/first"))
     ('runs/mine', "'my runs/first'")
@@ -131,7 +132,7 @@ def typed(path: Path) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """A span of time.
+    """A duration as hours, minutes and seconds.
 
     >>> clock(42), clock(3723), clock(200000), clock(None)
     ('0:42', '1:02:03', '2d 7:33:20', '-')

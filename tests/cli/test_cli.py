@@ -121,7 +121,7 @@ def test_doctor_as_json() -> None:
 def test_doctor_as_a_table() -> None:
     done = run("doctor", COLUMNS="100")
     assert done.returncode == 0
-    assert "shared memory" in done.stdout and "all that motet needs is there" in done.stdout
+    assert "shared memory" in done.stdout and "everything that motet needs is available" in done.stdout
 
 
 def test_doctor_ends_with_1_if_the_core_is_missing(

@@ -95,21 +95,21 @@ def test_status_tells_who_is_there(run, capsys):
     (run / "status.json").write_text(json.dumps(status))
     main(["status", str(run)])
     out = capsys.readouterr().out
-    assert "dead since" in out and f"motet resume {run}" in out and "dead" in out
+    assert "crashed" in out and f"motet resume {run}" in out and "dead" in out
     with hold(run):
         assert is_alive(run)
         main(["status", str(run)])
         out = capsys.readouterr().out
-        assert "alive" in out and "waits" in out and "rows to learn from" in out
+        assert "alive" in out and "waiting" in out and "rows to learn from" in out
         status["processes"][1].update(pid=2**30)  # of no process here
         (run / "status.json").write_text(json.dumps(status))
         main(["status", str(run)])
-        assert "gone" in capsys.readouterr().out
+        assert "exited" in capsys.readouterr().out
         status["processes"][1].update(node="192.0.2.7")
         (run / "status.json").write_text(json.dumps(status))
         main(["status", str(run)])
         out = capsys.readouterr().out
-        assert "gone" not in out and "192.0.2.7" in out and "here" in out
+        assert "exited" not in out and "192.0.2.7" in out and "here" in out
 
 
 def test_watch_shows_a_run_until_it_ends(run, capsys):

@@ -52,7 +52,7 @@ def test_one_policy_is_shown_by_seat_too(capsys):
     given = ["eval", "matrix", "--world.game", "matching_pennies", "--world.turns", "3", "-n", "1"]
     assert cli.main([*given, "-p", "constant,kw.action=0"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("by seat"))
+    at = next(i for i, line in enumerate(lines) if line.startswith("seat"))
     assert [line.split()[:2] for line in lines[at + 1 : at + 3]] == [["player_0", "3"], ["player_1", "-3"]]
     assert lines[-1].startswith("1 episode, seed 0")
 
@@ -119,7 +119,7 @@ def test_a_module_beside_the_user_is_found_and_its_failures_are_shown(capsys):
     shown, err = capsys.readouterr()
     assert "ZeroDivisionError" in shown
     assert "failed in every episode: ZeroDivisionError" in err
-    assert "failed too often and is out after episode" in shown
+    assert "failed too often and was removed after episode" in shown
     assert "mine_alone" not in sys.modules
 
 
@@ -134,13 +134,13 @@ def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch
 def test_mistakes_are_told_in_words(capsys):
     for given, why in (
         (["eval"], "or 'module:attribute', got none"),
-        (["eval", "matrix"], "policy must be given once or more"),
+        (["eval", "matrix"], "policy must be given at least once"),
         (
             ["eval", "nowhere", "-p", "random"],
             "'module:attribute', got 'nowhere', and no run directory has that name",
         ),
         (["eval", "runs/nowhere"], "'runs/nowhere', and no run directory has that name"),
-        (["eval", "."], "'.', which is a directory without a run"),
+        (["eval", "."], "'.', which is a directory but not a run"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "film must be 0, the only episode"),
         (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "film must be episodes from 0 to 99, got 200"),
@@ -174,8 +174,8 @@ def test_an_interrupted_tournament_says_how_to_go_on(kept, monkeypatch, capsys):
     given = ["tournament", "matrix", "-p", "random", "-p", "noop"]
     assert cli.main([*given, "--dir", "cup"] if kept else given) == 130
     shown = capsys.readouterr().out
-    assert ("the same command goes on from there" in shown) == kept
-    assert ("with --dir it would go on" in shown) == (not kept)
+    assert ("the same command continues from there" in shown) == kept
+    assert ("use --dir to continue" in shown) == (not kept)
 
 
 def test_a_tournament_by_command_goes_on(capsys):
@@ -184,7 +184,7 @@ def test_a_tournament_by_command_goes_on(capsys):
     assert cli.main(given) == 0
     first = capsys.readouterr()
     assert "defector" in first.out
-    assert "share won against" in first.out
+    assert "win rate against" in first.out
     assert cli.main([*given, "--jobs", "2", "--html", "cup.html", "--format", "json"]) == 0
     second = capsys.readouterr()
     assert "12 of 12 games were played before" in second.err
@@ -288,7 +288,7 @@ def test_what_policies_print_is_no_part_of_the_result(jobs):
 def test_a_policy_that_cannot_be_made_is_an_error(policy, why, isolate, capsys):
     assert cli.main([*HUNT, "-p", policy, "-p", "noop", *isolate]) == 1
     out, err = capsys.readouterr()
-    assert "could not be made, and never played: " in err and why in err
+    assert "could not be created and never played: " in err and why in err
     assert "4 episodes" in out and "noop could" not in err
 
 
@@ -298,11 +298,11 @@ def test_a_policy_that_cannot_be_made_is_an_error_of_a_tournament_too(isolate, c
     given += ["-p", "hockey_weak", "-p", "tit_for_tat", *isolate]
     assert cli.main(given) == 1
     out, err = capsys.readouterr()
-    assert "error: tit_for_tat could not be made, and never played: AttributeError" in err
+    assert "error: tit_for_tat could not be created and never played: AttributeError" in err
     assert "hockey_weak could" not in err
     assert re.search(r"tit_for_tat +start +2 +0 +0 +AttributeError", out)
     assert cli.main(given) == 1  # it goes on, and nothing has become better
-    assert "error: tit_for_tat could not be made, and never played: start" in capsys.readouterr().err
+    assert "error: tit_for_tat could not be created and never played: start" in capsys.readouterr().err
 
 
 class Falters:

@@ -132,6 +132,6 @@ def test_a_world_that_is_not_written_down_gets_no_episode_but_a_reason(tmp_path)
     result = train(lambda: TreasureHunt(size=7), DQN, Settings(steps=30, engine="serial"), run=tmp_path / "run")
     console = Console(file=io.StringIO(), width=80)
     summarise(tmp_path / "run", result, console=console)
-    assert "an episode:     none: the run's world was" in console.file.getvalue()
+    assert "episode:        none: the run's world was" in console.file.getvalue()
     with pytest.raises(SettingError, match="cannot be imported"):
         load_policies(tmp_path / "run")

@@ -198,7 +198,7 @@ def test_the_command_writes_everything_and_exits_with_1(capsys, sound):
     out, err = capsys.readouterr()
     bad = is_bad()
     assert f"{EPISODES} episodes, seed 3" in out and "failed episodes" in out and "IndexError" in out
-    assert f"{len(bad)} of {EPISODES} episodes failed and count for nobody" in err
+    assert f"{len(bad)} of {EPISODES} episodes failed and are not counted" in err
     plain = json.loads(Path("out.json").read_text())
     assert [one["number"] for one in plain["result"]["episodes"] if one["failed"] == "world"] == bad
     assert plain["result"]["failed"] == {"world": len(bad)}
@@ -335,7 +335,7 @@ def test_the_command_of_a_tournament_writes_everything_and_exits_with_1(capsys):
     plain = json.loads(Path("out.json").read_text())["result"]
     void = [game["number"] for game in plain["games"] if game["failed"] == "job"]
     assert void and len(plain["games"]) == 8 and plain["failed"] == {"job": len(void)}
-    assert f"{len(void)} of 8 games failed and count for nobody" in err
+    assert f"{len(void)} of 8 games failed and are not counted" in err
     assert "failed games" in out and "exit code 3" in out and "exit code 3" in Path("page.html").read_text()
     assert cli.main(given) == 1, "again"
     assert "exit code 3" in capsys.readouterr().out

@@ -177,7 +177,7 @@ def test_still_must_be_an_action_and_must_have_an_effect():
 def test_command_plans_such_a_model_and_names_the_convention(tmp_path, capsys):
     assert main(["plan", "support.foreign_models:GatedPath", "--out", str(tmp_path / "plan")]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"goals that hold +stay, by action 0\n", shown)
+    assert re.search(r"achieved goals +stay, by action 0\n", shown)
     assert "power of agent_1 at the start: " in shown
     assert Solution.load(tmp_path / "plan").convention == "stay"
     assert main(["plan", "support.foreign_models:GatedPath", "--humans.achieved", "one"]) == 0

@@ -48,7 +48,7 @@ def test_a_map_may_be_a_file(tmp_path, capsys):
     [
         (b"world = 'rooms'\n" * 50, "the map must have the signs"),
         (b"x" * 5000, "or text of several lines, got 'xxx"),
-        (b"\xff\n" * 5, "map must be a name or a file that can be read"),
+        (b"\xff\n" * 5, "map must be a name or a readable file"),
     ],
 )
 def test_a_file_that_is_no_map_is_not_printed(content, says, tmp_path, capsys):
@@ -91,7 +91,7 @@ def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "corridor:Corridor", "--out", "graph"]) == 0
-    assert "best response of walker to uniform others, at the start: 3\n" in capsys.readouterr().out
+    assert "best response of walker to uniformly random others, at the start: 3\n" in capsys.readouterr().out
     assert main(["plan", "corridor:Corridor", "--horizon", "3"]) == 2
     assert "does not take horizon" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""``motet bench``: hands over to ``benchmarks/``, which lies beside the sources and is not part of the package."""
+"""``motet bench``: runs ``benchmarks/``, a folder of the repository that is not part of the installed package."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from motet.errors import MotetError
 __all__ = ["bench"]
 
 ROOT = Path(__file__).parents[3]
-"""The folder of the repository, if this package lies in one: ``ROOT/src/motet``."""
+"""The root of the repository, if motet is imported from a clone (``ROOT/src/motet``)."""
 
-USAGE = "usage: motet bench NAME …\n\nMeasure how fast a part is, against other designs and libraries.\n\n"
+USAGE = "usage: motet bench NAME …\n\nMeasure the speed of one part of motet against other designs and libraries.\n\n"
 ABSENT = (
-    "the benchmarks are in the repository of motet, not in the installed package: clone the repository, run "
-    "`pip install -e .` in it, then run motet bench again"
+    "the benchmarks are not part of the installed package; fix: clone the repository of motet, run `pip install -e .` "
+    "in it, then run motet bench again"
 )
 
 
 @dataclass
 class BenchFlags:
-    """The flags of ``motet bench``, for completion: ``benchmarks/`` may not be here to ask."""
+    """The flags of ``motet bench``, for completion, which must also work without ``benchmarks/``."""
 
     name: tyro.conf.Positional[
         Literal["replay", "publication", "bell", "plan", "train", "collect", "isolation", "ray"]
@@ -39,18 +39,18 @@ class BenchFlags:
 
 
 def bench(arguments: Sequence[str]) -> int:
-    """Run one benchmark; returns the exit code.
+    """Run one benchmark and return the exit code.
 
     Raises:
-        MotetError: This installation has no benchmarks.
+        MotetError: the installation does not include the benchmarks.
     """
-    if "benchmarks" not in sys.modules:  # `python -m benchmarks` has found them already
+    if "benchmarks" not in sys.modules:  # imported already under `python -m benchmarks`
         if not (ROOT / "benchmarks" / "command.py").is_file():
             if {"-h", "--help"} & set(arguments):
                 sys.stdout.write(f"{USAGE}{ABSENT}\n")
                 return 0
             raise MotetError(ABSENT)
-        sys.path.insert(0, str(ROOT))  # the first: other projects have packages of that name
+        sys.path.insert(0, str(ROOT))  # first, because other projects have packages of that name
     from benchmarks.command import run
 
     return run(arguments)

@@ -1,7 +1,7 @@
-"""The command ``motet``: one subcommand per verb. Nothing is imported but what the subcommand needs.
+"""The command ``motet``: finds the subcommand, imports only what it needs, runs it, and prints errors in one line.
 
-A subcommand is a function whose parameters are its flags; the exit code is what it returns, nothing being 0. Those in
-``OWN_FLAGS`` (train, eval, tournament, bench) get their arguments as they are and have a dataclass of flags instead,
+A subcommand is a function whose parameters are its flags. It returns the exit code; None means 0. The subcommands in
+``OWN_FLAGS`` (train, eval, tournament, bench) receive the unparsed arguments and declare their flags in a dataclass,
 such as ``EvalFlags``. To add a subcommand, add a line to ``COMMANDS``.
 """
 
@@ -21,26 +21,26 @@ from motet.text import plain_lines
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("motet.cli.flags:train", "train every agent of a world, each with a learner of its own"),
-    "resume": ("motet.cli.train:resume", "go on with a run from its newest checkpoint"),
-    "status": ("motet.cli.runs:status", "show all agents and processes of a run, and what each waits for"),
-    "watch": ("motet.cli.runs:watch", "watch a run that goes on elsewhere"),
-    "report": ("motet.cli.report:report", "show several runs or seeds on one page, to be kept and sent"),
-    "eval": ("motet.cli.eval:evaluate_", "let policies play, each in its own process if asked, and compare them"),
-    "tournament": ("motet.cli.tournament:tournament_", "let policies play each other, and rate them"),
-    "plan": ("motet.cli.plan:plan", "solve a small world exactly: all its states, humans, robot, rewards"),
-    "bench": ("motet.cli.bench:bench", "measure how fast the parts are, against other designs and libraries"),
-    "completion": ("motet.cli.completion:completion", "print a script that completes commands and flags in a shell"),
-    "doctor": ("motet.cli.doctor:doctor", "tell what this machine offers, and what to do where something is missing"),
+    "train": ("motet.cli.flags:train", "train every agent of a world, each with a separate learner"),
+    "resume": ("motet.cli.train:resume", "continue a run from its newest checkpoint"),
+    "status": ("motet.cli.runs:status", "show the agents and processes of a run, and what each process waits for"),
+    "watch": ("motet.cli.runs:watch", "show the live display of a run that another process executes"),
+    "report": ("motet.cli.report:report", "compare several runs or seeds on one self-contained HTML page"),
+    "eval": ("motet.cli.eval:evaluate_", "play episodes with policies and compare their returns"),
+    "tournament": ("motet.cli.tournament:tournament_", "let policies play against each other, and rate them"),
+    "plan": ("motet.cli.plan:plan", "solve a small world exactly, by enumerating all its states"),
+    "bench": ("motet.cli.bench:bench", "measure the speed of motet's parts against other designs and libraries"),
+    "completion": ("motet.cli.completion:completion", "print a script for shell completion of commands and flags"),
+    "doctor": ("motet.cli.doctor:doctor", "check this machine and the installation, and say how to fix problems"),
 }
-"""Name: where its function is, and what it does in one line."""
+"""By name: the function as ``module:function``, and a description in one line."""
 
 OWN_FLAGS = {"train", "eval", "tournament", "bench"}
-"""Commands that take their arguments as they are: flags depend on arguments, or on what is installed."""
+"""Commands that parse their arguments themselves: their flags depend on the arguments, or on what is installed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code."""
+    """Run one subcommand and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _print_anywhere()
     if not given or given[0] in ("-h", "--help"):
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("MOTET_DEBUG") == "1":
             raise
         return _error(str(error), 2 if isinstance(error, (ValueError, MemoryError)) else 1)
-    except BrokenPipeError:  # whoever reads has seen enough: motet … | head
+    except BrokenPipeError:  # the reader has closed the pipe, as in: motet … | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -81,14 +81,14 @@ _PLAIN = dict(zip("▁▂▃▄▅▆▇█±…·●─━╸╺\u2011\u2013\u0
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding does not have."""
+    """Replace characters that an encoding does not have; a handler for ``codecs.register_error``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_PLAIN.get(one, "?") for one in error.object[error.start : error.end]), error.end
 
 
 def _print_anywhere() -> None:
-    """Terminals that are not UTF-8 get plain characters instead of an error, half a character is spelt out anywhere."""
+    """Print plain characters instead of raising where a stream is not UTF-8; escape lone surrogates where it is."""
     codecs.register_error("motet.plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -103,11 +103,11 @@ def _usage() -> str:
         [
             "usage: motet COMMAND …",
             "",
-            "Many learners, one world, nobody waits.",
+            "Asynchronous multi-agent reinforcement learning.",
             "",
             *lines,
             "",
-            "motet COMMAND --help tells more, motet --version which motet this is.",
+            "motet COMMAND --help shows the flags of a command, motet --version the version.",
             "MOTET_DEBUG=1 shows the traceback of an error.",
             "",
         ]

@@ -1,6 +1,7 @@
-"""``motet completion``: a script that lets a shell complete commands, flags and their choices.
+"""``motet completion``: prints a script with which a shell completes commands, flags and their choices.
 
-The flags of a world, and of an algorithm other than the default one, depend on what was typed and are not in it.
+The script does not include the flags of worlds and of algorithms other than the default one, because they depend on the
+other arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["completion"]
 
 
 def completion(shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]) -> int:
-    """Print a script that lets your shell complete commands and flags.
+    """Print a script for shell completion of commands and flags.
 
     - bash: source <(motet completion bash), in ~/.bashrc
     - zsh: motet completion zsh > FOLDER/_motet, in a folder of $fpath
@@ -39,12 +40,12 @@ def _script(shell: str) -> str:
         tyro.extras.subcommand_cli_from_dict(
             _subcommands(), prog="motet", args=asked, config=(tyro.conf.FlagCreatePairsOff,)
         )
-    # In bash: files, where there is nothing else to complete.
+    # bash: complete file names where nothing else matches.
     return written.getvalue() + ("complete -o default -F _tyro_motet motet\n" if shell == "bash" else "")
 
 
 def _subcommands() -> dict[str, Any]:
-    """What each command parses: its function, or a dataclass of its static flags where they depend on its arguments."""
+    """What tyro parses for each command: its function, or a dataclass of the flags that do not depend on arguments."""
     from motet.cli.bench import BenchFlags
     from motet.cli.command import COMMANDS
     from motet.cli.eval import EvalFlags

@@ -1,4 +1,4 @@
-"""``motet doctor``: what this machine offers, line by line, and what to do where something is missing."""
+"""``motet doctor``: checks the machine and the installation, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ __all__ = ["Finding", "doctor", "examine"]
 Verdict = Literal["ok", "warning", "missing"]
 
 TORCH_S = 60.0
-"""How long the import of torch may take."""
+"""Seconds that the import of torch may take."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, what was found, what to do about it."""
+    """The result of one check: its name, a verdict, what was found, and advice if something should be done."""
 
     name: str
     verdict: Verdict
     found: str
     advice: str = ""
     essential: bool = False
-    """Nothing works without it."""
+    """Whether motet cannot work without it."""
 
 
 def doctor(json: bool = False, directory: str | None = None) -> int:
-    """Tell what this machine offers, and what to do where something is missing.
+    """Check this machine and the installation, and say how to fix problems.
 
     Args:
-        json: Print one object for machines instead of a table for people.
-        directory: Look also at how much a replay on this folder's file system may take.
+        json: Print a JSON object instead of a table.
+        directory: Also check how large a replay in this folder can be.
     """
     findings = list(examine(directory))
     failed = any(f.essential and f.verdict == "missing" for f in findings)
@@ -57,7 +57,7 @@ def doctor(json: bool = False, directory: str | None = None) -> int:
 
 
 def examine(directory: str | None = None) -> Iterator[Finding]:
-    """All findings, one by one."""
+    """Run all checks, and yield the findings one by one."""
     yield Finding("motet", "ok", f"{__version__}, Python {platform.python_version()}")
     yield Finding("kernel", *_kernel())
     core = _core()
@@ -72,16 +72,16 @@ def examine(directory: str | None = None) -> Iterator[Finding]:
     yield Finding("open files", *_open_files())
     yield _torch()
     for name, extra, what in (
-        ("ray", "ray", "runs over several machines"),
-        ("wandb", "wandb", "Weights & Biases"),
-        ("cpprb", "bench", "a peer of motet bench"),
-        ("torchrl", "bench", "a peer of motet bench"),
-        ("stable-baselines3", "bench", "a peer of motet bench"),
+        ("ray", "ray", "needed for runs on several machines"),
+        ("wandb", "wandb", "needed for --wandb (Weights & Biases)"),
+        ("cpprb", "bench", "motet bench compares motet with it"),
+        ("torchrl", "bench", "motet bench compares motet with it"),
+        ("stable-baselines3", "bench", "motet bench compares motet with it"),
     ):
         yield Finding(name, *_package(name, extra, what))
 
 
-# ---- each looks at one thing
+# ---- one function for each check
 
 Look = tuple[Verdict, str, str]
 
@@ -90,19 +90,19 @@ def _kernel() -> Look:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() in ("Linux", "Darwin"):
         return "ok", found, ""
-    return "warning", found, "motet is made for Linux and macOS; elsewhere use WSL or a container"
+    return "warning", found, "motet supports Linux and macOS; on other systems use WSL or a container"
 
 
 def _core() -> Finding:
     try:
         native = importlib.import_module("motet._native")
     except ImportError as error:
-        advice = "needs a C++17 compiler: apt install g++ (or xcode-select --install), then pip install motet again"
+        advice = "install a C++17 compiler (apt install g++, or xcode-select --install), then pip install motet again"
         return Finding("native core", "missing", str(error), advice, essential=True)
     file = Path(str(native.__file__)).name
-    arrays = "arrays read directly" if native.DIRECT_ARRAYS else "arrays read by the buffer protocol"
-    # A core whose atomics are not lock-free does not compile.
-    return Finding("native core", "ok", f"{file}, 32 and 64 bit atomics lock-free, {arrays}", essential=True)
+    arrays = "direct access to arrays" if native.DIRECT_ARRAYS else "access to arrays by the buffer protocol"
+    # The core does not compile if its atomics are not lock-free.
+    return Finding("native core", "ok", f"{file}, lock-free 32 and 64 bit atomics, {arrays}", essential=True)
 
 
 def _shared_memory() -> Look:
@@ -116,13 +116,13 @@ def _shared_memory() -> Look:
     except (MotetError, OSError) as error:
         return "missing", str(error), "free some memory, or allow memfd_create in the container"
     if room is None or not limits:
-        return "ok", "a segment can be made; how large is not known here", ""
+        return "ok", "shared memory can be allocated; the limit is not known on this system", ""
     binding = min(limits, key=lambda name: limits[name])
     others = [f"{name} {_memory.format_bytes(n)}" for name, n in limits.items() if name != binding]
     beside = f" ({', '.join(others)})" if others else ""
-    found = f"a segment may take {_memory.format_bytes(room)}: {binding} binds{beside}"
+    found = f"up to {_memory.format_bytes(room)}, limited by {binding}{beside}"
     if room < 1 << 30:
-        return "warning", found, "little room for replays: smaller capacities, or directory=… on a disk"
+        return "warning", found, "little room for replays: use smaller capacities, or directory=… on a disk"
     return "ok", found, ""
 
 
@@ -132,16 +132,16 @@ def _directory(directory: str) -> Look:
     if not Path(directory).is_dir():
         raise SettingError(f"directory must be an existing folder, got {directory!r}")
     room = available_bytes(directory)
-    return "ok", f"a segment may take {_memory.format_bytes(room or 0)} on the file system of {directory}", ""
+    return "ok", f"up to {_memory.format_bytes(room or 0)} on the file system of {directory}", ""
 
 
 def _memory_limits() -> dict[str, int]:
-    """What bounds a segment, by name, as far as the system tells."""
+    """The limits on the size of a shared memory segment that the system reports, by name."""
 
     if sys.platform != "linux":
         return {}
     limits = {"free memory": meminfo("MemAvailable")}
-    groups = [room for room in cgroup_room() if room < 1 << 60]  # the first version writes "no limit" as a number
+    groups = [room for room in cgroup_room() if room < 1 << 60]  # cgroup v1 writes "no limit" as a huge number
     return limits | ({"control group": min(groups)} if groups else {})
 
 
@@ -150,24 +150,24 @@ def _bell() -> Look:
         return "ok", "waits on a futex", ""
     if sys.platform == "darwin" and platform.mac_ver()[0] >= "14.4":
         return "ok", "waits on os_sync", ""
-    return "warning", "waits by polling every 50 us", "works, but a wait costs more: macOS 14.4 or Linux is better"
+    return "warning", "waits by polling every 50 us", "works, but waiting costs more; use Linux or macOS 14.4"
 
 
 def _cores() -> Look:
     total = os.cpu_count() or 1
     usable = usable_cores()
-    found = f"{usable} usable of {total}"
+    found = f"{usable} of {total} usable"
     quota = _cgroup_cores()
     if quota is not None:
-        found += f", the control group allows {quota:g}"
+        found += f", limited to {quota:g} by the control group"
         usable = min(usable, int(quota)) if quota >= 1 else 0
     if usable < 2:
-        return "warning", found, "actors and learners will take turns on one core: allow two or more"
+        return "warning", found, "actors and learners will share one core; allow two or more"
     return "ok", found, ""
 
 
 def _cgroup_cores() -> float | None:
-    """How many cores' worth of time the control group allows; None if it does not say."""
+    """The CPU limit of the control group, in cores; None if there is no limit."""
     for line in _lines(Path("/proc/self/cgroup")):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -186,7 +186,7 @@ def _cgroup_cores() -> float | None:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return []
 
 
@@ -195,10 +195,10 @@ def _start_method() -> Look:
 
     method = _fork_server.context().get_start_method()
     if method != "forkserver":
-        return "warning", method, "no forkserver here: a child takes about 1.5 s to start"
+        return "warning", method, "forkserver is not available: a child process takes about 1.5 s to start"
     why = _fork_server.why_standard()
-    way = "nameless" if why is None else f"the standard library's own ({why})"
-    return "ok", f"forkserver, {way}; a child starts in milliseconds", ""
+    way = "unnamed socket" if why is None else f"standard library's socket ({why})"
+    return "ok", f"forkserver, {way}; a child process starts in milliseconds", ""
 
 
 def _open_files() -> Look:
@@ -209,7 +209,7 @@ def _open_files() -> Look:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft} (up to {hard})"
     if soft < 1024:
-        return "warning", found, f"ulimit -n {min(hard, 4096)} before large runs"
+        return "warning", found, f"run ulimit -n {min(hard, 4096)} before large runs"
     return "ok", found, ""
 
 
@@ -226,7 +226,7 @@ print(json.dumps([torch.__version__, devices, took_s]))
 
 
 def _torch() -> Finding:
-    """In a process of its own: an import of torch that hangs or crashes is a finding, not the end of the doctor."""
+    """Import torch in a separate process, so that an import that hangs or crashes becomes a finding."""
     advice = "pip install torch; replays, publications and planning work without it"
     if importlib.util.find_spec("torch") is None:
         return Finding("torch", "missing", "not installed", advice)
@@ -235,12 +235,12 @@ def _torch() -> Finding:
             [sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=TORCH_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Finding("torch", "missing", f"its import took more than {TORCH_S:.0f} s", "a disk that is too slow?")
+        return Finding("torch", "missing", f"the import took more than {TORCH_S:.0f} s", "the disk may be too slow")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Finding("torch", "missing", f"its import fails: {last}", advice)
+        return Finding("torch", "missing", f"the import fails: {last}", advice)
     version, devices, took_s = json_format.loads(done.stdout.strip().splitlines()[-1])
-    found = f"{version}, cpu{''.join(', ' + d for d in devices)}; its import takes {took_s:.1f} s"
+    found = f"{version}, cpu{''.join(', ' + d for d in devices)}; the import takes {took_s:.1f} s"
     return Finding("torch", "ok", found)
 
 
@@ -251,7 +251,7 @@ def _package(name: str, extra: str, what: str) -> Look:
         return "missing", f"not installed: {what}", f"optional: pip install 'motet[{extra}]'"
 
 
-# ---- for people
+# ---- output
 
 
 def _show(findings: list[Finding], failed: bool) -> None:
@@ -273,7 +273,7 @@ def _show(findings: list[Finding], failed: bool) -> None:
     console = Console()
     console.print(table)
     console.print(
-        Text("something essential is missing", style="red")
+        Text("an essential part is missing", style="red")
         if failed
-        else Text("all that motet needs is there", style="green")
+        else Text("everything that motet needs is available", style="green")
     )

@@ -1,4 +1,4 @@
-"""``motet eval``: policies play, and what came of it as a table, JSON, YAML, a page, a video."""
+"""``motet eval``: plays episodes with policies; writes the result as a table, JSON, YAML, an HTML page or a video."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from motet.world.film import check_video, write_video
 
 __all__ = ["evaluate_", "show"]
 
-ABOUT = """Let policies play episodes of a world, and tell how well each did.
+ABOUT = """Play episodes of a world with policies, and show the return of each policy.
 
 A POLICY is one of
   runs/mine                     a run or checkpoint directory
   plans/mine                    a solution of motet plan
-  package.module:Class          your own
+  package.module:Class          your own class
   random, noop, constant, forager, tit_for_tat, hockey_weak, hockey_strong
 
-and may have options after commas:
+Options follow after commas:
   data=PATH kw.NAME=VALUE       arguments of the class
   proportion=2                  its share of the seats, shuffled by the seed
-  seat=agent_0                  or one seat for it alone
+  seat=agent_0                  or the one seat that it plays
   name=NAME kind=joint|team isolate=yes|no
   shared=yes                    team: one object for all its agents
-  translate=package.module:NAME team: converts to and from its own classes
-  agent=agent_0 step=50000      run: whose policy, of which checkpoint
+  translate=package.module:NAME team: converts to and from the team's classes
+  agent=agent_0 step=50000      run: the agent and the checkpoint to load
 
-Without a policy, a run's own policies play.
+Without a policy, the policies of the run play.
 
 The same seed gives the same result, byte for byte.
 
-Alone, --sandbox means strict.
+Without a value, --sandbox means strict.
 
   motet eval runs/mine --episodes 200 --jobs 4
   motet eval matrix -p runs/mine -p my.module:Policy,isolate=yes"""
@@ -62,22 +62,22 @@ class EvalFlags(Play):
     """The flags of ``motet eval``."""
 
     video: Path | None = None
-    """A file (.gif; .mp4 with imageio[ffmpeg]) for the first of the episodes to draw, by default episode 0."""
+    """Video file (.gif; .mp4 with imageio[ffmpeg]) for one episode: the first in --film, by default episode 0."""
 
 
 def evaluate_(arguments: Sequence[str]) -> int:
-    """Let policies play."""
+    """Run ``motet eval`` and return the exit code."""
     chosen, settings, factory = parse(arguments, EvalFlags, "motet eval", ABOUT)
     run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
     policies = list(chosen.policy) or ([run] if run else [])
     if not policies:
-        raise SettingError("policy must be given once or more (-p random -p runs/mine), got none")
+        raise SettingError("policy must be given at least once (-p random -p runs/mine), got none")
     film = settings.film or ((0,) if chosen.html or chosen.video else ())
     if strangers := [number for number in film if not 0 <= number < settings.episodes]:
         known = f"episodes from 0 to {settings.episodes - 1}" if settings.episodes > 1 else "0, the only episode"
         raise SettingError(f"film must be {known}, got {strangers[0]}")
     if chosen.video is not None:
-        check_video(chosen.video)  # now, not after all the work
+        check_video(chosen.video)  # before the episodes are played, not after
     settings = replace(settings, film=film)
     with progress("episodes") as (on_progress, on_message):
         result = evaluate(factory, policies, settings, on_progress=on_progress, on_message=on_message)
@@ -85,18 +85,18 @@ def evaluate_(arguments: Sequence[str]) -> int:
     if chosen.video is not None:
         drawn = next((episode for episode in result.episodes if episode.number == min(film)), None)
         if drawn is None:
-            raise SettingError(f"video: episode {min(film)} was not played, so that there is nothing to draw")
+            raise SettingError(f"video cannot be written: episode {min(film)} was not played")
         if drawn.failed and not drawn.frames:
             sys.stderr.write(f"error: {plain(str(chosen.video))} was not written: episode {drawn.number} failed\n")
         else:
             write_video(chosen.video, drawn.frames, drawn.frames_per_s)
-            sys.stderr.write(f"drawn in {plain(str(chosen.video))}\n")
+            sys.stderr.write(f"video written to {plain(str(chosen.video))}\n")
     tell_of_failed(result.episodes, "episode")
     return tell_who_always_failed(result.names, result.episodes, "episode") or code
 
 
 def show(result: Evaluation) -> None:
-    """The tables of an evaluation."""
+    """Print the tables of an evaluation."""
     from rich.console import Console
     from rich.text import Text
 
@@ -113,7 +113,7 @@ def show(result: Evaluation) -> None:
         console.print(Text(shared, style="dim"), soft_wrap=True)
     measured = result.measured
     for name, episode in result.out.items():
-        words = f"{label(name)} failed too often and is out after episode {episode}"
+        words = f"{label(name)} failed too often and was removed after episode {episode}"
         console.print(Text(words, style="red"), soft_wrap=True)
     done = f"{counted(len(result.episodes), 'episode')}, seed {result.settings['seed']}"
     line = f"{done}, {clock(measured.seconds)} with {counted(measured.jobs, 'job')}"
@@ -130,7 +130,7 @@ def show(result: Evaluation) -> None:
 
 
 def _scores(result: Evaluation) -> Any:
-    table = plain_table("policy", "return", "least", "most", "played", "failed", "decides", "p99")
+    table = plain_table("policy", "return", "min", "max", "episodes", "failures", "latency p50", "p99")
     failures = result.failures()
     for name, one in result.scores().items():
         latency = result.measured.latency.get(name)
@@ -150,7 +150,7 @@ def _scores(result: Evaluation) -> Any:
 
 
 def _print_seats(result: Evaluation, console: Any) -> None:
-    """One policy gets a line for each seat, several a line each; of many seats the first ones."""
+    """Print the returns on the first seats: a line per seat if there is one policy, else a line per policy."""
     from rich.text import Text
 
     from motet.runs.display import fitted
@@ -158,14 +158,14 @@ def _print_seats(result: Evaluation, console: Any) -> None:
     seats, agents = result.seat_scores(), result.agents[:_SEATS_SHOWN]
     shown = len(agents)
     if len(result.names) == 1:
-        table = plain_table("by seat", "return", "least", "most")
+        table = plain_table("seat", "return", "min", "max")
         for agent in agents:
             one = seats.get((result.names[0], agent))
             numbers = ("-",) * 3 if one is None else (str(score_cell(one).text), short(one.least), short(one.most))
             table.add_row(label(agent, 40), *numbers)
         fitted(table, console)
     else:
-        table = plain_table("by seat", *(label(agent, 40) for agent in agents))
+        table = plain_table("return by seat", *(label(agent, 40) for agent in agents))
         for name in result.names:
             cells = [seats.get((name, agent)) for agent in agents]
             table.add_row(label(name, 40), *("-" if one is None else str(score_cell(one).text) for one in cells))

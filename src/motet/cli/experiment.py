@@ -1,8 +1,8 @@
-"""An experiment as a file: the flags of ``motet train``, written down, and agents with algorithms of their own.
+"""Experiment files: TOML with the settings of ``motet train``, and separate algorithms for single agents.
 
 ::
 
-    algorithm = "dqn"              # of all agents that have none of their own
+    algorithm = "dqn"              # for all agents without a table below
     steps = 50_000                 # any field of Settings, as on the command line
 
     [limits]                       # as --limits.hang-s
@@ -10,21 +10,21 @@
 
     [world]
     name = "treasure_hunt"         # or "package.module:make_env"
-    agents = 3                     # its settings, as --agents and --world.size
+    agents = 3                     # settings of the world, as --agents and --world.size
     size = 15
 
-    [dqn]                          # of all agents on DQN, as --dqn.learning-rate
+    [dqn]                          # for all agents that use DQN, as --dqn.learning-rate
     learning_rate = 3e-4
     epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or { warm_up = 1.0, full = 0.1 }, with
 
     [dqn.stages]
     lengths = [["warm_up", 5_000], ["full"]]
 
-    [agents.agent_2]               # of this one alone
+    [agents.agent_2]               # for this agent only
     algorithm = "iqn"
     batch_size = 128
 
-For editors there is a JSON Schema of such files (:func:`experiment_schema`): ``docs/experiment.schema.json``.
+``docs/experiment.schema.json`` is the JSON Schema of such files, for editors (:func:`experiment_schema`).
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ __all__ = ["Experiment", "experiment_schema", "read", "short_name"]
 
 @dataclass
 class Experiment:
-    """What a file, or the command line alone, says before the flags."""
+    """The contents of an experiment file, or the defaults if a world is named instead. Flags change them."""
 
     world: str
     world_settings: dict[str, Any] = field(default_factory=dict)
     algorithm: str = "dqn"
     settings: Settings = field(default_factory=Settings)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings by algorithm, for all agents on it."""
+    """Settings by algorithm, for all agents that use it."""
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Algorithm and settings by agent."""
+    """Algorithm and settings of single agents, by agent."""
 
     def config(self, algorithm: str) -> AlgorithmConfig:
-        """An algorithm with the settings that the file has for it."""
+        """The config of an algorithm, with the settings that the file has for it."""
         given = suggested(algorithm_config(algorithm), self.world)
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
     def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig:
-        """An agent's own algorithm, or the default."""
+        """The config of an agent: from its table in the file, or the default."""
         if name not in self.agents:
             return default
         own = dict(self.agents[name])
@@ -78,7 +78,7 @@ class Experiment:
 
 
 def suggested(config: Any, world: str) -> Any:
-    """A config with what the world suggests, where it has such a setting.
+    """A config with the values that the world suggests for settings that the config has.
 
     >>> suggested(algorithm_config("dqn"), "treasure_hunt").gamma, suggested(algorithm_config("dqn"), "matrix").gamma
     (0.8, 0.99)
@@ -89,7 +89,7 @@ def suggested(config: Any, world: str) -> Any:
 
 
 def short_name(algorithm: str) -> str:
-    """What an algorithm's flags and its table begin with.
+    """The prefix of an algorithm's flags, which is also the name of its table.
 
     >>> short_name("iqn"), short_name("my_package.mine:TabularConfig")
     ('iqn', 'tabular')
@@ -100,7 +100,7 @@ def short_name(algorithm: str) -> str:
 
 
 def read(path: Path) -> Experiment:
-    """An experiment from its file."""
+    """Read an experiment file."""
     try:
         given = tomllib.loads(path.read_text())
     except OSError as error:
@@ -133,7 +133,7 @@ def read(path: Path) -> Experiment:
 
 
 def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
-    """A dataclass with some fields replaced by what a TOML table says."""
+    """A copy of a dataclass with some fields replaced by the values of a TOML table."""
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
@@ -143,7 +143,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
-            found[name] = tuple(value)  # the class takes it as it is, or refuses it
+            found[name] = tuple(value)  # checked by the class itself
         else:
             check_value(f"{where}: {name}", value, kinds.get(name, Any))
             found[name] = value
@@ -154,7 +154,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
 
 
 def _guessed(unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Names that nobody knows, each with the one that may have been meant.
+    """Unknown names, each with the most similar known name, if there is one.
 
     >>> _guessed(["colour", "stepps"], {"steps", "seed"})
     'colour, stepps (steps?)'
@@ -164,7 +164,7 @@ def _guessed(unknown: Sequence[str], known: Iterable[str]) -> str:
 
 
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
-    """A schedule, or a nested dataclass with some fields replaced."""
+    """A schedule made from a TOML table, or a copy of a nested dataclass with some fields replaced."""
     for schedule in (Linear, Exponential):
         if {item.name for item in fields(schedule)} == set(table):
             return schedule(**table)
@@ -190,7 +190,7 @@ def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
 
 
 def experiment_schema() -> dict[str, Any]:
-    """The JSON Schema of experiment files, from the same declarations as the checks.
+    """The JSON Schema of experiment files, derived from the same declarations as the checks.
 
     >>> schema = experiment_schema()
     >>> schema["properties"]["steps"]["minimum"], schema["properties"]["dqn"]["properties"]["gamma"]["maximum"]
@@ -211,9 +211,9 @@ def experiment_schema() -> dict[str, Any]:
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "An experiment of motet",
+        "title": "Experiment file of motet",
         "type": "object",
         "properties": own | json_schema(Settings, {})["properties"] | tables,
         "required": ["world"],
-        "additionalProperties": {"type": "object"},  # the table of an algorithm of one's own
+        "additionalProperties": {"type": "object"},  # tables of algorithms outside of motet
     }

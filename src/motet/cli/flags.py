@@ -1,7 +1,8 @@
-"""The flags of ``motet train``, made from the dataclasses and signatures that the Python API has.
+"""The flags of ``motet train``, derived from the dataclasses and signatures of the Python API.
 
-Which flags there are depends on the world and on the algorithm: ``--world.size`` comes from the world's own parameters,
-``--iqn.learning-rate`` from the fields of the algorithm's config. So both are looked for first, and the rest is tyro's.
+The flags depend on the world and on the algorithm: ``--world.size`` comes from the parameters of the world,
+``--iqn.learning-rate`` from the fields of the algorithm's config. Both names are therefore read from the arguments
+first; then tyro parses all arguments. The result is a :class:`TrainRequest`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COMMON_OF_ALGORITHMS = (
     *("hidden", "learning_rate", "batch_size", "gamma", "n_step", "n_frames", "epsilon", "noise", "prioritised"),
     *("capacity", "min_rows", "normalise", "length", "epochs", "minibatches", "clip", "entropy"),
 )
-"""The fields of the shipped algorithms' configs that ``--help`` shows; of all others it shows every field."""
+"""The fields of the shipped algorithms' configs that ``--help`` shows. Of other algorithms it shows every field."""
 
 
 arg = tyro.conf.arg
@@ -53,12 +54,12 @@ arg = tyro.conf.arg
 
 @dataclass
 class TrainRequest:
-    """What the user wants."""
+    """The parsed arguments of ``motet train``."""
 
     world: str
-    """Its name in one word."""
+    """Short name of the world, for the run directory."""
     algorithm: str
-    """Its name in one word; mixed, where agents have different ones."""
+    """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
     configs: AlgorithmConfig | dict[str, AlgorithmConfig]
     settings: Settings
@@ -67,7 +68,7 @@ class TrainRequest:
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Train every agent of a world. What trains is imported when the flags are known: help does not need it."""
+    """Run ``motet train`` and return the exit code. Training code is imported after parsing, so that help is fast."""
     asked = parse(arguments)
     from motet.cli.train import train
 
@@ -75,8 +76,8 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> TrainRequest:
-    """The arguments of ``motet train``. Ends the process for ``--help`` and for flags that do not exist."""
-    # Short, as for the other commands; the flag of the settings is --cluster.address.
+    """Parse the arguments of ``motet train``. Exits the process for ``--help`` and for unknown flags."""
+    # --address is short for --cluster.address, as in the other commands.
     given = [f"--cluster.{token[2:]}" if token.startswith("--address") else token for token in arguments]
     place, helps = place_of_world(given), help_wanted(given)
     if place is None and not helps:
@@ -87,7 +88,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
     experiment.algorithm = _value_of(given, "--algorithm") or experiment.algorithm
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+        sys.path.insert(0, os.getcwd())  # users' modules are in the current directory
 
     maker = world_factory(experiment.world) if experiment.world else None
     world = world_flags(maker, experiment) if maker else None
@@ -107,9 +108,9 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     return _asked(chosen, experiment, maker)
 
 
-_DESCRIPTION = """Train every agent of a world, each with its own learner.
+_DESCRIPTION = """Train every agent of a world, each with a separate learner.
 
-There are flags for the world and the algorithm that are named, too:
+Name a world and an algorithm to see their flags too:
   motet train cleanup --algorithm iqn --help
 
 A SCHEDULE is a number, or one of
@@ -119,7 +120,7 @@ A SCHEDULE is a number, or one of
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
-    """The first argument, or else the first that looks like a world."""
+    """The index of the world: 0 if the first argument is not a flag, else that of the first shipped world or .toml."""
     if given and not given[0].startswith("-"):
         return 0
     for i, token in enumerate(given):
@@ -138,7 +139,7 @@ def _value_of(given: Sequence[str], flag: str) -> str | None:
 
 
 def _options(experiment: Experiment, world: Any) -> type:
-    """A dataclass of all flags, with what the experiment says as defaults."""
+    """A dataclass of all flags, with the values of the experiment as defaults."""
     config = flags_of(experiment.config(experiment.algorithm))
     rows = [
         *_first_rows(experiment),
@@ -156,7 +157,7 @@ def static_flags() -> type:
 
 
 def _common(experiment: Experiment, world: Any) -> type:
-    """The same with the common flags alone, in groups."""
+    """A dataclass of the common flags only, in groups."""
     config = experiment.config(experiment.algorithm)
     shipped = experiment.algorithm in ALGORITHMS
     config = flags_of(config, COMMON_OF_ALGORITHMS if shipped else None)
@@ -173,17 +174,17 @@ def _group(settings: Settings, name: str) -> tuple[Any, ...]:
 
 
 def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
-    """The flags that are no field of a dataclass of settings."""
+    """The flags that are not fields of a settings dataclass."""
     shipped = ", ".join(WORLDS)
-    about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment.toml."
-    known = f"The agents' algorithm: {', '.join(ALGORITHMS)}, or package.module:Config."
-    where = "The run directory. By default runs/<world>-<algorithm>-…"
+    about = f"A shipped world ({shipped}), gym:ID, package.module:make_env, or an experiment file (.toml)."
+    known = f"Algorithm of the agents: {', '.join(ALGORITHMS)}, or package.module:Config."
+    where = "Run directory. By default a new runs/<world>-<algorithm>-…"
     return [
         ("name_", Annotated[str, tyro.conf.Positional, arg(metavar="WORLD", help=about)]),
         ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
-        # As text: an empty path would be the current directory.
+        # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
-        ("wandb", Annotated[bool, arg(help="Send metrics to Weights & Biases too.")], False),
+        ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
         HELP_ALL,
     ]
 
@@ -194,7 +195,7 @@ def _values(config: Any) -> dict[str, Any]:
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
     if chosen.run == "":
-        raise SettingError("run must be a path to write the run to, got an empty one")
+        raise SettingError("run must be a path for the run directory, got an empty string")
     settings = dict(experiment.world_settings)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
@@ -226,18 +227,18 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
     )
 
 
-# ---- the world's own settings
+# ---- settings of the world
 
 
 def world_flags(maker: Any, experiment: Experiment) -> Any:
-    """A dataclass of those parameters of a world that a flag can set, with the experiment's values; None: no such."""
+    """A dataclass of the parameters of a world that flags can set, with the values of the experiment as defaults."""
     signature = inspect.signature(maker)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"world must have settings that {experiment.world} takes ({', '.join(known) or 'it has none'}), got "
-            f"{', '.join(strangers)}"
+            f"settings of the world {experiment.world} must be some of its parameters ({', '.join(known) or 'none'}), "
+            f"got {', '.join(strangers)}"
         )
     hints, docs = _hints(maker), argument_docs(maker)
     rows: list[tuple[Any, ...]] = []
@@ -251,7 +252,7 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
         kind = Annotated[kind, arg(prefix_name=name != "agents", help=about)]
         row = (name, kind) if default is inspect.Parameter.empty else (name, kind, field(default=default))
         rows.append(row)
-    rows.sort(key=len)  # what must be given stands first
+    rows.sort(key=len)  # required fields come first
     kind = dataclasses.make_dataclass("World", rows, frozen=True)
     return kind(**{row[0]: tyro.MISSING for row in rows if len(row) == 2})
 
@@ -259,26 +260,26 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
 def _hints(maker: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(getattr(maker, "__init__") if isinstance(maker, type) else maker)  # noqa: B009
-    except (NameError, TypeError, AttributeError):  # annotations for type checkers only
+    except (NameError, TypeError, AttributeError):  # a name in the annotations is imported for type checkers only
         return {}
 
 
 def _flag_type(hint: Any, default: Any) -> Any:
-    """The type of a flag, or None where there can be none."""
+    """The type of a flag, or None if no flag can set this parameter."""
     members = typing.get_args(hint) if typing.get_origin(hint) is not Annotated else ()
     if hint in _PLAIN or (members and all(one in (*_PLAIN, type(None)) for one in members)):
         return hint
     return type(default) if type(default) in _PLAIN else None
 
 
-# ---- what the help text says of bounds
+# ---- bounds in help texts
 
 _registry = tyro.constructors.ConstructorRegistry()
 
 
 @_registry.struct_rule
 def _bounded(info: Any) -> Any:
-    """Settings with bounds: they stand beside the default."""
+    """Show the bounds of settings beside their defaults."""
     rows = describe_settings(info.type) if dataclasses.is_dataclass(info.type) else []
     if not any(row.bounds for row in rows) or not isinstance(info.default, info.type):
         return None
@@ -300,7 +301,7 @@ def schedules() -> Any:
     return _registry
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or stage=one of these,stage=...
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or STAGE=SCHEDULE,STAGE=SCHEDULE
 
 
 @_registry.primitive_rule

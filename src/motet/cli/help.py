@@ -1,7 +1,7 @@
-"""Which flags help shows, and what it says about those of a world.
+"""Which flags help shows, and the help texts of a world's flags.
 
-``--help`` shows the flags that most people need, in groups; ``--help-all`` shows all of them. Every flag works whether
-it is shown or not. What a world's flags mean stands in the ``Args:`` of its factory's docstring.
+``--help`` shows the common flags in groups; ``--help-all`` shows all flags. Every flag works, shown or not. The help
+texts of a world's flags come from the ``Args:`` section of its factory's docstring.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import tyro
 
 __all__ = ["HELP_ALL", "argument_docs", "flags_of", "help_wanted", "show_help"]
 
-HELP_ALL = ("help_all", Annotated[bool, tyro.conf.arg(help="Show all flags, also those that few people need.")], False)
-"""A row of a dataclass of flags. The flag itself is looked for before all others are."""
+HELP_ALL = ("help_all", Annotated[bool, tyro.conf.arg(help="Show all flags, including rarely used ones.")], False)
+"""A row of a dataclass of flags. :func:`help_wanted` looks for the flag itself before tyro parses the arguments."""
 
 
 def help_wanted(given: Sequence[str]) -> Literal["", "common", "all"]:
-    """Which help the arguments ask for, if any.
+    """Which help the arguments request; empty if none.
 
     >>> help_wanted(["matrix", "--help"]), help_wanted(["--help-all"]), help_wanted(["matrix"])
     ('common', 'all', '')
@@ -35,23 +35,24 @@ def help_wanted(given: Sequence[str]) -> Literal["", "common", "all"]:
 
 
 def show_help(options: Any, prog: str, about: str, last: str) -> NoReturn:
-    """Print the help of a dataclass of flags, and a last line; ends the process."""
+    """Print the help of a dataclass of flags and a last line, then exit the process."""
     try:
         tyro.cli(options, prog=prog, description=about, args=["--help"], config=(tyro.conf.FlagCreatePairsOff,))
     finally:
         sys.stdout.write(f"{last}\n" if last else "")
-    raise AssertionError("help ends the process")
+    raise AssertionError("tyro exits the process after printing help")
 
 
 def flags_of(default: Any, shown: Collection[str] | None = None, about: str | None = None) -> Any:
-    """The same settings in a class that checks nothing, and of which only some fields are flags.
+    """Copy settings into a subclass without checks, in which only some fields are flags.
 
-    Its values are checked when the settings themselves are made of them: tyro would wrap up what a check says.
+    The values are checked later, when the real settings are made from them. Within tyro, the error of a check would be
+    wrapped in tyro's own message.
 
     Args:
         default: settings, an instance of a dataclass.
         shown: the fields that are flags; all of them by default.
-        about: what help says about them; by default the first line of the class's docstring.
+        about: the help text of the group; by default the first line of the class's docstring.
     """
     kind = type(default)
     values = {item.name: getattr(default, item.name) for item in dataclasses.fields(default) if item.init}
@@ -66,16 +67,16 @@ def flags_of(default: Any, shown: Collection[str] | None = None, about: str | No
     return loose(**values)
 
 
-# ---- what the parameters of a factory mean
+# ---- help texts from the docstrings of factories
 
 _SECTION = re.compile(r"( *)(Args|Arguments|Parameters):\s*$")
 _ENTRY = re.compile(r"\*{0,2}(\w+)(?: *\([^)]*\))?: *(.*)$")
 
 
 def argument_docs(maker: Any) -> dict[str, str]:
-    """What the ``Args:`` of a factory's docstring say about its parameters, by name.
+    """The texts in the ``Args:`` section of a factory's docstring, by parameter.
 
-    The docstring of a class or of its ``__init__``, of a function, or of what a partial calls.
+    The docstring is that of a function, of a class or its ``__init__``, or of the callable inside a partial.
 
     >>> def make(size: int = 3, speed: float = 1.0):
     ...     '''A world.
@@ -102,7 +103,7 @@ def argument_docs(maker: Any) -> dict[str, str]:
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
-    """The entries of the first ``Args:`` among the lines of a docstring."""
+    """The entries of the first ``Args:`` section in the lines of a docstring."""
     start = next((i for i, line in enumerate(lines) if _SECTION.match(line)), None)
     if start is None:
         return {}

@@ -1,4 +1,4 @@
-"""The command ``motet plan``: enumerates a model, solves it, and says and shows what was found."""
+"""``motet plan``: enumerates the states of a model, solves it, prints a summary, and saves the solution if asked."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _HumanFlags(Humans):
     """How humans choose."""
 
     credit_achieved: bool = False
-    """An older name of --humans.achieved one."""
+    """Deprecated name of --humans.achieved one."""
 
     def __post_init__(self) -> None:
-        """Check nothing yet: here False means that it was not given."""
+        """Skip the checks of Humans: here False means that the flag was not given."""
 
     def checked(self) -> Humans:
         given = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -55,20 +55,20 @@ def plan(
     engine: Literal["processes", "ray"] = "processes",
     address: str | None = None,
 ) -> int:
-    """Solve a small world exactly: find all its states, and plan backwards for humans and robot, or for rewards.
+    """Solve a small world exactly: enumerate its states, then solve backwards for humans and robot, or for rewards.
 
     Args:
-        model: What to plan with.
-        map: A map of that world, by name, or a file that holds one.
-        horizon: Steps in an episode; by default what the map says.
+        model: The model: a shipped world, or a factory.
+        map: Map of the world: a name, or a file.
+        horizon: Number of steps in an episode. By default that of the map.
         humans: How humans choose.
         robot: How the robot chooses.
-        workers: Processes and threads at most; by default one a core. The result is the same for any number.
-        max_states: Stop with an error beyond this.
-        dtype: What values are kept as.
-        out: A folder for the solution and its picture; where there are rewards alone, for the graph of states.
-        engine: Where processes are: on this machine, or on a Ray cluster. The result is the same.
-        address: Of a running Ray cluster; by default Ray starts on this machine.
+        workers: Maximum number of processes and threads. By default one per core. The result does not depend on it.
+        max_states: Maximum number of states. More states are an error.
+        dtype: Data type in which values are stored.
+        out: Folder for the solution and its picture, or for the graph of states if the world has rewards but no goals.
+        engine: Where the processes run: on this machine, or on a Ray cluster. The result is the same.
+        address: Address of a running Ray cluster. By default Ray starts on this machine.
     """
     if address is not None and engine != "ray":
         raise SettingError(f"address is only valid with --engine ray (got --engine {engine})")
@@ -76,7 +76,7 @@ def plan(
     made = _made(model, map, horizon)
     with contextlib.ExitStack() as stack:
         where: dict[str, Any] = {}
-        if engine == "ray":  # one connection for all that follows
+        if engine == "ray":  # one connection for enumerating and solving
             where = {"engine": "ray", "cluster": Cluster(address=address)}
             stack.enter_context(connected(where["cluster"], workers or 0))
         return _planned(made, choosing, robot, workers, max_states, dtype, out, where)
@@ -93,7 +93,7 @@ def _planned(
     where: dict[str, Any],
 ) -> int:
     if out is not None:
-        check_target(out)  # now, not after all the work
+        check_target(out)  # before the work, not after it
     report = _Reporter()
     began = time.perf_counter()
     generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
@@ -108,12 +108,12 @@ def _planned(
         _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
         for name in graph.agents:
             value = best_response(graph, name, workers=workers, **where).value[0]
-            sys.stdout.write(f"best response of {label(name)} to uniform others, at the start: {value:.6g}\n")
+            sys.stdout.write(f"best response of {label(name)} to uniformly random others, at the start: {value:.6g}\n")
         if out is not None:
             graph.save(out)
             sys.stdout.write(
                 f"graph saved in {out}: states, transitions and rewards, for Graph.load, best_response and regret of "
-                "motet.plan; it is no policy\n"
+                "motet.plan; it is not a policy\n"
             )
         return 0
     wanted = {human: made.goals(human) for human in graph.humans} if generator is None else generator
@@ -145,13 +145,13 @@ def _planned(
             from motet.plan.picture import solution_picture
 
             solution_picture(solution, made, out / "plan.png")
-            sys.stdout.write(f"drawn in {out / 'plan.png'}\n")
+            sys.stdout.write(f"picture saved in {out / 'plan.png'}\n")
     return 0
 
 
 def _made(model: str, map: str | None, horizon: int | None) -> Any:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+        sys.path.insert(0, os.getcwd())  # users' modules are in the current directory
     path = WORLDS.get(model, model)
     if ":" not in path:
         raise SettingError(f"model must be one of {', '.join(WORLDS)}, or 'module:factory', got {model!r}")
@@ -166,8 +166,8 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
     except SettingError as error:
         if map is None or settings["map"] == map:
             raise
-        why = str(error).partition("\n")[0].rstrip(":")  # not the whole file, which may be anything
-        raise SettingError(f"{why} (the map is what the file {map!r} holds)") from error
+        why = str(error).partition("\n")[0].rstrip(":")  # leaves out the contents of the file, which may be long
+        raise SettingError(f"{why} (the map was read from the file {map!r})") from error
     except TypeError as error:
         if not settings:
             raise
@@ -175,15 +175,15 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
 
 
 def _text_of(map: str) -> str:
-    """What a file of that name holds; else the name itself."""
+    """The contents of the file with this name, or the name itself if there is no such file."""
     try:
         return Path(map).read_text() if Path(map).is_file() else map
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"map must be a name or a file that can be read, got {map!r}: {error}") from error
+        raise SettingError(f"map must be a name or a readable file, got {map!r}: {error}") from error
 
 
 def _shares(made: Any, shares: Any) -> str:
-    """How likely each action is, with its name if the model has names for actions, else with its number."""
+    """The probability of each action, with the model's name of the action or else its number."""
     names = getattr(made, "action_names", ())
     titles = names if len(names) == len(shares) else [f"action {i}" for i in range(len(shares))]
     return ", ".join(f"{label(str(title))} {share:.1%}" for title, share in zip(titles, shares, strict=True))
@@ -201,7 +201,7 @@ def _summary(graph: Graph, seconds: dict[str, float], nbytes: int, convention: s
     table.add_row("joint actions", f"{graph.joints:,}")
     table.add_row("levels", "-" if graph.levels is None else f"{len(graph.levels) - 1:,}")
     if convention is not None:
-        table.add_row("goals that hold", convention)
+        table.add_row("achieved goals", convention)
     table.add_row("bytes", format_bytes(nbytes))
     for phase, took in seconds.items():
         table.add_row(f"{phase} s", f"{took:.2f}")
@@ -209,7 +209,7 @@ def _summary(graph: Graph, seconds: dict[str, float], nbytes: int, convention: s
 
 
 class _Reporter:
-    """Progress on standard error: one line that is written over on a terminal, now and then a line elsewhere."""
+    """Show progress on standard error: one line that is overwritten on a terminal, else a line every few seconds."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""What ``motet eval`` and ``motet tournament`` have in common: their flags, the world they name, progress, output."""
+"""Code that ``motet eval`` and ``motet tournament`` share: parsing flags, making the world, progress, output."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ class Play:
     """The flags that are not fields of EvaluationSettings."""
 
     name_: Annotated[str, tyro.conf.Positional, arg(metavar="WORLD|RUN")]
-    """A shipped world, gym:ID, package.module:make_env, or a run directory, for its world."""
+    """A shipped world, gym:ID, package.module:make_env, or a run directory, whose world is used."""
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(aliases=["-p"], metavar="POLICY")] = ()
-    """Once for each policy."""
+    """A policy to play, as described above."""
     format: Literal["table", "json", "yaml"] = "table"
-    """What is printed."""
+    """Format of the printed result."""
     out: Path | None = None
-    """A file for everything as JSON."""
+    """Write the complete result to this file, as JSON."""
     html: Path | None = None
-    """A file for a page that stands alone."""
+    """Write a self-contained HTML page to this file."""
     address: Annotated[str | None, arg(metavar="ADDRESS")] = None
-    """Of a running Ray cluster (cluster.address in Python); by default Ray starts on this machine."""
+    """Address of a running Ray cluster (cluster.address in Python). By default Ray starts on this machine."""
 
 
 @dataclass(frozen=True)
 class _SettingsFlags(EvaluationSettings):
-    """The fields of EvaluationSettings as flags: short names, and limits that can be set one by one."""
+    """The fields of EvaluationSettings as flags, some with short names, and with separate flags for the limits."""
 
     episodes: Annotated[int, arg(aliases=["-n"])] = 100
     jobs: Annotated[int, arg(aliases=["-j"])] = 1
@@ -80,7 +80,7 @@ class _SettingsFlags(EvaluationSettings):
     cluster: Annotated[Cluster, tyro.conf.Suppress] = field(default_factory=Cluster)
 
     def __post_init__(self) -> None:
-        """Check nothing yet: the settings that are made of this check themselves."""
+        """Skip the checks: the EvaluationSettings that are made from these values run them."""
 
 
 COMMON = {
@@ -93,18 +93,18 @@ COMMON = {
 def parse(
     arguments: Sequence[str], kind: type[Play], prog: str, about: str, without: Sequence[str] = ()
 ) -> tuple[Any, EvaluationSettings, Callable[[], Any]]:
-    """The flags, the settings as the Python API takes them, and what makes the world. Ends the process for ``--help``.
+    """Parse arguments into the flags, the EvaluationSettings and the factory of the world. Exits for ``--help``.
 
     Args:
-        arguments: what was given.
+        arguments: the arguments after the command.
         kind: the flags that are not fields of EvaluationSettings.
-        prog: the command.
-        about: what it does.
+        prog: the command, as help shows it.
+        about: the description in help.
         without: fields of EvaluationSettings that have no meaning for this command.
     """
     given = _bare_sandbox(list(arguments))
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's module lies where the user is
+        sys.path.insert(0, os.getcwd())  # users' modules are in the current directory
     place, helps = place_of_world(given), help_wanted(given)
     if place is None and not helps:
         raise SettingError(
@@ -149,7 +149,7 @@ def _settings(chosen: Any) -> EvaluationSettings:
 
 
 def _bare_sandbox(given: list[str]) -> list[str]:
-    """``--sandbox`` alone means strict."""
+    """Replace ``--sandbox`` without a value by ``--sandbox=strict``."""
     return [
         "--sandbox=strict"
         if token == "--sandbox" and given[i + 1 : i + 2] not in (["no"], ["strict"], ["best-effort"])
@@ -162,7 +162,7 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
     if (Path(name) / "config.json").is_file():
         return rebuild_world(RunDirectory.open(name).config().get("world", {}), trust=trust)
     if name not in WORLDS and ":" not in name:
-        nothing = "which is a directory without a run" if Path(name).is_dir() else "and no run directory has that name"
+        nothing = "which is a directory but not a run" if Path(name).is_dir() else "and no run directory has that name"
         raise SettingError(
             f"world must be a run directory, one of {', '.join(WORLDS)}, gym:ID for a Gymnasium environment, or "
             f"'module:attribute', got {name!r}, {nothing}"
@@ -171,8 +171,8 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
 
 
 def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
-    """The world with the settings that flags gave."""
-    assert maker is not None  # help has ended the process
+    """The factory of the world, with the settings from flags."""
+    assert maker is not None  # None only with --help, which has exited
     settings = {}
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
@@ -181,14 +181,14 @@ def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
     return world_factory(maker, settings)
 
 
-# ---- what the user sees meanwhile, and afterwards
+# ---- progress and results
 
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """``on_progress`` and ``on_message``, on standard error: a bar on a terminal, now and then a line elsewhere.
+    """Yield ``on_progress`` and ``on_message``, which write to standard error: a bar on a terminal, else some lines.
 
-    What policies and worlds print meanwhile goes there too: standard output is for the result alone.
+    Output of policies and worlds is redirected there too, because standard output is for the result only.
     """
     with _to_stderr(), _progress(what) as found:
         yield found
@@ -234,7 +234,7 @@ def _progress(what: str) -> Iterator[tuple[Callable[[int, int], None], Callable[
 
 
 def yaml(value: Any, depth: int = 0) -> str:
-    """Plain values as YAML: blocks of mappings and sequences, everything else as JSON, which is YAML too, almost.
+    """Format plain values as YAML: mappings and sequences as blocks, scalars as JSON with the fixes that YAML needs.
 
     >>> print(yaml({"a": [1, {"b": None, "c": []}], "d e": "x"}))
     a:
@@ -258,11 +258,11 @@ def yaml(value: Any, depth: int = 0) -> str:
     return "\n".join(lines)
 
 
-_PAIR = re.compile(r"\\\\|\\u(d[89ab]..)\\u(d[c-f]..)")  # what is escaped twice is none
+_PAIR = re.compile(r"\\\\|\\u(d[89ab]..)\\u(d[c-f]..)")  # an escaped backslash does not begin a pair
 
 
 def _yaml_scalar(value: Any) -> str:
-    """As JSON, but for characters that JSON writes as two halves, which YAML would not put together."""
+    """Format a scalar as JSON, but write a surrogate pair as one escape, because YAML does not join the halves."""
 
     def whole(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -273,14 +273,14 @@ def _yaml_scalar(value: Any) -> str:
 
 
 def _key(text: str, pad: str) -> str:
-    """As it is, unless YAML would take it for something else than a text; of a long one YAML wants to be warned."""
+    """Format a key: quoted if YAML would not read it as a string, and after ``?`` if it is long, as YAML requires."""
     special = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
     key = text if text.isidentifier() and text.isascii() and text.lower() not in special else _yaml_scalar(text)
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
 def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
-    """Write the files that were asked for, and print what came of it. Returns the exit code."""
+    """Write the requested files, print the result, and return the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
     if chosen.out is not None:
@@ -310,7 +310,7 @@ class _PlayResult(Protocol):
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     try:
         write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     except OSError as error:
@@ -318,7 +318,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def plain_table(*columns: str) -> Any:
-    """A table without lines; the first column is a name, the others are numbers."""
+    """A table without lines. The first column holds names, the others hold numbers."""
     from motet.runs.display import PlainTable
 
     table = PlainTable()
@@ -327,15 +327,15 @@ def plain_table(*columns: str) -> Any:
     return table
 
 
-# ---- who failed
+# ---- failures
 
 
 def print_failures(episodes: Sequence[Episode], what: str, console: Any) -> None:
-    """By policy and cause, how often, and where first; nothing if nobody failed. ``what``: an episode or a game."""
+    """Print failures by policy and cause, with their number and the first one. ``what``: "episode" or "game"."""
     failures = [failure for episode in episodes for failure in episode.failures]
     if not failures:
         return
-    table = plain_table("failures of", "cause", "times", f"first in {what}", "turn")
+    table = plain_table("failures of", "cause", "count", f"first {what}", "turn")
     table.add_column("detail")
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
@@ -349,7 +349,7 @@ def print_failures(episodes: Sequence[Episode], what: str, console: Any) -> None
 
 
 def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
-    """Which episodes failed and count for nobody, the first of them; nothing if none did."""
+    """Print the first failed episodes, which do not count in any score."""
     failed = [episode for episode in episodes if episode.failed]
     if not failed:
         return
@@ -369,18 +369,21 @@ def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
 
 
 def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:
-    """Say on standard error that some episodes failed."""
+    """Report on standard error how many episodes failed."""
     failed = [episode for episode in episodes if episode.failed]
     if failed:
         first = failed[0]
         sys.stderr.write(
-            f"error: {len(failed):,} of {counted(len(episodes), what)} failed and count for nobody; the first is "
+            f"error: {len(failed):,} of {counted(len(episodes), what)} failed and are not counted; the first is "
             f"{what} {first.number} ({first.failed}): {first_line(first.detail)}\n"
         )
 
 
 def tell_who_always_failed(names: Sequence[str], episodes: Sequence[Episode], what: str) -> int:
-    """Say who failed wherever it sat: its scores are the stand-in's. Returns the exit code for that."""
+    """Report policies that failed on every seat in every episode: their scores are those of the stand-in.
+
+    Returns 1 if there is such a policy, else 0.
+    """
     code = 0
     for name in names:
         own = [episode for episode in episodes if name in episode.policies and not episode.failed]
@@ -389,7 +392,7 @@ def tell_who_always_failed(names: Sequence[str], episodes: Sequence[Episode], wh
             continue
         why = first_line(failures[0].detail) or failures[0].cause
         never = all(failure.cause == "start" for failure in failures)
-        how = "could not be made, and never played" if never else f"failed in every {what}"
+        how = "could not be created and never played" if never else f"failed in every {what}"
         sys.stderr.write(f"error: {label(name)} {how}: {plain(why)}\n")
         code = 1
     return code

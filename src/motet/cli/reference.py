@@ -1,7 +1,7 @@
-"""The pages of the guide that are made from declarations: ``python -m motet.cli.reference docs`` writes them.
+"""Generates pages of the guide from the settings dataclasses: ``python -m motet.cli.reference docs`` writes them.
 
-In: the dataclasses of settings. Out: ``settings.md`` with their tables, and ``experiment.schema.json``. A test compares
-both with what is in ``docs/``.
+The pages are ``settings.md``, with a table for each dataclass, and ``experiment.schema.json``. A test checks that the
+files in ``docs/`` are up to date.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ __all__ = ["PAGES", "schema_file", "settings_page"]
 
 _HEAD = """# Settings
 
-This page is made from the source by `make reference`. A setting outside its bounds is refused with one line:
-`steps must be an int >= 1, got 0`. On the command line names have dashes (`--publish-every`), and those of nested
-classes follow the name of the field (`--limits.hang-s`, `--league.pool`, `--dqn.gamma`). In an
-[experiment file](train.md) they are keys and tables; [experiment.schema.json](experiment.schema.json) is the JSON
-Schema of such files.
+This page is generated from the source by `make reference`. A setting outside its bounds raises an error of one line:
+`steps must be an int >= 1, got 0`. On the command line, names have dashes (`--publish-every`), and the settings of a
+nested class follow the name of its field (`--limits.hang-s`, `--league.pool`, `--dqn.gamma`). In an
+[experiment file](train.md), settings are keys and nested classes are tables;
+[experiment.schema.json](experiment.schema.json) is the JSON Schema of such files.
 
-A *Schedule* is a number, or one that changes with the agent's steps: see [schedules and stages](stages.md). Its bounds
-hold for all values that it takes.
+A *Schedule* is a number, or a value that changes with the agent's steps: see [schedules and stages](stages.md). The
+bounds apply to every value that it takes.
 """
 
 
 def settings_page() -> str:
-    """The tables of all settings, as Markdown."""
+    """The tables of all settings as Markdown."""
     sections: list[tuple[str, Any]] = [
-        ("motet.Settings: how a run is played", Settings),
-        ("League (`league`): whom the player meets in self-play", League),
+        ("motet.Settings: settings of a training run", Settings),
+        ("League (`league`): opponents in self-play", League),
         ("RestartLimits (`limits`): when processes are restarted", RestartLimits),
-        ("Cluster (`cluster`): what is taken of a Ray cluster", Cluster),
+        ("Cluster (`cluster`): resources of a Ray cluster", Cluster),
         *((f"{_config(name).__name__} (`{name}`)", _config(name)) for name in ALGORITHMS),
         ("Linear", Linear),
         ("Exponential", Exponential),
         ("Stages (`stages`)", Stages),
         ("EvaluationSettings: how policies are evaluated", EvaluationSettings),
-        ("PolicyLimits (`limits` of an evaluation): what an isolated policy may take", PolicyLimits),
+        ("PolicyLimits (`limits` of an evaluation): limits of an isolated policy", PolicyLimits),
     ]
     return "\n".join([_HEAD, *(f"## {title}\n\n{_table(cls)}" for title, cls in sections)])
 
@@ -60,7 +60,7 @@ def _config(algorithm: str) -> Any:
 
 
 def _table(cls: Any) -> str:
-    lines = ["| setting | type | default | bounds | what it is |", "|---|---|---|---|---|"]
+    lines = ["| setting | type | default | bounds | description |", "|---|---|---|---|---|"]
     for row in describe_settings(cls):
         default = f"`{row.default}`" if row.default else "required"
         lines.append(f"| `{row.name}` | {row.type.replace(' | ', ' or ')} | {default} | {row.bounds} | {row.text} |")
@@ -73,7 +73,7 @@ def schema_file() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "experiment.schema.json": schema_file}
-"""Made pages of the guide, by file name."""
+"""Generated pages of the guide: for each file name, the function that returns the text."""
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -1,4 +1,4 @@
-"""``motet report``: several runs on one page."""
+"""``motet report``: writes an HTML page that compares several runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN [RUN …]", help_b
 
 
 def report(runs: tyro.conf.Positional[Runs], out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = OUT) -> int:
-    """Show several runs or seeds on one self-contained page: curves with bands, tables, faults, episodes.
+    """Compare several runs or seeds on one self-contained HTML page: learning curves, tables, faults, episodes.
 
-    Runs with equal settings apart from the seed are one group, whose curves are means over its runs. The exit code is 1
-    if a run could not be shown; the page then shows the others.
+    Runs that differ only in the seed form a group, and curves show the mean of each group. If a run cannot be shown,
+    the page shows the others and the exit code is 1.
 
     Args:
-        runs: The run directories, in any state.
-        out: The file to write; an older one is replaced.
+        runs: Run directories, finished or not.
+        out: File to write. An existing file is replaced.
     """
     made = write(runs, out)
     for name, members in made.groups.items():

@@ -1,4 +1,4 @@
-"""``motet status`` and ``motet watch``: looking at a run that another process plays."""
+"""``motet status`` and ``motet watch``: show the state of a run that another process executes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["status", "watch"]
 
 
 def status(run: tyro.conf.Positional[Path]) -> int:
-    """Show all agents and processes of a run, and what each waits for.
+    """Show the agents and processes of a run, and what each process waits for.
 
     Args:
         run: The run directory.
@@ -49,18 +49,18 @@ def status(run: tyro.conf.Positional[Path]) -> int:
 def _verdict(directory: RunDirectory, snapshot: Snapshot, alive: bool, age: float) -> Text:
     run = plain(str(directory.path))
     if alive:
-        text = Text(f"{run}: alive, last look {age:.0f} s ago", style="green")
+        text = Text(f"{run}: alive, status written {age:.0f} s ago", style="green")
         if age > 10:
-            text = Text(f"{run}: alive, but its last look was {age:.0f} s ago: its supervisor is stuck", style="yellow")
+            text = Text(f"{run}: alive, but its status is {age:.0f} s old: the main process is stuck", style="yellow")
         return text
     if snapshot.state == "running":
-        return Text(plain(f"{run}: dead since {clock(age)}, without an end; {directory.way_on()}"), style="red")
+        return Text(plain(f"{run}: crashed {clock(age)} ago; {directory.way_on()}"), style="red")
     return Text(plain(f"{run}: {snapshot.state}, {clock(age)} ago"))
 
 
 def _process_table(snapshot: Snapshot, alive: bool, age: float) -> PlainTable:
     table = PlainTable()
-    for name, justify in (("process", "left"), ("pid", "right"), ("state", "left"), ("last beat", "right")):
+    for name, justify in (("process", "left"), ("pid", "right"), ("state", "left"), ("last heartbeat", "right")):
         table.add_column(name, justify=justify, no_wrap=True)
     table.add_column("restarts", justify="right")
     on_nodes = any(row.node for row in snapshot.processes)
@@ -69,9 +69,9 @@ def _process_table(snapshot: Snapshot, alive: bool, age: float) -> PlainTable:
     table.add_column("waits for")
     for row in snapshot.processes:
         state = _state(row, alive, snapshot.state)
-        style = {"gone": "red", "dead": "red", "waits": "yellow"}.get(state, "")
+        style = {"exited": "red", "dead": "red", "waiting": "yellow"}.get(state, "")
         beat = f"{row.beat_s + age:.1f} s" if alive and not row.done else "-"
-        waits = row.waits_for if state == "waits" else ""
+        waits = row.waits_for if state == "waiting" else ""
         where = [row.node or "here"] if on_nodes else []
         table.add_row(
             row.name, str(row.pid or "-"), Text(state, style=style), beat, short(float(row.restarts)), *where, waits
@@ -85,10 +85,10 @@ def _state(row: ProcessRow, alive: bool, state: str) -> str:
     if not alive:
         return "dead"
     if not row.pid:
-        return "starts"
-    if not row.node and not _exists(row.pid):  # of another machine's processes only beats are known
-        return "gone"
-    return "waits" if row.waits_for else "works"
+        return "starting"
+    if not row.node and not _exists(row.pid):  # processes on other machines cannot be checked by pid
+        return "exited"
+    return "waiting" if row.waits_for else "working"
 
 
 def _exists(pid: int) -> bool:
@@ -102,11 +102,11 @@ def _exists(pid: int) -> bool:
 
 
 def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
-    """Watch a run that goes on elsewhere; Ctrl-C ends the watching, not the run.
+    """Show the live display of a run that another process executes. Ctrl-C ends the display, not the run.
 
     Args:
         run: The run directory.
-        every_s: Seconds between two looks.
+        every_s: Seconds between two updates of the display.
     """
     if not every_s > 0:
         raise SettingError(f"every_s must be a number > 0, got {every_s}")
@@ -132,18 +132,18 @@ def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
     finally:
         screen.close()
     if before is None or before.state == "running":
-        words = f"no process plays this run any more; {directory.way_on()}"
+        words = f"the process of this run has ended; {directory.way_on()}"
         Console(highlight=False).print(Text(plain(words)), soft_wrap=True)
     return 0
 
 
 def _news(before: Snapshot | None, now: Snapshot) -> list[str]:
-    """What happened between two looks."""
+    """Messages about restarts between two snapshots."""
     if before is None:
         return []
     counts = {row.name: row.restarts for row in before.processes}
     return [
-        f"{row.name} was restarted (the {short(float(row.restarts))}. time)"
+        f"{row.name} was restarted (restart {short(float(row.restarts))})"
         for row in now.processes
         if row.restarts > counts.get(row.name, 0)
     ]

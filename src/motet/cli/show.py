@@ -1,4 +1,4 @@
-"""Everybody who looks at a run while it goes on: the display, TensorBoard, Weights & Biases, the run's own log."""
+"""Shows a run while it is running: passes its snapshots and messages to the display, TensorBoard, W&B and its log."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Sink(Protocol):
 
 
 class Show:
-    """``watch`` and ``say`` of a run, for :func:`motet.train`.
+    """The callbacks ``watch`` and ``say`` for ``on_update`` and ``on_message`` of :func:`motet.train`.
 
     Args:
-        run: the run directory; it is there when the first snapshot comes.
-        title: above the display.
-        history: what was before, if anything.
-        wandb: Weights & Biases too.
+        run: the run directory, which must exist when the first snapshot arrives.
+        title: the line above the display.
+        history: the history of a resumed run.
+        wandb: whether to send metrics to Weights & Biases too.
     """
 
     def __init__(self, run: Path, title: str, history: History | None = None, wandb: bool = False) -> None:
@@ -46,20 +46,20 @@ class Show:
         self._sinks.append((Feed(name, self.say), _Lazy(make)))
 
     def watch(self, snapshot: Snapshot) -> None:
-        """How things are now."""
+        """Show and record a snapshot of the run."""
         self._screen.put(lambda: self._display.show(snapshot))
         for feed, sink in self._sinks:
             feed.put(lambda sink=sink: sink.write(snapshot))  # type: ignore[misc]
 
     def say(self, line: str) -> None:
-        """Something happened: shown, and kept in the run's log."""
+        """Show a message and append it to the run's log."""
         self._screen.put(lambda: self._display.say(line))
-        # The log is for later; a run whose disk is full ends at its next checkpoint, with that message.
+        # Ignored here: if the disk is full, the run ends with that error at its next checkpoint.
         with contextlib.suppress(OSError), (self._run / "logs" / "run.log").open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain(line)}\n")
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write what is still queued, and close all outputs."""
         for feed, sink in self._sinks:
             feed.put(sink.close)
             feed.close()
@@ -68,7 +68,7 @@ class Show:
 
 
 class _Lazy:
-    """A sink that is made when there is something to write, by the thread that writes."""
+    """A sink that is created at its first write, in the thread that writes."""
 
     def __init__(self, make: Callable[[], _Sink]) -> None:
         self._make = make
@@ -86,7 +86,7 @@ class _Lazy:
 
 @contextlib.contextmanager
 def showing(run: Path, title: str, **more: Any) -> Iterator[Show]:
-    """A :class:`Show` that is closed in the end, whatever happens."""
+    """Yield a :class:`Show`, and close it at the end, also after an exception."""
     show = Show(run, title, **more)
     try:
         yield show

@@ -1,9 +1,9 @@
-"""The end of a run, for people: a table, a picture of the learning curves, an episode to look at, and how to go on.
+"""The summary at the end of a run: a table, a plot of the learning curves, a GIF of an episode, and next commands.
 
-The table is of the whole run, in all its sessions; time and rate are of the last one, and of its steps.
+The table covers all sessions of the run. Time and rate are those of the last session.
 
-Pictures are made from the run directory alone (``metrics.jsonl``, ``evaluation.jsonl``, the newest checkpoint). One
-that cannot be made is said, with the reason; the run itself is safe on disk by then.
+Pictures are made from the run directory only (``metrics.jsonl``, ``evaluation.jsonl``, the newest checkpoint). If one
+cannot be made, the summary gives the reason. The run itself has been saved by then.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from motet.world.film import drawing, frames_per_s
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 
-_FRAMES = 200  # pictures of an episode at most
-_PIXELS = 480  # height and width of a picture at most
+_FRAMES = 200  # maximum number of frames of an episode
+_PIXELS = 480  # maximum height and width of a frame
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666")
 
 
 def summarise(
     run: Path, result: Result, *, trust: bool = False, pictures: bool = True, console: Console | None = None
 ) -> None:
-    """Show what a run came to, and leave pictures of it in its directory."""
+    """Print the summary of a run, and write pictures into its directory."""
     console = console or Console(highlight=False)
     directory = RunDirectory.open(run)
     history = read_history(directory)
@@ -60,7 +60,7 @@ def summarise(
     if pictures:
         for what, make in (
             ("learning curve", lambda: learning_curve(run)),
-            ("an episode", lambda: episode_gif(run, trust=trust)),
+            ("episode", lambda: episode_gif(run, trust=trust)),
         ):
             console.print(_picture(what, make), soft_wrap=True)
     for what, command in _next(run, result, directory, trust):
@@ -68,7 +68,7 @@ def summarise(
 
 
 def _whole(tally: SessionCounts) -> Snapshot | None:
-    """The newest look, with what was counted in all sessions of the run."""
+    """The newest snapshot, with counters summed over all sessions of the run."""
     if tally.newest is None:
         return None
     counted: dict[str, dict[str, Any]] = {name: dict(counts.total()) for name, counts in tally.counters.items()}
@@ -113,7 +113,7 @@ def _line(result: Result, tally: SessionCounts) -> Text:
 
 
 def _learnt_nothing(history: Sequence[Snapshot]) -> str:
-    """Whose settings kept them from any update, if there are such agents."""
+    """A warning that names the agents without any update; empty if there are none."""
     if not (names := [label(row.name, 40) for row in history[-1].agents if not row.updates] if history else []):
         return ""
     return (
@@ -127,7 +127,7 @@ def _picture(what: str, make: Callable[[], Path | None]) -> Text:
         path = make()
     except (MotetError, OSError, ImportError) as error:
         return Text(plain(f"{what + ':':<16}none: {error}"), style="yellow")
-    except Exception as error:  # noqa: BLE001  # of the user's world: shown, but the run is done
+    except Exception as error:  # noqa: BLE001  # raised by the user's world: shown, because the run itself is complete
         return Text(plain(f"{what + ':':<16}none: {type(error).__name__}: {error}"), style="yellow")
     if path is None:
         return Text.assemble((f"{what:<16}", "dim"), "none: there is nothing to draw")
@@ -141,12 +141,12 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept = typed(run), typed(run / "best")
-    best = [("the best so far", f"motet eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
+    best = [("evaluate best", f"motet eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
     return [
         *best,
-        ("go on", f"motet resume {here}{more}{trusted}"),
-        ("look again", f"motet status {here}"),
-        ("all curves", f"tensorboard --logdir {here}"),
+        ("resume", f"motet resume {here}{more}{trusted}"),
+        ("status", f"motet status {here}"),
+        ("tensorboard", f"tensorboard --logdir {here}"),
     ]
 
 
@@ -154,7 +154,7 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
 
 
 def learning_curve(run: Path) -> Path | None:
-    """Draw the return of each agent over its steps; None if no episode was finished."""
+    """Plot the return of each agent over its steps; None if no episode was finished."""
     directory = RunDirectory.open(run)
     history = read_history(directory)
     names = [row.name for row in history[-1].agents] if history else []
@@ -196,10 +196,10 @@ def _draw(
         if points:
             axes.plot(*zip(*points, strict=True), "o", ms=4, color=colour, mec="white", mew=0.6)
     if evaluations:
-        axes.plot([], [], "o", ms=4, color="#666666", label="evaluated, greedy")
+        axes.plot([], [], "o", ms=4, color="#666666", label="evaluation (greedy)")
     axes.set_title(legible(title, 80), loc="left", fontsize=11)
-    axes.set_xlabel("steps of each agent")
-    axes.set_ylabel("return, mean of the last episodes")
+    axes.set_xlabel("steps per agent")
+    axes.set_ylabel("mean return of the last episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -209,19 +209,19 @@ def _draw(
     else:
         axes.legend(frameon=False, fontsize=9)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a box stands for what its font does not have
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # characters that the font lacks appear as boxes
         figure.savefig(path, format="png")
 
 
 def _dot(steps: Sequence[int]) -> str | None:
-    return "." if len(steps) < 3 else None  # a line needs two points to be seen
+    return "." if len(steps) < 3 else None  # a very short line is hard to see without markers
 
 
-# ---- an episode to look at
+# ---- the GIF of an episode
 
 
 def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None:
-    """Play an episode with the newest policies, greedily, and draw it; None if the world draws nothing."""
+    """Play an episode greedily with the newest policies, and write it as a GIF; None if the world cannot render."""
     plain = RunDirectory.open(run).config().get("world", {})
     factory = rebuild_world(plain, trust=trust)
     env = drawing(factory)()
@@ -245,14 +245,14 @@ def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any
         policy.reset(seed + i)
     frames, ended, segments = [world.render()], set[int](), 0
     while (group := world.group()) and len(frames) < _FRAMES:
-        for agent in ended.intersection(group):  # asked again: it remembers nothing
+        for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
         world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
         ended.update(end.agent for end in world.ended())
         following = world.group()
-        if not following or following[0] <= group[0]:  # everybody's turn is over
+        if not following or following[0] <= group[0]:  # all agents have had their turn
             frames.append(world.render())
     return frames
 

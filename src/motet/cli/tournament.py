@@ -1,4 +1,4 @@
-"""``motet tournament``: policies play each other; ratings and a cross table."""
+"""``motet tournament``: lets policies play against each other; prints ratings and a cross table."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from motet.text import clock, counted, label
 
 __all__ = ["tournament_"]
 
-ABOUT = """Let policies play each other, everybody on every seat in turn, and rate them.
+ABOUT = """Let policies play against each other, each on every seat in turn, and rate them.
 
-A POLICY is given as to motet eval.
+A POLICY is written as for motet eval.
 
 Games are written to --dir as they are played.
 
-The same command, given again, continues where it was interrupted.
+If interrupted, the same command continues the tournament.
 
 The same seed gives the same table.
 
-Alone, --sandbox means strict.
+Without a value, --sandbox means strict.
 
   motet tournament matrix -p tit_for_tat -p random --dir cups/1"""
 
@@ -52,17 +52,17 @@ class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
 
     rounds: int = 10
-    """Rounds; in each everybody meets everybody, once on each seat."""
+    """Number of rounds. In each round, every policy meets every other one, once on each seat."""
     group: int = 2
-    """Policies that meet in a game; with more seats than that they share them."""
+    """Number of policies in a game. If the world has more seats, the policies share them."""
     pairing: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="A,B")] = ()
-    """Who meets, by name, once for each pairing; by default everybody meets everybody."""
+    """Names of policies that meet; repeat the flag for each pairing. By default every policy meets every other one."""
     dir: Path | None = None
-    """A directory for the games, to go on from."""
+    """Directory for the games, from which the same command continues."""
 
 
 def tournament_(arguments: Sequence[str]) -> int:
-    """Let policies play each other."""
+    """Run ``motet tournament`` and return the exit code."""
     chosen, settings, factory = parse(arguments, TournamentFlags, "motet tournament", ABOUT, WITHOUT)
     pairings = [tuple(text.split(",")) for text in chosen.pairing] or None
     with progress("games") as (on_progress, on_message):
@@ -83,7 +83,7 @@ def tournament_(arguments: Sequence[str]) -> int:
 
 
 def show(result: Tournament, path: Path | None) -> None:
-    """The tables of a tournament; ``path``: where its games are written down, if anywhere."""
+    """Print the tables of a tournament. ``path``: the directory of its games, if they are written."""
     from rich.console import Console
     from rich.text import Text
 
@@ -91,7 +91,7 @@ def show(result: Tournament, path: Path | None) -> None:
 
     console = Console(file=sys.stdout, highlight=False)
     found, returns, failures = result.ratings(), result.returns(), result.failures()
-    table = plain_table("policy", "rating", "95 %", "return", "games", "failures")
+    table = plain_table("policy", "rating", "95 % interval", "return", "games", "failures")
     for name, one in found.items():
         mean = returns[name]
         table.add_row(
@@ -105,7 +105,7 @@ def show(result: Tournament, path: Path | None) -> None:
     console.print(fitted(table, console))
     if 1 < len(found) <= 12:
         cross = result.cross_table()
-        table = plain_table("share won against", *(label(name, 40) for name in found))
+        table = plain_table("win rate against", *(label(name, 40) for name in found))
         for name in found:
             shares = (f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found)
             table.add_row(label(name, 40), *shares)
@@ -117,11 +117,11 @@ def show(result: Tournament, path: Path | None) -> None:
     if shared := shared_line(result):
         console.print(Text(shared, style="dim"), soft_wrap=True)
     for name, game in result.out.items():
-        words = f"{label(name)} failed too often and is out after game {game}"
+        words = f"{label(name)} failed too often and was removed after game {game}"
         console.print(Text(words, style="red"), soft_wrap=True)
     if result.partial:
-        on = "nothing was kept; with --dir it would go on" if path is None else "the same command goes on from there"
-        why = first_line(result.stopped) or "it was interrupted"
+        on = "games were not saved; use --dir to continue" if path is None else "the same command continues from there"
+        why = first_line(result.stopped) or "interrupted"
         console.print(Text(f"partial: {why}; {on}", style="yellow"), soft_wrap=True)
     line = f"{counted(len(result.games), 'game')}, seed {result.settings['seed']}, {clock(result.seconds)}"
     console.print(Text(line, style="dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``motet train`` and ``motet resume``."""
+"""``motet train`` and ``motet resume``: run training with a display, and print a summary at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(asked: TrainRequest) -> int:
     except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
-                run.rmdir()  # if nothing was written into it
+                run.rmdir()  # fails, as it should, if something was written into it
         raise
     return _finish(run, result)
 
@@ -54,15 +54,15 @@ def resume(
     wandb: bool = False,
     address: str | None = None,
 ) -> int:
-    """Go on with a run from its newest checkpoint.
+    """Continue a run from its newest checkpoint.
 
     Args:
         run: The run directory.
-        steps: Steps to do on top of those done; by default the rest of what the run was asked for.
-        checkpoint: An older checkpoint to go on from, by its step; those after it are given up.
-        trust: Import worlds and algorithms outside of motet that the run names, which runs their code.
-        wandb: Send metrics to Weights & Biases too.
-        address: Of the Ray cluster, if it is another one now.
+        steps: Number of additional steps. By default the steps that remain of the original number.
+        checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
+        trust: Allow the run to import worlds and algorithms outside of motet, which runs their code.
+        wandb: Also send metrics to Weights & Biases.
+        address: Address of the Ray cluster, if it has changed.
     """
     directory = RunDirectory.open(run)
     if wandb:

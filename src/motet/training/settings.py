@@ -1,4 +1,4 @@
-"""Settings: how a run is played. What an agent learns with is the algorithm's config."""
+"""Settings of a training run. Hyperparameters of the learners are in the algorithm's config."""
 
 from __future__ import annotations
 
@@ -20,70 +20,73 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is played. What an agent learns with is the algorithm's config.
+    """Settings of a training run. Hyperparameters of the learners are in the algorithm's config.
 
     >>> Settings(steps=5_000, actors=2, updates_per_step=0.5).actors
     2
     """
 
     steps: Annotated[int, Ge(1)] = 100_000
-    """Steps of each agent, in all worlds together; actors end with the round that reaches them."""
+    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share."""
     seed: Annotated[int, Ge(0)] = 0
-    """Of everything random."""
+    """Random seed."""
     engine: Literal["processes", "serial", "ray"] = "processes"
-    """Roles in processes of their own, one after the other in this one, or on a Ray cluster."""
+    """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
     actors: Annotated[int, Ge(1)] = 1
-    """Actor processes."""
+    """Number of actor processes."""
     worlds_per_actor: Annotated[int, Ge(1)] = 1
-    """Worlds that an actor steps together."""
+    """Number of worlds that each actor steps together."""
     learner_processes: Annotated[int, Ge(1)] | None = None
-    """Learner processes that share the agents; by default as many as the cores can feed beside the actors."""
+    """Number of learner processes, which share the agents equally. By default one per core that the actors leave free,
+    at most one per agent."""
     updates_per_step: Annotated[float, Gt(0), FINITE] | None = None
-    """Updates of a learner for each step of its agent; by default learners run freely (serial: 1). Not for agents that
-    read every row once (PPO): they update once for each batch of rows."""
+    """Number of updates per step of the agent. By default learners run freely (engine serial: 1). Not valid for
+    algorithms that read every row once (PPO): they update once per batch of rows."""
     slack: Annotated[float, Ge(0)] | None = None
-    """Updates that either side may be ahead; 0 is lockstep. By default 32, or free without updates_per_step; 1 for
-    agents that read every row once."""
+    """Number of updates by which actors or learners may be ahead of the pace; 0 is lockstep. By default 32, unlimited
+    without updates_per_step, and 1 for algorithms that read every row once (PPO)."""
     publish_every: Annotated[int, Ge(1)] = 10
-    """Updates between two versions of a policy."""
+    """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
-    """How policies are published: two slots or one."""
+    """How policies are published: through two slots (double_buffer) or one (snapshot)."""
     sync_interval: Annotated[int, Ge(1)] = 1
-    """Turns of an agent between two checks for a new version of its policy; 1: before every action."""
+    """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
-    """An agent whose version is more versions old loads the newest one before its next action, whatever sync_interval
-    says. This is counted."""
+    """Largest lag of an agent's policy behind the newest version, in versions. An agent that exceeds it loads the
+    newest version before its next action, regardless of sync_interval. Such forced loads are counted."""
     max_lag_steps: Annotated[int, Ge(0)] | None = None
-    """The same for an agent whose version was published more of its steps before the newest one."""
+    """The same limit in steps of the agent between the publications of its version and of the newest one."""
     seconds: Annotated[float, Gt(0)] | None = None
-    """End after so long, even if steps are left."""
+    """Stop after this many seconds, even if steps remain."""
     evaluate_every: Annotated[int, Ge(1)] | None = None
-    """Steps between evaluations: greedy episodes of the published policies; in self-play games against the anchors, on
-    both sides. In a process of their own; in lockstep and with engine serial at the end of a round, which waits."""
+    """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
+    self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
+    serial, training pauses at the end of a round until it is done."""
     evaluate_episodes: Annotated[int, Ge(1)] = 20
-    """Episodes of an evaluation."""
+    """Number of episodes per evaluation."""
     until_return: float | None = None
-    """End when the team's mean return in an evaluation reaches this."""
+    """Stop when the team's mean return in an evaluation reaches this value."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
-    """Steps between checkpoints, and nothing else; by default a tenth of all steps, but a minute after the start and
-    then five minutes at most (with engine serial and keep_replay by steps alone, which is exact)."""
+    """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
+    first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
+    engine serial and keep_replay."""
     keep_replay: bool = False
-    """Write the replay into checkpoints too."""
+    """Include the replay buffers in checkpoints."""
     remake_worlds: bool = False
-    """Make a world anew when it raises, instead of ending the run."""
+    """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
-    """If no process can be started, or the world cannot be sent to one, play the run with the serial engine instead:
-    said aloud, and written down."""
+    """Use the serial engine if no process can be started, or the world cannot be sent to one. The run prints a warning
+    and records the reason."""
     checked: bool = False
-    """Debugging: checksum every row and every version, and verify them on reading."""
+    """For debugging: write a checksum with every row and every version, and verify it on reading."""
     self_play: bool = False
-    """One player learns to play both sides of a two-player world, against the league."""
+    """Train one policy for both sides of a two-player world, against the league."""
     league: League = field(default_factory=League)
-    """Whom it meets in self-play."""
+    """Opponents in self-play."""
     limits: RestartLimits = field(default_factory=RestartLimits)
-    """When processes are restarted, and when the run gives up."""
+    """When processes count as hung, how often they are restarted, and when the run fails."""
     cluster: Cluster = field(default_factory=Cluster)
-    """What a run takes of a Ray cluster."""
+    """Resources that a run requests from a Ray cluster."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,10 +94,10 @@ class Settings:
 
     def _check_rules(self) -> None:
         if self.until_return is not None and self.evaluate_every is None:
-            raise SettingError("until_return is only valid with evaluate_every, which measures it")
+            raise SettingError("until_return is only valid with evaluate_every (got evaluate_every=None)")
         if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
             raise SettingError(
-                f"evaluate_every must be at most the {self.steps} steps of the run where until_return is given, got "
+                f"evaluate_every must be at most the {self.steps} steps of the run if until_return is given, got "
                 f"{self.evaluate_every}"
             )
         if self.self_play and self.until_return is not None:
