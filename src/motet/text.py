@@ -8,12 +8,26 @@ and paths for tables and messages.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["HIDDEN", "clock", "counted", "label", "legible", "plain", "plain_lines", "short", "typed", "valid"]
+__all__ = [
+    "HIDDEN",
+    "clock",
+    "counted",
+    "label",
+    "legible",
+    "nearest",
+    "plain",
+    "plain_lines",
+    "short",
+    "typed",
+    "valid",
+]
 
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -145,3 +159,14 @@ def clock(seconds: float | None) -> str:
     if days:
         return f"{days}d {hours}:{minutes:02}:{rest:02}"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """The known name that a given one is most similar to, whatever its case; empty if none is similar.
+
+    >>> nearest("Tresure-Hunt", ["treasure_hunt", "matrix"]), nearest("sac", ["dqn", "ppo"])
+    ('treasure_hunt', '')
+    """
+    names = {name.lower().replace("_", "-"): name for name in known}
+    close = difflib.get_close_matches(given.lower().replace("_", "-"), names, 1, cutoff=0.72)
+    return names[close[0]] if close else ""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from motet._version import __version__
 from motet.errors import MotetError
-from motet.text import plain_lines
+from motet.text import nearest, plain_lines
 
 __all__ = ["COMMANDS", "main"]
 
@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, rest = given[0], given[1:]
     if name not in COMMANDS:
-        return _error(f"command must be one of {', '.join(COMMANDS)}, got {name!r}: see motet --help")
+        near = nearest(name, COMMANDS)
+        meant = f"did you mean motet {near}?" if near else "see motet --help"
+        return _error(f"command must be one of {', '.join(COMMANDS)}, got {name!r}: {meant}")
     try:
         return _run(name, rest)
     except MotetError as error:

@@ -29,15 +29,15 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of
@@ -110,7 +110,7 @@ def read(path: Path) -> Experiment:
     where = str(path)
     world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
     if "name" not in world:
-        given_there = _guessed(sorted(world), {"name"}) or "nothing"
+        given_there = unknown_keys(sorted(world), {"name"}, "") or "nothing"
         raise SettingError(f"{where}: world must have a name (name = …), got {given_there}")
     if not isinstance(name := world.pop("name"), str):
         raise SettingError(f"{where}: world.name must be the name of a world, or 'module:attribute', got {name!r}")
@@ -127,7 +127,8 @@ def read(path: Path) -> Experiment:
     if unknown := sorted(set(given) - own):
         raise SettingError(
             f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
-            f"({', '.join(sorted(own))}), got {_guessed(unknown, {*own, *known, 'world', 'algorithm', 'agents'})}"
+            f"({', '.join(sorted(own))}), got "
+            f"{unknown_keys(unknown, {*own, *known, 'world', 'algorithm', 'agents'}, short_name(algorithm))}"
         )
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
@@ -137,7 +138,8 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
-        raise SettingError(f"{where}: keys must be some of {', '.join(sorted(known))}, got {_guessed(unknown, known)}")
+        meant = unknown_keys(unknown, known, _name_of(cls))
+        raise SettingError(f"{where}: keys must be some of {', '.join(sorted(known))}, got {meant}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -153,14 +155,9 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
         raise SettingError(f"{where}: {error}") from error
 
 
-def _guessed(unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Unknown names, each with the most similar known name, if there is one.
-
-    >>> _guessed(["colour", "stepps"], {"steps", "seed"})
-    'colour, stepps (steps?)'
-    """
-    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.75) for name in unknown}
-    return ", ".join(name + (f" ({near[name][0]}?)" if near[name] else "") for name in unknown)
+def _name_of(config: type) -> str:
+    """The name of the algorithm with these settings; empty for other settings."""
+    return next((name for name in ALGORITHMS if type(algorithm_config(name)) is config), "")
 
 
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:

@@ -24,6 +24,7 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
+from motet.cli.hints import unknown_flags
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
@@ -98,14 +99,30 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
         if helps:
             last = f"motet train {name or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
             show_help((_common if last else _options)(experiment, world), "motet train", _DESCRIPTION, last)
-        chosen: Any = tyro.cli(
-            _options(experiment, world),
+        options = _options(experiment, world)
+        chosen: Any
+        chosen, unknown = tyro.cli(
+            options,
             prog="motet train",
             description=_DESCRIPTION,
             args=[name, *given],
             config=(tyro.conf.FlagCreatePairsOff,),
+            return_unknown_args=True,
         )
+    if unknown:
+        raise SettingError(unknown_flags(unknown, _flags(options, experiment), short_name(experiment.algorithm)))
     return _asked(chosen, experiment, maker)
+
+
+def _flags(options: type, experiment: Experiment) -> list[str]:
+    """All flags of the command, to find the one that was meant."""
+    names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
+    names += [item.name for item in dataclasses.fields(Settings)]
+    for item in dataclasses.fields(options):
+        prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
+        if prefix:
+            names += [f"{prefix}.{inner.name}" for inner in dataclasses.fields(item.default)]  # type: ignore[arg-type]
+    return [f"--{name.replace('_', '-')}" for name in names]
 
 
 _DESCRIPTION = """Train every agent of a world, each with a separate learner.
@@ -302,6 +319,35 @@ def schedules() -> Any:
 
 
 # ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or STAGE=SCHEDULE,STAGE=SCHEDULE
+
+
+@_registry.primitive_rule
+def _whole_number(info: Any) -> Any:
+    """Whole numbers, also as 1e5 and 100_000."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: _read_whole(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _read_whole(text: str) -> int:
+    """A whole number.
+
+    >>> _read_whole("1e5"), _read_whole("100_000")
+    (100000, 100000)
+    """
+    try:
+        number = float(text) if "e" in text.lower() else int(text)
+        if number == int(number):
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"expected a whole number, got {text!r}")
 
 
 @_registry.primitive_rule

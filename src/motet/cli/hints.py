@@ -1,0 +1,128 @@
+"""Hints for names that motet does not have: other libraries' names, and spelling mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.text import nearest
+
+__all__ = ["foreign", "unknown_flags", "unknown_keys"]
+
+_FOREIGN: dict[str, tuple[str, ...]] = {
+    # ours: theirs. A name with a dot belongs to the algorithm's settings.
+    "steps": ("total_timesteps", "total_steps", "timesteps", "num_timesteps", "max_timesteps", "stop_timesteps"),
+    "seconds": ("time_limit", "max_time", "time_total_s", "time_budget_s"),
+    "actors": ("num_workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers", "rollout_workers"),
+    "worlds_per_actor": ("n_envs", "num_envs", "num_envs_per_worker", "num_envs_per_env_runner", "n_worlds"),
+    "learner_processes": ("num_learners", "n_learners", "num_learner_workers"),
+    "updates_per_step": ("train_freq", "gradient_steps", "utd", "utd_ratio", "training_intensity", "update_every"),
+    "publish_every": ("weight_sync_interval", "sync_every", "broadcast_interval", "update_worker_every", "push_every"),
+    "max_lag_versions": ("max_staleness", "max_policy_lag", "max_weight_lag"),
+    "evaluate_every": ("eval_freq", "eval_interval", "eval_every", "evaluation_interval"),
+    "evaluate_episodes": ("n_eval_episodes", "eval_episodes", "evaluation_duration"),
+    "checkpoint_every": ("save_freq", "save_every", "checkpoint_freq", "checkpoint_frequency", "checkpoint_interval"),
+    "run": ("log_dir", "logdir", "output_dir", "out_dir", "save_dir", "tensorboard_log", "exp_name", "run_name"),
+    "agents": ("num_agents", "n_agents"),
+    ".learning_rate": ("lr", "alpha_lr", "step_size"),
+    ".capacity": ("buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "memory_size"),
+    ".min_rows": ("warmup", "warm_up", "warmup_steps", "learning_starts", "start_steps", "min_buffer_size"),
+    ".batch_size": ("train_batch_size", "minibatch_size", "mini_batch_size"),
+    ".hidden": ("net_arch", "fcnet_hiddens", "hidden_sizes", "hidden_dim", "hidden_layers", "hidden_size"),
+    ".gamma": ("discount", "discount_factor"),
+    ".target_every": ("target_update_interval", "target_network_update_freq", "target_update", "target_update_freq"),
+    ".target_rate": ("tau", "polyak"),
+    ".epsilon": ("exploration_fraction", "exploration_final_eps", "exploration_initial_eps", "eps_start", "eps_end"),
+    ".noise": ("exploration_noise", "action_noise", "act_noise"),
+    ".policy_delay": ("policy_freq",),
+    ".prioritised": ("prioritized", "prioritized_replay", "prioritised_replay", "per", "use_per"),
+    ".n_step": ("n_steps_return", "nstep", "n_step_return"),
+    ".n_frames": ("frame_stack", "framestack", "n_stack"),
+    ".max_grad_norm": ("grad_clip", "clip_grad", "gradient_clip"),
+    ".clip": ("clip_range", "clip_param", "clip_coef", "clip_ratio"),
+    ".entropy": ("ent_coef", "entropy_coeff", "entropy_coef"),
+    ".value_weight": ("vf_coef", "vf_loss_coeff", "value_coef"),
+    ".gae_lambda": ("lambda", "lam", "lambda_"),
+    ".length": ("rollout_fragment_length", "rollout_length", "unroll_length", "horizon"),
+    ".epochs": ("n_epochs", "num_epochs", "num_sgd_iter", "update_epochs"),
+}
+_ADVICE = {
+    **dict.fromkeys(
+        ("async_training", "asynchronous", "parallel_policy", "parallel_training", "async"),
+        "training is asynchronous unless you set --engine serial, or --slack 0 with --updates-per-step",
+    ),
+    **dict.fromkeys(
+        ("env", "env_id", "env_name", "environment", "task", "game"),
+        "the world is the first argument: motet train WORLD",
+    ),
+    **dict.fromkeys(
+        ("device", "cuda", "gpu", "use_gpu", "num_gpus"),
+        "networks learn on the CPU; on a Ray cluster --cluster.learner-gpus gives learners a GPU",
+    ),
+    **dict.fromkeys(("algo", "agent_type", "method"), "use --algorithm"),
+}
+_OURS = {theirs: ours for ours, names in _FOREIGN.items() for theirs in names}
+
+
+def foreign(name: str, algorithm: str) -> str:
+    """What a name of another library is called here, as flags; empty if it is not known.
+
+    >>> foreign("buffer_size", "dqn"), foreign("weight_sync_interval", "dqn"), foreign("colour", "dqn")
+    ('--dqn.capacity', '--publish-every', '')
+    """
+    config: Any = algorithm_config(algorithm) if algorithm in ALGORITHMS else None
+    own = set() if config is None else {item.name for item in dataclasses.fields(config)}
+    plain = name.lower().replace("-", "_")
+    ours = _OURS.get(plain, f".{plain}" if plain in own else "")
+    if ours.startswith("."):
+        return f"--{algorithm}{ours}".replace("_", "-") if ours[1:] in own else ""
+    return f"--{ours}".replace("_", "-") if ours else ""
+
+
+def unknown_flags(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
+    """Why some flags of ``motet train`` were refused, and what may have been meant.
+
+    >>> unknown_flags(["--lr", "0.1"], ["--steps"], "dqn")
+    '--lr is not a flag of motet train; use --dqn.learning-rate'
+    """
+    flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    if not flags:
+        return f"motet train takes one world and flags, got also {' '.join(unknown)}"
+    lines = []
+    for flag in flags:
+        first, _, rest = flag[2:].partition(".")
+        if hint := foreign(flag[2:], algorithm):
+            advice = f"use {hint}"
+        elif plain := _ADVICE.get(flag[2:].lower().replace("-", "_")):
+            advice = plain
+        elif rest and first in ALGORITHMS and first != algorithm:
+            advice = f"the algorithm is {algorithm}: use --{algorithm}.{rest}, or --algorithm {first}"
+        elif near := nearest(flag, known):
+            advice = f"did you mean {near}?"
+        else:
+            advice = "motet train WORLD --help-all lists all flags"
+        lines.append(f"{flag} is not a flag of motet train; {advice}")
+    return "\n".join(lines)
+
+
+def unknown_keys(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
+    """Unknown keys of an experiment file, each with the name that may have been meant.
+
+    >>> unknown_keys(["colour", "stepps", "buffer_size", "ppo"], ["steps", "seed"], "dqn")
+    'colour, stepps (did you mean steps?), buffer_size (use capacity in [dqn]), ppo (the algorithm is dqn)'
+    """
+    return ", ".join(name + _about_key(name, list(known), algorithm) for name in unknown)
+
+
+def _about_key(name: str, known: list[str], algorithm: str) -> str:
+    if name in ALGORITHMS:
+        return f" (the algorithm is {algorithm})"
+    if hint := foreign(name, algorithm):
+        table, _, key = hint.removeprefix("--").replace("-", "_").rpartition(".")
+        if key in known or not table:
+            return f" (use {key})"
+        return f" (use {key} in [{table}])"
+    near = nearest(name, known)
+    return f" (did you mean {near}?)" if near else ""

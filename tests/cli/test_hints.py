@@ -1,0 +1,95 @@
+"""Names of other libraries and spelling mistakes lead to motet's own names."""
+
+import dataclasses
+
+import pytest
+
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.cli import main
+from motet.cli.hints import _FOREIGN, foreign
+from motet.training.settings import Settings
+
+SETTINGS = {item.name for item in dataclasses.fields(Settings)} | {"run", "agents"}
+OF_ALGORITHMS = {name: {item.name for item in dataclasses.fields(algorithm_config(name))} for name in ALGORITHMS}
+
+
+@pytest.mark.parametrize("ours", _FOREIGN)
+def test_every_name_that_is_suggested_exists(ours):
+    if ours.startswith("."):
+        assert any(ours[1:] in fields for fields in OF_ALGORITHMS.values())
+    else:
+        assert ours in SETTINGS
+
+
+def test_no_foreign_name_is_one_of_ours_or_stands_twice():
+    names = [name for group in _FOREIGN.values() for name in group]
+    assert len(names) == len(set(names))
+    assert not set(names) & (SETTINGS | set().union(*OF_ALGORITHMS.values()))
+
+
+def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
+    assert foreign("tau", "dqn") == "--dqn.target-rate"
+    assert foreign("tau", "ppo") == "" and foreign("buffer-size", "ppo") == ""
+
+
+@pytest.mark.parametrize(
+    "given, hint",
+    [
+        ("--num-workers 4", "--num-workers is not a flag of motet train; use --actors"),
+        ("--weight-sync-interval=5", "use --publish-every"),
+        ("--buffer-size 10", "use --dqn.capacity"),
+        ("--algorithm iqn --Buffer_Size 10", "use --iqn.capacity"),
+        ("--warmup 10", "use --dqn.min-rows"),
+        ("--lr 0.1", "use --dqn.learning-rate"),
+        ("--batch-size 8", "use --dqn.batch-size"),
+        ("--total-timesteps 10", "use --steps"),
+        ("--async-training", "training is asynchronous unless"),
+        ("--env x", "the world is the first argument"),
+        ("--ppo.gamma 0.9", "the algorithm is dqn: use --dqn.gamma, or --algorithm ppo"),
+        ("--stepps 10", "did you mean --steps?"),
+        ("--dqn.gama 0.9", "did you mean --dqn.gamma?"),
+        ("--world.turnss 9", "did you mean --world.turns?"),
+        ("--qqqqq", "motet train WORLD --help-all lists all flags"),
+        ("another", "motet train takes one world and flags, got also another"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(given, hint, capsys):
+    assert main(["train", "matrix", *given.split()]) == 2
+    error = capsys.readouterr().err
+    assert hint in error and error.startswith("error: ")
+
+
+def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
+    assert main(["trian", "matrix"]) == 2
+    assert "did you mean motet train?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("total_timesteps = 5", "total_timesteps (use steps)"),
+        ("stepps = 5", "stepps (did you mean steps?)"),
+        ("buffer_size = 5", "buffer_size (use capacity in [dqn])"),
+        ("[ppo]\ngamma = 0.9", "ppo (the algorithm is dqn)"),
+        ("[dqn]\nlr = 0.1", "lr (use learning_rate)"),
+    ],
+)
+def test_an_unknown_key_of_a_file_is_answered_with_the_one_that_was_meant(text, hint, tmp_path, capsys):
+    path = tmp_path / "experiment.toml"
+    path.write_text(f'{text.partition("[")[0]}\n[world]\nname = "matrix"\n{"".join(text.partition("[")[1:])}')
+    assert main(["train", str(path)]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given, steps", [("1e2", 100), ("1_00", 100), ("100", 100)])
+def test_whole_numbers_may_be_written_as_people_write_them(given, steps, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "matrix", "--steps", given, "--engine", "serial", "--dqn.min-rows", "1e3"]) == 0
+    assert f"done after {steps} steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", ["1.5", "x", "1e-2", "inf", "1e999"])
+def test_what_is_not_a_whole_number_is_refused(given, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "matrix", "--steps", given])
+    assert f"expected a whole number, got '{given}'" in capsys.readouterr().err
