@@ -392,7 +392,7 @@ def test_episodes_in_which_nobody_acts_are_played_and_passed_over():
 
 
 def test_a_world_in_which_nobody_ever_acts_is_an_error():
-    with pytest.raises(WorldError, match="nobody is to act"):
+    with pytest.raises(WorldError, match="there was no agent to act"):
         run(functools.partial(Office, 2, calls=0), StandIn(), engine="serial")
 
 
