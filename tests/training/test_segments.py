@@ -361,11 +361,11 @@ class Shares(Cat):
     ("world", "clause"),
     [
         (WithoutObservation, "'ended': the end of mouse in turn 5 has a reward and no observation"),
-        (WithoutBoth, "'nobody acts after its end': mouse in turn"),
+        (WithoutBoth, "'no agent acts after its end': mouse in turn"),
         (WrongSize, "'observation'"),
         (NotFinite, "'reward'"),
         (EndsTwice, "'ended': mouse in turn 5 ended for the second time"),
-        (NeverEndsAgain, "'ended': group() is empty, but ended() never told of \\['mouse'\\]"),
+        (NeverEndsAgain, "'ended': group() is empty, but ended() never reported the end of \\['mouse'\\]"),
         (Shares, "'fresh observations'"),
     ],
 )
