@@ -84,7 +84,7 @@ class PolicyLimits:
     decision_s: Annotated[float, Gt(0), FINITE] = 10.0
     """Maximum seconds for a decision."""
     memory_bytes: Annotated[int, Ge(2**20)] | None = None
-    """Maximum bytes of private memory of the policy process and its children. Shared library memory does not count."""
+    """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
     """Maximum seconds of CPU time for a decision, all threads and processes together."""
     open_files: Annotated[int, Ge(16)] = 256
