@@ -51,9 +51,12 @@ class End(NamedTuple):
     terminated: bool
     """Whether a terminal state was reached. The value of the last observation is 0: there is no bootstrapping."""
     truncated: bool
-    """Whether the segment was cut off before a terminal state. If both are set, the segment counts as terminated."""
+    """Whether the segment was cut off before a terminal state. Learners bootstrap from the last observation.
+
+    If both are set, the segment counts as terminated.
+    """
     reward: float | None = None
-    """The value that ``reward(agent)`` would return. If given here, the world's sum is cleared as by that call.
+    """The value that ``reward(agent)`` would return. A world that gives it here must clear the sum as that call does.
 
     None: the actor calls ``reward(agent)``.
     """
