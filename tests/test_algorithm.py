@@ -85,7 +85,7 @@ def test_broken_algorithms_are_named(monkeypatch: pytest.MonkeyPatch, fault: str
 STREAMS = {
     "half": ({"set_stream": None}, "both get_stream and set_stream"),
     "object": ({"get_stream": lambda self: self._rng}, "plain values"),
-    "forgets": ({"set_stream": lambda self, stream: None}, "acts as if nothing had happened"),
+    "forgets": ({"set_stream": lambda self, stream: None}, "acts as it would have without the interruption"),
 }
 
 

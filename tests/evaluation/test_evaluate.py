@@ -579,7 +579,7 @@ def test_drawing_an_episode_changes_nothing(workers):
 
 @pytest.mark.parametrize(
     ("world", "why"),
-    [(playing.Duet, "the world draws nothing"), (playing.Torn, "drawing it raised ZeroDivisionError: no canvas")],
+    [(playing.Duet, "the world renders nothing"), (playing.Torn, "render() raised ZeroDivisionError: no canvas")],
 )
 def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers, world, why):
     said: list[str] = []

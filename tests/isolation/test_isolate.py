@@ -295,9 +295,9 @@ def test_a_process_that_cannot_be_started_leaves_no_folder_and_can_be_replaced_l
         for _ in range(2):
             with pytest.raises(StartError, match="no room"):
                 policy.replace()
-        with pytest.raises(MotetError, match="there is nothing to wait for"):
+        with pytest.raises(MotetError, match="there is no question to answer"):
             policy.answer()
-        with pytest.raises(MotetError, match=r"its process has ended; replace\(\) starts a new one"):
+        with pytest.raises(MotetError, match=r"its process has ended; call replace\(\) to start a new one"):
             policy.ask(ZERO)
         assert list(tmp_path.iterdir()) == []
     policy.replace()
@@ -309,7 +309,7 @@ def test_a_process_that_cannot_be_started_leaves_no_folder_and_can_be_replaced_l
 def test_one_question_at_a_time():
     policy = IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, ACTIONS)
     assert policy.answer() is None  # the start
-    with pytest.raises(MotetError, match="nothing to wait for"):
+    with pytest.raises(MotetError, match="no question to answer"):
         policy.answer()
     policy.ask_reset(1)
     with pytest.raises(MotetError, match=r"answer\(\) first"):

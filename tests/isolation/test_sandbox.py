@@ -266,7 +266,7 @@ def test_a_kernel_without_it_is_an_error_or_said_aloud(monkeypatch):
     with pytest.raises(SettingError, match=r"Landlock version 3 or later.*'best-effort'"):
         IsolatedPolicy(PolicySpec("motet.policy:RandomPolicy"), SEEN, ACTIONS, sandbox="strict")
     with (
-        pytest.warns(RuntimeWarning, match="the sandbox has holes: this machine lacks Landlock"),
+        pytest.warns(RuntimeWarning, match="the sandbox is incomplete: this machine lacks Landlock"),
         IsolatedPolicy(PolicySpec("motet.policy:RandomPolicy"), SEEN, ACTIONS, sandbox="best-effort") as policy,
     ):
         policy.reset(1)

@@ -305,7 +305,7 @@ class KeepsRewards(Corridor):
         (EndsTwice, "ended"),
         (NoReason, "ended"),
         (OneForgotten, "ended"),
-        (ActsOn, "nobody acts after its end"),
+        (ActsOn, "no agent acts after its end"),
         (LateReward, "rewards until the end"),
         (Endless, "an end"),
         (Unseeded, "same seed, same episode"),
@@ -318,7 +318,7 @@ class KeepsRewards(Corridor):
     ],
 )
 def test_every_broken_clause_is_named(factory, clause):
-    with pytest.raises(WorldError, match=rf"^broken clause '{clause}': .*; to mend it: .") as told:
+    with pytest.raises(WorldError, match=rf"^broken clause '{clause}': .*; fix: .") as told:
         check_world(factory, limit=200)
     assert "\n" not in str(told.value)
 

@@ -361,11 +361,11 @@ class Shares(Cat):
     ("world", "clause"),
     [
         (WithoutObservation, "'ended': the end of mouse in turn 5 has a reward and no observation"),
-        (WithoutBoth, "'nobody acts after its end': mouse in turn"),
+        (WithoutBoth, "'no agent acts after its end': mouse in turn"),
         (WrongSize, "'observation'"),
         (NotFinite, "'reward'"),
         (EndsTwice, "'ended': mouse in turn 5 ended for the second time"),
-        (NeverEndsAgain, "'ended': group() is empty, but ended() never told of \\['mouse'\\]"),
+        (NeverEndsAgain, "'ended': group() is empty, but ended() never reported the end of \\['mouse'\\]"),
         (Shares, "'fresh observations'"),
     ],
 )
@@ -392,7 +392,7 @@ def test_episodes_in_which_nobody_acts_are_played_and_passed_over():
 
 
 def test_a_world_in_which_nobody_ever_acts_is_an_error():
-    with pytest.raises(WorldError, match="nobody is to act"):
+    with pytest.raises(WorldError, match="there was no agent to act"):
         run(functools.partial(Office, 2, calls=0), StandIn(), engine="serial")
 
 

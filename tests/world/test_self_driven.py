@@ -317,7 +317,7 @@ def test_errors_name_the_users_class_agent_and_action():
     world = from_objects(Unclear())
     world.reset(0)
     world.group()
-    with pytest.raises(WorldError, match=r"Unclear.*act\(\) gave str 'a lot'; expected a number"):
+    with pytest.raises(WorldError, match=r"Unclear.*act\(\) returned str 'a lot'; expected a number"):
         world.act([2])
     with pytest.raises(WorldError, match=r"OwnTransition.*expected 0 to 3"):
         plain = from_objects(foreign.OwnTransition())
@@ -360,7 +360,7 @@ def test_errors_name_the_users_class_agent_and_action():
         ),
         (lambda: from_objects(foreign.Plain(), turns=2.5), "turns must be an int >= 1, or math.inf .*got 2.5"),
         (lambda: from_objects(Limited()), "config.experiment.max_turns of Limited must be an int >= 1.*got 'many'"),
-        (lambda: from_objects(Needy()), r"take_turn of Needy must take no argument that has no default, got \(epoch\)"),
+        (lambda: from_objects(Needy()), r"take_turn of Needy must take no argument without a default, got \(epoch\)"),
     ],
 )
 def test_bad_settings_are_refused(make, message):
@@ -408,11 +408,13 @@ def test_nobody_is_asked_for_ever():
 
     world = from_objects(Silent())
     world.reset(0)
-    with pytest.raises(WorldError, match=r"Silent.*nobody was asked for an action in 100 episodes; expected take_turn"):
+    with pytest.raises(
+        WorldError, match=r"Silent.*no agent was asked for an action in 100 episodes; expected take_turn"
+    ):
         world.group()
     world = from_objects(Silent(), turns=float("inf"))
     world.reset(0)
-    with pytest.raises(WorldError, match=r"Silent.*nobody was asked for an action in 1000 turns; expected take_turn"):
+    with pytest.raises(WorldError, match=r"Silent.*no agent was asked for an action in 1000 turns; expected take_turn"):
         world.group()
 
 

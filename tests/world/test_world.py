@@ -407,7 +407,7 @@ def test_known_environments_keep_the_contract(factory):
 def test_shipped_worlds_can_save_and_a_wrapper_hides_it():
     assert all(as_world(env).can_save for env in (TreasureHunt(), Cleanup(), MatrixGame()))
     assert not as_world(OrderEnforcingWrapper(TreasureHunt())).can_save
-    with pytest.raises(SettingError, match="no state to save"):
+    with pytest.raises(SettingError, match="cannot save its state"):
         as_world(gymnasium.make("CartPole-v1")).get_state()
 
 
@@ -499,7 +499,7 @@ def test_observations_are_cast_where_nothing_is_lost():
     ("space", "shown", "message"),
     [
         (Box(0, 1, (2,), np.float32), np.zeros(3, np.float32), r"shape \[3\]; expected \[2\]"),
-        (Box(0, 1, (2,), np.float32), None, "it has no observation"),
+        (Box(0, 1, (2,), np.float32), None, "the agent has no observation"),
         (Box(0, 1, (2,), np.float32), {}, "dict {}; expected an array float32"),
         (Box(0, 1, (2,), np.float32), "no", "expected an array"),
         (Box(0, 1, (2,), np.float32), [[1], [1, 2]], "expected an array"),
@@ -508,7 +508,7 @@ def test_observations_are_cast_where_nothing_is_lost():
         (Box(0, 9, (1,), np.uint8), np.array([0.5]), "values that uint8 cannot"),
         (Box(0, 9, (1,), np.int32), np.array([np.nan]), "values that int32 cannot"),
         (Dict(a=Discrete(2)), {"b": 1}, r"\['b'\]; expected a dict with \['a'\]"),
-        (Dict(a=Box(0, 1, (1,))), {"a": [1, 2]}, r"observation\['a'\] has the shape"),
+        (Dict(a=Box(0, 1, (1,))), {"a": [1, 2]}, r"observation\['a'\] has shape"),
         (Tuple((Discrete(2),)), (1, 1), "a tuple of 1"),
     ],
 )
@@ -551,7 +551,7 @@ def test_one_action_for_each_of_the_group(actions):
     for env in (Echo(Discrete(2), 0), TreasureHunt()):
         world = as_world(env)
         world.reset()
-        with pytest.raises(WorldError, match=f"given {len(actions)} actions; expected 1"):
+        with pytest.raises(WorldError, match=f"got {len(actions)} actions; expected 1"):
             world.act(actions)
 
 
@@ -643,11 +643,11 @@ def undead(env, result):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (forget, "agent ann.*gone from agents without an end"),
-        (stranger, "speaks of an agent 'dan'"),
+        (forget, "agent ann.*gone from agents without a termination or truncation"),
+        (stranger, "unknown agent 'dan'"),
         (blind, "agent ann.*ended without an observation"),
         (undead, "agent ann.*act again after its episode ended"),
-        (lambda env, result: result[:4], "step.. gave tuple .*; expected observations, rewards"),
+        (lambda env, result: result[:4], "step.. returned tuple .*; expected observations, rewards"),
     ],
 )
 def test_a_parallel_environment_that_breaks_its_promises_is_told(change, message):
@@ -671,9 +671,9 @@ def stays(env, result):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (gone, "agent a0.*gone from agents without an end"),
-        (lost, "speaks of an agent 'zoe'"),
-        (stays, "still in agents after its end"),
+        (gone, "agent a0.*gone from agents without a termination or truncation"),
+        (lost, "unknown agent 'zoe'"),
+        (stays, "still in agents after its step"),
     ],
 )
 def test_an_aec_environment_that_breaks_its_promises_is_told(change, message):
@@ -685,18 +685,21 @@ def test_an_aec_environment_that_breaks_its_promises_is_told(change, message):
 def test_old_gym_is_told():
     env = Echo(Discrete(2), 0)
     env.reset = lambda seed=None: 0
-    with pytest.raises(WorldError, match=r"reset\(\) gave int 0; expected observations and infos"):
+    with pytest.raises(WorldError, match=r"reset\(\) returned int 0; expected observations and infos"):
         as_world(env).reset()
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (TreasureHunt, r"world must be a PettingZoo .*, got the class TreasureHunt: make one by TreasureHunt\(...\)"),
+        (
+            TreasureHunt,
+            r"world must be a PettingZoo .*, got the class TreasureHunt; make an object of it: TreasureHunt\(...\)",
+        ),
         (lambda: 1, "call it first"),
         (42, "world must be a PettingZoo .*, got 42 of type int"),
         (None, "world must be a PettingZoo .*, got None of type NoneType"),
-        (generated_agents_env_v0.raw_env(), "possible_agents must name everyone .*, got a raw_env without"),
+        (generated_agents_env_v0.raw_env(), "possible_agents must name all agents .*, got a raw_env without"),
         (Echo(Text(5), "a"), r"the space of the observation must be Box, .*, got Text"),
         (Echo(Discrete(2), 0, action_space=Text(4)), r"the space of the action must be Box, .*, got Text"),
     ],
@@ -707,7 +710,7 @@ def test_what_is_no_world_is_told(given, message):
 
 
 def test_a_vector_of_environments_is_told():
-    with pytest.raises(SettingError, match="vector of environments"):
+    with pytest.raises(SettingError, match="vector environment"):
         as_world(gymnasium.make_vec("CartPole-v1", 2))
 
 
@@ -954,7 +957,10 @@ def test_where_entities_are_found(kind):
             lambda: from_objects(object()),
             r"an environment must have reset\(\), agents and world, got a object without reset",
         ),
-        (lambda: from_objects(Field(), actions=[4]), "actions must be one for all, or one for each of 2 agents, got 1"),
+        (
+            lambda: from_objects(Field(), actions=[4]),
+            "actions must be one value for all, or one for each of 2 agents, got 1",
+        ),
         (lambda: from_objects(Field(), actions=0), "actions must be an int >= 1, or a space, got 0"),
         (lambda: from_objects(Field(), actions="four"), "actions must be an int >= 1, or a space, got 'four'"),
         (
@@ -974,9 +980,9 @@ def test_bugs_in_an_object_gridworld_are_told():
     world = from_objects(field, actions=(4, Discrete(4)), observation=Box(0, 9, (11,), np.float32), turns=5)
     world.reset(seed=6)
     field.agents[0].act = lambda world, action: None
-    with pytest.raises(WorldError, match=r"agent_0, step 0, seed 6, action int 2.*act\(\) gave NoneType None"):
+    with pytest.raises(WorldError, match=r"agent_0, step 0, seed 6, action int 2.*act\(\) returned NoneType None"):
         world.act([2])
-    with pytest.raises(SettingError, match=r"has no action_spec.n_actions; give the number by actions="):
+    with pytest.raises(SettingError, match=r"has no action_spec.n_actions; give the number with actions="):
         del field.agents[0].action_spec
         from_objects(field)
 

@@ -559,6 +559,7 @@ def test_half_a_course_environment_says_what_is_missing():
 
     with pytest.raises(
         SettingError,
-        match=r"the joint action space of two players must be a Box of one even length, got Box\(-1\.0, 1\.0, \(7,\)",
+        match=r"the action space of two players must be a one-dimensional Box of even length, "
+        r"got Box\(-1\.0, 1\.0, \(7,\)",
     ):
         as_world(Odd())

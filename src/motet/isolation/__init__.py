@@ -1,4 +1,4 @@
-"""Policies in processes of their own, with limits, a guard and a sandbox."""
+"""Policies in separate processes, with limits, a guard and a sandbox."""
 
 from typing import TYPE_CHECKING
 

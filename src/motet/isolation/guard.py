@@ -1,7 +1,7 @@
-"""The guard: the parent of a policy process on Linux, which runs nothing of the policy's.
+"""The guard: the parent process of a policy process on Linux. It runs no code of the policy.
 
-Flows in: what the policy prints, by a pipe; flows out: how it ended, by another one that the policy never has. The
-guard ends after everything that the policy started is dead.
+The guard reads the policy's output from a pipe. It reports how the policy process ended through another pipe, to which
+the policy has no access. The guard exits after everything that the policy started is dead.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ __all__ = [
     "unpack",
 ]
 
-# What comes by the pipe: the process number; how it ended (as from waitpid); what it was killed for.
+# Messages: the process id; the exit status, as from waitpid; the two reasons for which the guard kills.
 STARTED, ENDED, MEMORY, TOO_MANY = 1, 2, 3, 4
 MESSAGE = struct.Struct("<Bq")
 
 MOST_DESCENDANTS = 32
-"""More processes than this a policy may not have at once. (A limit by user would not hold for root.)"""
+"""Maximum number of processes that a policy may have at once. (The kernel's limit by user does not hold for root.)"""
 
 _CHECK_S = 0.025
 _LEISURE = 20
-"""A check of the memory that takes long is followed by a pause this many times as long."""
+"""The pause after a check of the memory is at least this many times as long as the check."""
 _DEATH_S = 30.0
 
 
 def unpack(message: bytes) -> tuple[int, int]:
-    """Kind and value of what came by the pipe."""
+    """Return the kind and the value of a message from the pipe."""
     kind, value = MESSAGE.unpack(message)
     return kind, value
 
 
 class Output:
-    """The last of what the policy printed, kept in the mailbox."""
+    """Keeps the end of the policy's output in the mailbox."""
 
     def __init__(self, fd: int, mailbox: Mailbox) -> None:
         self.fd, self._mailbox, self._written = fd, mailbox, 0
         self._memory = memoryview(mailbox.output.data)
 
     def read(self) -> bool:
-        """Take what is there; False at its end."""
+        """Read what is there. Return False at the end of the output."""
         at = self._written % len(self._memory)
         count = os.readv(self.fd, [self._memory[at:]])
         self._written += count
@@ -72,7 +72,7 @@ class Output:
 
 
 def drain(output: Output) -> None:
-    """Take all that the policy prints, until its end."""
+    """Read all output of the policy, to its end."""
     while output.read():
         pass
 
@@ -84,9 +84,10 @@ def _leave(number: int, frame: Any) -> NoReturn:
 class Guard:
     """Watches one policy process and everything it starts.
 
-    It is deaf to the death of the fork server it came from, because it has work to do then: it learns of the parent's
-    end by the pipe. Should it have been stopped, the kernel wakes it when the parent ends. If only the server ends, it
-    is the last of its process group: the kernel sends such a group SIGHUP, which it ignores, and SIGCONT.
+    The guard does not die with the fork server that it was forked from, because it still has to kill the policy then.
+    It notices the end of the parent by the pipe. If the guard was stopped, the kernel sends it SIGCONT when the parent
+    ends. If only the fork server ends, the guard's process group becomes orphaned: the kernel sends such a group
+    SIGHUP, which the guard ignores, and SIGCONT.
     """
 
     def __init__(self, pid: int, output: Output, pipe: Connection, start: PolicyStart, mailbox: Mailbox) -> None:
@@ -95,16 +96,17 @@ class Guard:
         self._check_at = 0.0
 
     def run(self) -> NoReturn:
-        """Watch, and see everything dead."""
+        """Watch the policy, then kill everything and report the reason."""
         try:
-            signal.signal(signal.SIGTERM, _leave)  # a parent that ends without closing anything sends it
+            signal.signal(signal.SIGTERM, _leave)  # sent by a parent that ends without closing the pipe
             try:
                 why = self._watch()
             except SystemExit:
                 why = ENDED
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._end()
-            # Into the pipe first: whoever is woken by the bell finds it there. A parent that is gone does not care.
+            # Write to the pipe before ringing: a parent woken by the bell must find the message. Ignore the error if
+            # the parent is gone.
             with contextlib.suppress(OSError):
                 self._pipe.send_bytes(MESSAGE.pack(why, self._status))
             self._mailbox.answered.ring()
@@ -112,7 +114,7 @@ class Guard:
             os._exit(0)
 
     def _watch(self) -> int:
-        """Wait until there is a reason for the end, and say which."""
+        """Wait until there is a reason to end, and return it."""
         pidfd = os.pidfd_open(self._pid)
         poll = select.poll()
         for fd in (pidfd, self._pipe.fileno(), self._output.fd):
@@ -128,7 +130,7 @@ class Guard:
                 return why
 
     def _excess(self) -> int | None:
-        """Whether the policy has more than it may."""
+        """Return the limit that the policy exceeds, or None."""
         begun = time.monotonic()
         below = descendants(os.getpid())
         self._reap(below)
@@ -141,27 +143,27 @@ class Guard:
         return None
 
     def _at_most(self, pid: int) -> int:
-        """Quickly: a bound on the memory of a process, what it shares with the process it was copied from included."""
+        """Return an upper bound of a process's memory, quickly: pages shared since the fork count in full."""
         found = _numbers(f"/proc/{pid}/status", ("RssAnon:", "VmSwap:", "RssShmem:"))
         return found[0] + found[1] + max(found[2] - self._mailbox.segment.size, 0)
 
     def _private(self, pid: int) -> int:
-        """In truth, each page divided among those who share it."""
+        """Return a process's memory exactly: a page shared by n processes counts as 1/n."""
         try:
             found = _numbers(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "SwapPss:", "Pss_Shmem:"))
-        except PermissionError:  # it made itself unreadable
+        except PermissionError:  # the process made itself unreadable
             return self._at_most(pid)
         return found[0] + found[1] + max(found[2] - self._mailbox.segment.size, 0)
 
     def _reap(self, below: list[int]) -> None:
-        """Bury the orphans that ended by themselves."""
+        """Reap the orphans that have exited."""
         for pid in below:
             if pid != self._pid:
-                with contextlib.suppress(ChildProcessError):  # not an orphan
+                with contextlib.suppress(ChildProcessError):  # not a child of the guard, so not an orphan
                     os.waitpid(pid, os.WNOHANG)
 
     def _end(self) -> None:
-        """Kill all, and wait until they are dead. Orphans come to the guard, so none is missed."""
+        """Kill all processes and wait until they are dead. Orphans become children of the guard, so none is missed."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
         deadline = time.monotonic() + _DEATH_S
@@ -184,7 +186,7 @@ class Guard:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, ended but unburied ones too."""
+    """Return all descendants of a process, zombies included."""
     found, todo = list[int](), [pid]
     while todo:
         below = list(_children(todo.pop()))
@@ -194,16 +196,16 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 yield from map(int, file.read().split())
 
 
 def _numbers(path: str, names: tuple[str, ...]) -> list[int]:
-    """Bytes by name from a file of ``Name:  123 kB``; 0 for what is not there."""
+    """Read bytes by name from a file with lines ``Name:  123 kB``; 0 for names that are missing."""
     found = dict.fromkeys(names, 0)
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path) as file:  # it ended meanwhile
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path) as file:  # the process has ended
         for line in file:
             name, *rest = line.split()
             if name in found:

@@ -1,7 +1,7 @@
-"""The parent's hold on one policy process: starts it, hears how it fares, and sees it dead.
+"""The parent's handle of one policy process: it starts the process, follows its state, and makes sure that it dies.
 
-See :mod:`motet.isolation.process` for the other side. What is read here is the kernel's word, or that of the guard,
-which runs nothing of the policy's.
+See :mod:`motet.isolation.process` for the other side. All that is read here comes from the kernel or from the guard,
+which runs no code of the policy.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from motet.system.memory import Segment, format_bytes
 __all__ = ["PolicyProcess"]
 
 DEATH_S = 10.0
-"""How long processes may take to die."""
+"""Seconds that processes may take to die."""
 
 
 class PolicyProcess:
-    """Holds one policy process. It is being started when this returns.
+    """One policy process. The constructor returns while the process is still starting.
 
     Args:
-        name: what it is called in messages.
+        name: the name of the policy in messages.
         segment: the memory of its mailbox.
-        start: what it is made of.
+        start: what the process is made from.
     """
 
     def __init__(self, name: str, segment: Segment, start: PolicyStart) -> None:
@@ -48,8 +48,8 @@ class PolicyProcess:
             theirs.close()
 
     def hear(self) -> tuple[str, str] | None:
-        """How it ended, as cause and detail; None while it lives."""
-        gone = self._child.exit is not None  # looked at first: what was told before its end is in the pipe by now
+        """Return how the process ended, as cause and detail; None while it lives."""
+        gone = self._child.exit is not None  # read before the pipe, which then holds all messages sent before the end
         while self._pipe.poll(0):
             try:
                 kind, value = _guard.unpack(self._pipe.recv_bytes(64))
@@ -75,28 +75,28 @@ class PolicyProcess:
                 self._pidfd = os.pidfd_open(pid)
 
     def cpu_s(self) -> float:
-        """CPU time of the process and of all below it."""
+        """CPU time of the process and all its descendants, in seconds."""
         if self._pid is None:
             return 0.0
         total = 0.0
         for pid in (self._pid, *_guard.descendants(self._pid)):
             with contextlib.suppress(OSError):  # it has ended
-                total += time.clock_gettime((~pid << 3) | 2)  # how Linux numbers the clock of another process
+                total += time.clock_gettime((~pid << 3) | 2)  # Linux's id of another process's CPU clock
         return total
 
     def starved_s(self) -> float:
-        """For how long its main thread, the one that decides, has been ready and waited for a processor."""
+        """Seconds for which the process's main thread, which makes the decisions, was ready but waited for a CPU."""
         if self._pid is None or sys.platform != "linux":
             return 0.0
         try:
             with open(f"/proc/{self._pid}/schedstat") as file:
                 return int(file.read().split()[1]) / 1e9
-        except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count
+        except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count that time
             return 0.0
 
     def end(self) -> None:
-        """End the process and all that it started, and see that they are dead."""
-        self._pipe.close()  # which the guard takes as a request
+        """End the process and all processes that it started, and wait until they are dead."""
+        self._pipe.close()  # the guard then kills everything
         try:
             if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()
@@ -108,7 +108,7 @@ class PolicyProcess:
         self._child.close()
 
     def _kill(self) -> None:
-        """What can be done without a guard: the process itself goes, and what has stayed in its group."""
+        """Kill without a guard: only the process itself and what is still in its process group can be reached."""
         self._child.kill(DEATH_S)
         if self._pid is None or self._pidfd is None:
             return

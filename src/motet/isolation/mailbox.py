@@ -1,10 +1,10 @@
-"""The shared memory between a policy process and its parent: what lies where, and how values get in and out.
+"""The mailbox: the shared memory between a policy process and its parent, its layout, and how values are put and taken.
 
-The parent writes a question (observation, mask, seed) and rings; the policy process writes the answer (action, or the
-text of what went wrong) and rings back. Each side counts: a question has a number, its answer carries the same one.
+The parent writes a question (observation, mask, seed) and rings a bell. The policy process writes the answer (an
+action, or the text of an error) and rings another bell. A question has a number, and its answer carries the same one.
 
-The policy process may write anywhere in this memory at any time, so the parent believes nothing in it. It keeps
-dtypes, shapes and capacities to itself, reads every word once, and checks what it read.
+The policy process may write anywhere in this memory at any time, so the parent trusts nothing in it. The parent keeps
+dtypes, shapes and capacities outside the mailbox, reads every word once, and checks what it read.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 
 # Kinds of questions.
 RESET, ACT, PICKLED = 1, 2, 3
-# States of answers. MORE: the next piece of a pickled observation, please.
+# States of answers. MORE requests the next piece of a pickled observation.
 FINE, MORE, FAILED, INVALID, REFUSED = 0, 1, 2, 3, 4
 
 MASK = 16
-"""Added to a kind: there is a mask."""
+"""Added to the kind of a question that has a mask."""
 
-# Words of a question: its number, its kind, the seed or the length of what is pickled.
+# Words of a question: its number, its kind, and the seed or the length of the pickled observation.
 NUMBER, KIND, VALUE = 0, 1, 2
-# Words of an answer: the number of the question, the state, the length of the text.
+# Words of an answer: the number of the question (NUMBER), the state, and the length of the text.
 STATE, LENGTH = 1, 2
 
 PIECE_BYTES = 256 * 1024
@@ -48,11 +48,11 @@ Take = Callable[[], Any]
 
 
 class Mailbox:
-    """The segment of one policy process, as both sides see it. What crosses is bound when the spaces are known.
+    """The shared memory of one policy process, as both sides use it. :meth:`bind` has to be called with the spaces.
 
     Args:
-        segment: made of :func:`layout`.
-        fresh: whether nobody has used it yet.
+        segment: memory with the arrays of :func:`layout`.
+        fresh: whether the memory is new and has to be initialised.
     """
 
     def __init__(self, segment: Segment, *, fresh: bool = False) -> None:
@@ -62,15 +62,15 @@ class Mailbox:
         if fresh:
             for name in ("question", "answer", "written"):
                 segment[name].fill(0)
-        # Words are plain integers this way, and quicker to read and to write than those of an array.
+        # Through a memoryview, words are plain integers and faster to read and write than through an array.
         self.question, self.answer, self.written = (segment[name].data for name in ("question", "answer", "written"))
         self.mask, self.output = segment["mask"], segment["output"]
 
     def bind(self, observations: Any, actions: Any) -> None:
-        """Learn the spaces of what crosses."""
+        """Set the spaces of observations and actions, and with them how these are put and taken."""
         self.put_action: Put
         self.take_action: Take
-        if hasattr(actions, "n") and actions.shape == ():  # a plain number, quicker than an array of none
+        if hasattr(actions, "n") and actions.shape == ():  # a plain number, faster than a 0-d array
             word = self.segment["action"].reshape(1).data
             self.put_action, self.take_action = partial(word.__setitem__, 0), partial(word.__getitem__, 0)
         else:
@@ -83,18 +83,18 @@ class Mailbox:
     # ---- text of the policy, for the parent
 
     def text(self) -> str:
-        """What went wrong, as the policy process tells it."""
+        """Return the error text that the policy process wrote."""
         length = min(self.answer[LENGTH], TEXT_BYTES)
         return self.segment["text"][:length].tobytes().decode(errors="replace")
 
     def put_text(self, text: str) -> None:
-        """Tell what went wrong; of what is too long, the beginning."""
+        """Write an error text. One that is too long is cut at the end."""
         data = np.frombuffer(text.encode(errors="replace")[:TEXT_BYTES], np.uint8)
         self.segment["text"][: len(data)] = data
         self.answer[LENGTH] = len(data)
 
     def printed(self) -> str:
-        """The last of what the policy printed."""
+        """Return the end of the policy's output."""
         written, size = self.written[0], len(self.output)
         data = self.output.tobytes()
         data = data[:written] if written <= size else data[written % size :] + data[: written % size]
@@ -102,13 +102,13 @@ class Mailbox:
 
 
 def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> dict[str, ArraySpec]:
-    """What a mailbox is made of.
+    """Return the arrays of a mailbox.
 
     Args:
-        observations: a space; if it is not made of arrays, observations are pickled, piece by piece.
-        actions: a space made of arrays.
-        masked: whether questions may come with masks.
-        output_bytes: how much of the policy's output is kept.
+        observations: the observation space. If its values are not arrays, observations are pickled and sent in pieces.
+        actions: the action space; its values must be arrays.
+        masked: whether questions may have masks.
+        output_bytes: bytes of the policy's output that are kept.
     """
     return {
         "bells": ArraySpec((2, _native.BELL_BYTES), "uint8"),
@@ -137,7 +137,7 @@ def is_arrays(space: Any) -> bool:
 
 
 def _parts(space: Any, name: str) -> dict[Any, tuple[Any, str]] | None:
-    """The parts of a dict or tuple space by key, each with a name of its own; None for an array."""
+    """Return the parts of a dict or tuple space by key, each with a unique name; None for a single array."""
     inner = getattr(space, "spaces", None)
     if inner is None:
         return None
@@ -146,7 +146,7 @@ def _parts(space: Any, name: str) -> dict[Any, tuple[Any, str]] | None:
 
 
 def _leaves(space: Any, name: str) -> dict[str, ArraySpec]:
-    """All arrays that make up a value of a space."""
+    """Return all arrays that make up a value of a space."""
     parts = _parts(space, name)
     if parts is None:
         return {name: ArraySpec(tuple(space.shape or ()), space.dtype)}
@@ -154,7 +154,7 @@ def _leaves(space: Any, name: str) -> dict[str, ArraySpec]:
 
 
 def _crossing(space: Any, segment: Segment, name: str) -> tuple[Put, Take]:
-    """Functions that put a value of a space into the segment, and take a copy out of it."""
+    """Return a function that puts a value of a space into the segment, and one that takes a copy out of it."""
     parts = _parts(space, name)
     if parts is None:
         return _array_crossing(segment[name])

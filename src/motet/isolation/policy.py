@@ -1,8 +1,8 @@
-"""IsolatedPolicy: a policy that lives in a process of its own, with limits, and costs nobody but itself when it fails.
+"""IsolatedPolicy: a policy that runs in a separate process, with limits. Its failure does not affect other processes.
 
-The policy is made in its process from a :class:`~motet.policy.PolicySpec`. Observations and masks flow to it, actions
-back, through one piece of shared memory that is theirs alone; both sides wait on bells. Asking does not wait, so
-several policies can be asked first and awaited afterwards, and think at the same time:
+The policy is made in its process from a :class:`~motet.policy.PolicySpec`. The parent sends observations and masks and
+receives actions through shared memory that only the two use; both sides wait on bells. Asking does not wait. So several
+policies can be asked first and awaited afterwards, and they compute at the same time:
 
 >>> from gymnasium.spaces import Box, Discrete
 >>> spec = PolicySpec("motet.policy:ConstantPolicy", {"action": 2})
@@ -13,12 +13,12 @@ several policies can be asked first and awaited afterwards, and think at the sam
 ...     policy.answer()
 2
 
-What comes back is never believed: it is copied once, then checked against the action space; nothing of it is
-unpickled. Whatever goes wrong raises :class:`~motet.errors.PolicyFailure` with its cause, and by then the process is
-gone, and with it every process that it started. :meth:`IsolatedPolicy.replace` starts a new one.
+Answers are not trusted: an answer is copied once, then checked against the action space, and never unpickled. Every
+failure raises :class:`~motet.errors.PolicyFailure` with its cause. By then the process is dead, and so is every process
+that it started. :meth:`IsolatedPolicy.replace` starts a new one.
 
-Time that a policy spends waiting for a processor does not count against its deadline, so that others who compute
-without end cannot make it late. (Linux tells how long that was.) No wait is longer than ten times its limit.
+Time that a policy spends waiting for a CPU does not count against its deadline, so that other busy processes cannot
+make it late. (Only Linux measures that time.) No wait is longer than ten times its limit.
 """
 
 from __future__ import annotations
@@ -58,39 +58,39 @@ from motet.world.spaces import InvalidValue, action_checker, observation_caster
 __all__ = ["IsolatedPolicy", "PolicyLimits", "sandbox_gaps"]
 
 _PATIENCE = 10
-"""No wait is longer than this many times its limit, however busy the machine."""
+"""No wait is longer than this many times its limit, even if the machine is busy."""
 _SLICE_S = 0.02
-"""How often somebody who waits looks at the process he waits for."""
+"""Seconds between two checks of the process while waiting for its answer."""
 _MOST_STRAYS = 100
-"""How often a bell may ring in vain. (An honest one does at most once.)"""
+"""How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
 _GUARDED = sys.platform == "linux"
 
 
 @dataclass(frozen=True)
 class PolicyLimits:
-    """What a policy in its own process may take.
+    """Limits of an isolated policy: time, memory, open files and output.
 
-    Memory and CPU are watched, not left to the kernel's limits: there the one on memory breaks torch, the one on CPU
-    adds up over all episodes, and the one on processes does not hold for root.
+    Motet watches memory and CPU time itself. The kernel's limits do not fit: the one on memory breaks torch, the one on
+    CPU time adds up over all episodes, and the one on processes does not hold for root.
 
     >>> PolicyLimits(decision_s=0.5).decision_s
     0.5
     """
 
     start_s: Annotated[float, Gt(0), FINITE] = 30.0
-    """Until the policy is made."""
+    """Maximum seconds until the policy is made."""
     reset_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """For a reset."""
+    """Maximum seconds for a reset."""
     decision_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """For a decision."""
+    """Maximum seconds for a decision."""
     memory_bytes: Annotated[int, Ge(2**20)] | None = None
-    """Private memory of the policy's process and of all that it starts; what the libraries share is not counted."""
+    """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
-    """CPU time for a decision, all threads and processes together."""
+    """Maximum seconds of CPU time for a decision, all threads and processes together."""
     open_files: Annotated[int, Ge(16)] = 256
-    """Open files."""
+    """Maximum number of open files."""
     output_bytes: Annotated[int, Ge(1024)] = 65536
-    """How much of what it prints is kept: the last of it."""
+    """Bytes of the policy's output that are kept. Older output is dropped."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -99,28 +99,29 @@ class PolicyLimits:
 
 
 def sandbox_gaps() -> tuple[str, ...]:
-    """What this machine lacks of what ``sandbox="strict"`` needs, in words; empty where it can be used."""
+    """Return what this machine lacks for ``sandbox="strict"``, as texts; empty if it lacks nothing."""
     return _sandbox.gaps()
 
 
 class IsolatedPolicy:
-    """A :class:`~motet.policy.Policy` in a process of its own. One question at a time; ``answer`` before the next.
+    """A :class:`~motet.policy.Policy` in a separate process. Ask one question at a time, and call ``answer`` after it.
 
-    The process is being started when this returns; whoever waits for the first answer finds out whether that went well.
+    The constructor returns while the process is still starting. If the start fails, the first ``answer`` raises.
 
     Args:
-        spec: where the policy comes from. It is made in its own process alone.
-        observation_space: of its agent. What is no array, dict or tuple is pickled on its way to the policy.
-        action_space: of its agent; made of arrays.
-        agent: the name of its agent; offered to the policy's factory.
-        world: settings of the world; offered too.
-        limits: what it may take.
-        sandbox: ``"strict"``: it can open no socket, read nothing but the interpreter, the packages and its own data,
-            write nowhere but to a temporary folder of its own, start no process, and reach no other one; an error where
-            the kernel cannot hold it to that. ``"best-effort"``: as far as the kernel can, with a warning. Its own data
-            are those arguments of the spec that are paths (``pathlib.Path``), or are called ``data``.
-        masked: whether questions may come with a mask.
-        description: of the world, which a team is made from; offered to other factories too.
+        spec: how the policy is made. It is made only in the policy's process.
+        observation_space: observation space of the agent. Observations other than arrays, dicts and tuples of arrays
+            are pickled on their way to the policy.
+        action_space: action space of the agent; its actions must be arrays, or dicts or tuples of arrays.
+        agent: name of the agent; offered to the policy's factory.
+        world: settings of the world; offered to the factory too.
+        limits: limits on time, memory, open files and output.
+        sandbox: ``"strict"``: the policy cannot open sockets, start processes or affect others. It can read only the
+            interpreter, the packages and its data, and write only in its temporary folder. If the kernel cannot enforce
+            this, an error is raised. ``"best-effort"``: as far as the kernel can, with a warning. The policy's data are
+            the arguments of the spec that are paths (``pathlib.Path``) or are called ``data``.
+        masked: whether questions may have a mask.
+        description: description of the world, from which teams are made; offered to other factories too.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class IsolatedPolicy:
         if not self._pickled:
             self._take = observation_caster(observation_space, "the observation")
             self._dtype, self._shape = observation_space.dtype, observation_space.shape
-        self._rest = memoryview(b"")  # of an observation that crosses in pieces
+        self._rest = memoryview(b"")  # the unsent rest of an observation that is sent in pieces
         check_picklable(spec, f"policy {spec.title}", "policy", MAKE_IT_THERE)
         known = {"agent": agent, "world": dict(world), "description": description}
         self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, known))
@@ -157,7 +158,7 @@ class IsolatedPolicy:
     # ---- questions and answers
 
     def ask_reset(self, seed: int) -> None:
-        """Tell it that a new episode begins. Does not wait."""
+        """Tell the policy that a new episode begins. Does not wait."""
         if not 0 <= seed < 2**64:
             raise SettingError(f"seed must be an int from 0 to 2**64 - 1, got {seed}")
         self._check_free()
@@ -186,14 +187,14 @@ class IsolatedPolicy:
             self._put_mask(mask)
             kind += _mailbox.MASK
         if self._limits.cpu_s is not None and self._process is not None:
-            # What it takes to start is not a decision's; how much that is shows when it has started.
+            # CPU time of the start does not count for the decision. It is known only when the policy has started.
             self._cpu_before_s = self._process.cpu_s() if self._started else math.inf
         self._send(kind, self._limits.decision_s)
 
     def answer(self) -> Any:
-        """Wait for the answer to what was asked, and return it: an action, or None after a reset."""
+        """Wait for the answer to the last question and return it: an action, or None after a reset."""
         if not self._open:
-            raise MotetError(f"{self._name}: there is nothing to wait for; ask first")
+            raise MotetError(f"{self._name}: there is no question to answer; call ask() or ask_reset() first")
         box, seen = self._box, self._seen
         count = box.answered.wait(seen, min(_SLICE_S, self._limit_s / 4))
         while True:
@@ -206,12 +207,12 @@ class IsolatedPolicy:
             count = box.answered.wait(seen, _SLICE_S)
 
     def reset(self, seed: int) -> None:
-        """A new episode begins; wait until the policy is ready for it."""
+        """Begin a new episode, and wait until the policy is ready for it."""
         self.ask_reset(seed)
         self.answer()
 
     def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The action for one observation."""
+        """Return the action for one observation."""
         self.ask(observation, mask)
         return self.answer()
 
@@ -219,18 +220,18 @@ class IsolatedPolicy:
 
     def _check_free(self) -> None:
         if self._process is None:
-            raise MotetError(f"{self._name}: its process has ended; replace() starts a new one")
+            raise MotetError(f"{self._name}: its process has ended; call replace() to start a new one")
         if self._open and self._number != _policy_process.START:
-            raise MotetError(f"{self._name}: it has not answered the last question yet; wait for answer() first")
+            raise MotetError(f"{self._name}: the last question is not answered yet; call answer() first")
 
     def _put_mask(self, mask: npt.NDArray[np.bool_]) -> None:
         if len(mask) != self._mask_size:
             expected = f"{self._mask_size} entries" if self._mask_size else "none, because masked is False"
-            raise SpecError(f"{self._name}: given a mask of {len(mask)} entries, expected {expected}")
+            raise SpecError(f"{self._name}: got a mask of {len(mask)} entries, expected {expected}")
         self._box.mask[:] = mask
 
     def _put_other(self, given: Any) -> None:
-        """An observation that is not just an array of the space's own kind."""
+        """Put an observation that is not a single array with the dtype and shape of the space."""
         try:
             self._box.put_observation(self._take(given))
         except InvalidValue as error:
@@ -257,7 +258,7 @@ class IsolatedPolicy:
     # ---- waiting
 
     def _is_answered(self) -> bool:
-        """The bell rang: whether it was for the answer that is waited for, and that one is fine."""
+        """After the bell rang: whether the awaited answer is there and reports no error."""
         number, state = self._box.answer[_mailbox.NUMBER], self._box.answer[_mailbox.STATE]
         if number == self._number and state == _mailbox.FINE:
             self._started = True
@@ -265,7 +266,7 @@ class IsolatedPolicy:
         if number == _policy_process.START and not self._started:
             self._check_state(state, "start")
             self._started = True
-            self._begin_waiting()  # for what was asked meanwhile
+            self._begin_waiting()  # for the question that was asked during the start
             if self._limits.cpu_s is not None and self._process is not None:
                 self._cpu_before_s = self._process.cpu_s()
         elif number != self._number:
@@ -282,17 +283,17 @@ class IsolatedPolicy:
         if state in causes:
             self._fail(causes[state], self._box.text())
         if state != _mailbox.FINE:
-            self._fail("answer", "it is in no known form")
+            self._fail("answer", "its state is unknown")
 
     def _stray(self) -> None:
-        """The bell rang without an answer: by the guard at its end, once at its beginning, or it tries something."""
+        """Handle a bell without an answer: from the guard at the end, once at the start, or from a malicious policy."""
         self._watch()
         self._strays += 1
         if self._strays > _MOST_STRAYS:
-            self._fail("answer", "it rings without answering")
+            self._fail("answer", "it rings the bell without answering")
 
     def _accept(self) -> Any:
-        """The answer, copied once and then checked."""
+        """Return the answer, copied once and then checked."""
         action = None
         if self._kind > _mailbox.RESET:
             if self._limits.cpu_s is not None:
@@ -305,7 +306,7 @@ class IsolatedPolicy:
         return action
 
     def _watch(self) -> None:
-        """There is no answer yet: look whether the process lives and keeps its limits."""
+        """While there is no answer: check that the process lives and keeps its limits."""
         process = self._check_alive()
         if self._started and self._kind > _mailbox.RESET:
             self._check_cpu()
@@ -331,7 +332,7 @@ class IsolatedPolicy:
             self._fail("cpu", f"more than {limit_s:g} s of CPU time for a decision")
 
     def _fail(self, cause: str, detail: str) -> NoReturn:
-        """See the process dead, then say why."""
+        """Kill the process, then raise the failure."""
         self.close()
         raise PolicyFailure(cause, printable(detail)[:DETAIL])
 
@@ -339,16 +340,16 @@ class IsolatedPolicy:
 
     @property
     def output(self) -> str:
-        """The last of what the policy printed, without control characters; from the process that is, or was, there."""
+        """The end of the policy's output, without control characters. It is kept after the process ended."""
         return printable(self._box.printed())
 
     def replace(self) -> None:
-        """End the process, see it dead, and start a new one."""
+        """End the process, wait until it is dead, and start a new one."""
         self.close()
         self._start()
 
     def close(self) -> None:
-        """End the process and all that it started, and see them dead."""
+        """End the process and all processes that it started, and wait until they are dead."""
         process, self._process, self._open = self._process, None, False
         if process is not None:
             process.end()
@@ -385,11 +386,11 @@ def _checked_sandbox(sandbox: str) -> str:
     lacking = "; ".join(_sandbox.gaps()) if sandbox != "no" else ""
     if lacking and sandbox == "strict":
         raise SettingError(
-            f"sandbox='strict' is not possible here: this machine lacks {lacking}. 'best-effort' does what is "
-            "possible without"
+            f"sandbox='strict' is not possible here: this machine lacks {lacking}; fix: use sandbox='best-effort', "
+            "which enforces what this machine can"
         )
     if lacking:
-        warnings.warn(f"the sandbox has holes: this machine lacks {lacking}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"the sandbox is incomplete: this machine lacks {lacking}", RuntimeWarning, stacklevel=3)
     return sandbox
 
 
@@ -400,7 +401,7 @@ def _mask_size(space: Any) -> int:
 
 
 def _modules_and_data(spec: PolicySpec) -> tuple[list[str], list[str | os.PathLike[str]]]:
-    """Which modules and which files a policy needs."""
+    """Return the modules and the files that a policy needs."""
     modules: list[str] = []
     data: list[Any] = []
     for one in (spec, *_inner_specs(spec)):
@@ -412,6 +413,6 @@ def _modules_and_data(spec: PolicySpec) -> tuple[list[str], list[str | os.PathLi
 
 
 def _inner_specs(spec: PolicySpec) -> list[PolicySpec]:
-    """Of a policy that is made of others: those in its arguments."""
+    """Return the specs in the arguments of a policy that is made of other policies."""
     parts = [value.values() for value in spec.arguments.values() if isinstance(value, Mapping)]
     return [one for part in parts for one in part if isinstance(one, PolicySpec)]

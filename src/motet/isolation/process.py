@@ -1,13 +1,16 @@
-"""The process in which one policy lives, and the guard beside it. :mod:`motet.isolation.policy` is the other end.
+"""The process of one isolated policy, and how it starts beside its guard.
 
-On Linux a policy process has a *guard* as its parent: a process that runs nothing of the policy's. It collects what the
-policy prints, watches its memory, and takes in every process that the policy starts, however deep and detached. When
-the policy process ends, when the parent asks for it, or when the parent is gone, the guard kills all of them, sees that
-they are dead, tells how it ended, and ends itself. So the guard's end confirms that nothing is left.
+:mod:`motet.isolation.policy` is the other end, called the parent here.
 
-What flows: from the parent one question at a time through the
-:class:`~motet.isolation.mailbox.Mailbox`; back the answer, by the same way. What the guard tells travels by a pipe that
-the policy process never has. Elsewhere than on Linux there is no guard, the parent kills the policy process alone.
+On Linux the operating system's parent of a policy process is a *guard*, a process that runs no code of the policy. The
+guard collects the policy's output, watches its memory, and becomes the parent of every orphan that the policy leaves,
+even of detached and indirect children. When the policy process ends, when the parent asks for it, or when the parent is
+gone, the guard kills all of them, waits until they are dead, reports how the policy process ended, and exits. So the
+exit of the guard confirms that nothing is left.
+
+The parent sends one question at a time through the :class:`~motet.isolation.mailbox.Mailbox`, and the policy process
+answers through it. The guard sends its messages through a pipe to which the policy has no access. On systems other than
+Linux there is no guard, and the parent kills only the policy process.
 """
 
 from __future__ import annotations
@@ -42,17 +45,17 @@ from motet.world.spaces import InvalidValue, action_checker
 __all__ = ["START", "PolicyStart", "enter"]
 
 START = 1
-"""The number of the first question, which is not asked: to come into being."""
+"""The number of the first question, which is implicit: to make the policy."""
 
 
 @dataclass(frozen=True)
 class PolicyStart:
-    """What a policy process is made of. The policy itself is bytes until nothing is in its reach that should not be."""
+    """What a policy process is made from. The policy is unpickled only after the process gave up files and rights."""
 
     spaces: bytes
     """Pickled observation space and action space."""
     policy: bytes
-    """Pickled spec, and what is known of its agent and the world."""
+    """Pickled spec, with the arguments about agent and world that its factory is offered."""
     memory_bytes: int | None
     open_files: int
     sandbox: _sandbox.Confinement | None
@@ -60,7 +63,7 @@ class PolicyStart:
 
 
 def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
-    """Become a guard with a policy process, or a policy process alone."""
+    """Become a guard and fork the policy process, or become the policy process if there is no guard."""
     out_r, out_w = os.pipe()
     mailbox = Mailbox(segment)
     if not start.guarded:
@@ -71,7 +74,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    gc.freeze()  # what is there now stays shared with the process it was copied from
+    gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
     pid = os.fork()
     if pid == 0:
         _live(mailbox, pipe, start, out_w)
@@ -80,10 +83,10 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
 
 
 def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep: tuple[int, ...] = ()) -> NoReturn:
-    """Be a policy process until it is killed."""
+    """Run as the policy process until it is killed."""
     guard = os.getppid()
     try:
-        os.setsid()  # a signal to its whole group reaches nobody else
+        os.setsid()  # so that a signal to its process group reaches no other process
         pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
         _close_everything(out, keep)
         questions = _Questions(mailbox, sandboxed=start.sandbox is not None)
@@ -94,27 +97,27 @@ def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep
             if start.sandbox is not None:
                 _sandbox.confine(start.sandbox)
             questions.open(start)
-        except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException as error:  # noqa: BLE001 - any error is reported to the parent
             questions.tell(error)
         else:
             questions.serve()
-    except BaseException:  # noqa: BLE001 - a fault of ours; it comes home by the output
+    except BaseException:  # noqa: BLE001 - an error in motet; the parent reads it from the output
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
 def _close_everything(out: int, keep: tuple[int, ...]) -> None:
-    """Leave nothing open but output, and an empty input."""
+    """Close all file descriptors, except for the output and an empty input."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(source, number)
     for name in os.listdir("/dev/fd"):
         if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):  # the one that listed them
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     tracker: Any = resource_tracker._resource_tracker
-    tracker._fd = None  # a policy that needs one starts its own
+    tracker._fd = None  # closed above; a policy that needs a tracker starts a new one
     sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), _writer(1), _writer(2)  # noqa: SIM115
 
 
@@ -124,19 +127,19 @@ def _writer(fd: int) -> TextIO:
 
 def _die_with(guard: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guard:  # it went before we asked
+    if os.getppid() != guard:  # the guard ended before the call
         os._exit(1)
 
 
 class _Questions:
-    """Where the policy's questions arrive and its answers leave."""
+    """Takes questions from the mailbox, passes them to the policy, and writes its answers."""
 
     def __init__(self, mailbox: Mailbox, sandboxed: bool) -> None:
         self._mailbox, self._sandboxed = mailbox, sandboxed
         self._number, self._seen = START, 0
 
     def open(self, start: PolicyStart) -> None:
-        """Make the policy. The first of its code runs here."""
+        """Make the policy. This is the first time that its code runs."""
         observations, actions = cloudpickle.loads(start.spaces)
         self._mailbox.bind(observations, actions)
         self._give = action_checker(actions)
@@ -159,32 +162,32 @@ class _Questions:
                     policy.reset(question[_mailbox.VALUE])
                 else:
                     self._act(kind)
-            except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
+            except BaseException as error:  # noqa: BLE001 - any error is reported to the parent
                 self.tell(error)
             else:
                 self._say(_mailbox.FINE)
 
     def _act(self, kind: int) -> None:
-        """With a mask, or by a pickled observation."""
+        """Answer a question that has a mask or a pickled observation."""
         mailbox, pickled = self._mailbox, kind & ~_mailbox.MASK == _mailbox.PICKLED
         mask = mailbox.mask.copy() if kind & _mailbox.MASK else None
         observation = self._unpickled(mailbox.question[_mailbox.VALUE]) if pickled else mailbox.take_observation()
         mailbox.put_action(self._give(self._ask(observation, mask)))
 
     def _next(self) -> None:
-        """Wait for a question; the parent decides for how long."""
+        """Wait for a question, without a deadline."""
         asked, seen = self._mailbox.asked, self._seen
         while (count := asked.wait(seen, 3600.0)) == seen:
             pass
         self._seen, self._number = count, self._mailbox.question[_mailbox.NUMBER]
 
     def _unpickled(self, length: int) -> Any:
-        """An observation that is no array, from the parent, who is to be trusted."""
+        """Return an observation that is not an array. Unpickling is safe: it comes from the parent."""
         data = bytearray()
         while True:
             data += self._mailbox.piece[: min(length - len(data), _mailbox.PIECE_BYTES)].tobytes()
             if len(data) == length:
-                return pickle.loads(data)  # noqa: S301 - towards the policy only
+                return pickle.loads(data)  # noqa: S301 - only data from the parent
             self._say(_mailbox.MORE)
             self._next()
 
@@ -195,7 +198,7 @@ class _Questions:
         self._mailbox.answered.ring()
 
     def tell(self, error: BaseException) -> None:
-        """Answer that it did not go well."""
+        """Answer with an error."""
         state = _mailbox.INVALID if isinstance(error, InvalidValue) else _mailbox.FAILED
         if self._sandboxed and isinstance(error, PermissionError):
             state = _mailbox.REFUSED

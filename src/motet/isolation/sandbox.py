@@ -1,11 +1,11 @@
-"""What a policy process cannot do any more, by the kernel: Landlock, seccomp, no new privileges, no capabilities.
+"""The sandbox of a policy process: Landlock, seccomp, no new privileges, no capabilities, all enforced by the kernel.
 
-Everything here is called in the process that gives up rights, before anything of the policy's is loaded, and cannot be
-taken back, not by root either. Two layers, each for what the other cannot do: Landlock decides which files may be
-opened, seccomp which system calls may be made. The packages for these on the registry bind one of the two, and are
-young or need a library of the system; the calls are few, so they are made directly.
+The functions are called in the process that gives up rights, before any code of the policy is loaded. The process
+cannot get these rights back, even as root. There are two layers, each for what the other cannot do: Landlock restricts
+which files may be opened, and seccomp which system calls may be made. The packages on PyPI for these support only one
+of the two, and are young or need a system library. Only a few calls are needed, so they are made directly.
 
-What is refused fails as any refused call does: with ``PermissionError``.
+A refused call fails as usual, with ``PermissionError``.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _CAP_DAC_OVERRIDE, _CAP_SETPCAP, _CAP_SYS_RESOURCE = 1, 8, 24
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a sandboxed process may still reach."""
+    """What a sandboxed process may still access."""
 
     readable: tuple[str, ...]
-    """Files and folders, with all that is below them."""
+    """Files and folders that it may read, with everything below them."""
     folder: str
-    """The only place where it may write."""
+    """The only folder in which it may write."""
     strict: bool
-    """Whether a kernel that cannot hold it to this is an error."""
+    """Whether it is an error if the kernel cannot enforce the sandbox."""
 
 
 def gaps() -> tuple[str, ...]:
-    """What this machine lacks of what a sandbox needs; empty: nothing."""
+    """Return what this machine lacks for a sandbox; empty if it lacks nothing."""
     if sys.platform != "linux":
         return (f"Linux (this is {sys.platform})",)
     found = []
@@ -62,22 +62,22 @@ def gaps() -> tuple[str, ...]:
         has = f"version {given}" if given > 0 else "none"
         found.append(f"Landlock version {_LEAST_LANDLOCK} or later, from Linux 6.2 on (this kernel has {has})")
     if platform.machine() not in ARCHITECTURES:
-        found.append(f"a list of the system calls of {platform.machine()} (there is one for x86_64 and aarch64)")
+        found.append(f"a list of the system calls of {platform.machine()} (motet has one for x86_64 and aarch64)")
     elif not has_seccomp():
         found.append("seccomp filters (this kernel has none)")
     return tuple(found)
 
 
 def confine(confinement: Confinement) -> None:
-    """Hold this process to its confinement, from now on, and all of its threads."""
+    """Apply a confinement to this process and all its threads, for good."""
     lacking = gaps()
     if lacking and confinement.strict:
         raise OSError(errno.ENOSYS, f"the sandbox needs {'; '.join(lacking)}")
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise RuntimeError(f"the sandbox must be entered by the only thread of a process, not by one of {threads}")
+        raise RuntimeError(f"a process that enters the sandbox must have one thread, got {threads}")
     _clean_environment(confinement.folder)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    # Without this one root would meet the modes of files for the first time in its life.
+    # Without this capability, file modes would apply to root, which code that runs as root does not expect.
     _keep_capabilities(1 << _CAP_DAC_OVERRIDE)
     if _landlock_version() >= _LEAST_LANDLOCK:
         _restrict_files(confinement)
@@ -86,7 +86,10 @@ def confine(confinement: Confinement) -> None:
 
 
 def lower_limits(open_files: int) -> None:
-    """At most so many open files, no core files; nor can root undo that. For every policy process."""
+    """Limit the number of open files and forbid core files, so that not even root can undo it.
+
+    For every policy process, sandboxed or not.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -96,10 +99,10 @@ def lower_limits(open_files: int) -> None:
 
 
 def reach(module: str | None, data: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """What a sandboxed policy may read: the interpreter, the packages and its own data.
+    """Return what a sandboxed policy may read: the interpreter, the packages and the policy's data.
 
-    Packages are the folders that modules are imported from. One that holds the home folder, or the folder for temporary
-    files, is not opened as a whole: of it, only the policy's own module may be read.
+    Packages are the folders from which modules are imported. A folder that contains the home folder or the temporary
+    folder is not readable as a whole: only the policy's module in it is.
 
     Args:
         module: the module of the policy.
@@ -116,7 +119,7 @@ def reach(module: str | None, data: Iterable[str | os.PathLike[str]]) -> tuple[s
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that a policy could write to, however deep it is and whatever lies in it."""
+    """Remove a folder in which a policy could write, whatever its depth and contents."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         root = os.open(folder, flags)
@@ -131,7 +134,7 @@ def remove(folder: str) -> None:
                 except (IsADirectoryError, PermissionError):  # PermissionError: a folder, on macOS
                     os.chmod(name, 0o700, dir_fd=root)
                     inner = os.open(name, flags, dir_fd=root)
-                    for below in os.listdir(inner):  # to the top, so that no depth is too deep
+                    for below in os.listdir(inner):  # move up to the root folder, so that any depth works
                         moved += 1
                         os.rename(below, f"{token}-{moved}", src_dir_fd=inner, dst_dir_fd=root)
                     os.close(inner)
@@ -144,7 +147,7 @@ def remove(folder: str) -> None:
 # ---- what may be read
 
 
-# What Python and numerical libraries look at: shared libraries, time zones, how many cores and how much memory.
+# What Python and numerical libraries read: shared libraries, time zones, the number of cores, the amount of memory.
 _SYSTEM = (
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime",
     "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/sys/devices/system/cpu", "/sys/devices/system/node",
@@ -156,7 +159,7 @@ _ENVIRONMENT_ENDS = ("_NUM_THREADS", "_MAXIMUM_THREADS")
 
 
 def _clean_environment(folder: str) -> None:
-    """Keys and tokens are often in the environment: nothing of it stays but what libraries need."""
+    """Remove all environment variables but those that libraries need, because others often hold keys and tokens."""
     for name in list(os.environ):
         if name not in _ENVIRONMENT and not name.endswith(_ENVIRONMENT_ENDS):
             del os.environ[name]
@@ -170,7 +173,7 @@ def _holds_private_things(folder: str) -> bool:
 
 
 def _files_of(module: str, folders: Sequence[str]) -> list[str]:
-    """Where a module lies in one of the folders, found without importing it."""
+    """Return the files or folders of a module in one of the folders, without importing it."""
     spec = importlib.machinery.PathFinder.find_spec(module, list(folders)) if folders else None
     if spec is None:
         return []
@@ -189,7 +192,7 @@ class _Capabilities(ctypes.Structure):
 
 
 def _keep_capabilities(keep: int) -> None:
-    """Give up all other capabilities; also those that a program started from here would get back."""
+    """Give up all other capabilities, including those that a program started from here would regain."""
     header, sets = _CapabilityHeader(0x20080522, 0), (_Capabilities * 2)()
     lib = libc()
     checked(lib.capget(ctypes.byref(header), sets), "capget")
@@ -207,7 +210,7 @@ def _keep_capabilities(keep: int) -> None:
 
 
 _LEAST_LANDLOCK = 3
-"""The first that also guards against truncation."""
+"""The first version that also restricts truncation."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
@@ -226,7 +229,10 @@ def _landlock_version() -> int:
 
 
 def _restrict_files(confinement: Confinement) -> None:
-    """No file may be opened but those of the confinement; nor executed. Nor may anybody outside of it be signalled."""
+    """Allow opening only the files of the confinement, and executing none. Forbid signals to processes outside of it.
+
+    Signals and abstract sockets are restricted from Landlock version 6 on.
+    """
     lib, version = libc(), _landlock_version()
     handled = _ALL_TO_TRUNCATE | (_IOCTL_DEV if version >= 5 else 0)
     words = [handled] if version < 4 else [handled, 0] if version < 6 else [handled, 0, 3]

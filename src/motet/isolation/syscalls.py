@@ -1,4 +1,4 @@
-"""System calls that Python has no function for."""
+"""System calls for which Python has no function."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def libc() -> ctypes.CDLL:
-    """The C library, with errors kept."""
+    """Return the C library, with ``errno`` kept."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a system call, unless it failed: then an OSError that says which."""
+    """Return the result of a system call. If it failed, raise an OSError that names the call."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -24,6 +24,6 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int) -> int:
-    """Change something of this process."""
+    """Set an attribute of this process (see ``man 2 prctl``)."""
     zero = ctypes.c_ulong(0)
     return checked(libc().prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl({option}, {value})")

@@ -1,4 +1,4 @@
-"""Checks of users' own classes against motet's contracts, for their test suites."""
+"""Check users' worlds, policies and algorithms against motet's contracts, in the users' test suites."""
 
 from motet.testing.algorithm import check_algorithm, check_policy
 from motet.testing.world import check_world

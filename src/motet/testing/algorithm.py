@@ -1,4 +1,4 @@
-"""Checks of users' own policies and algorithms. Each error names the clause of the contract and how to mend it."""
+"""Check users' policies and algorithms. Each error names the broken clause of the contract and how to fix it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["check_algorithm", "check_policy"]
 
 def _expect(held: bool, clause: str, mend: str) -> None:
     if not held:
-        raise SpecError(f"{clause}: broken; {mend}")
+        raise SpecError(f"broken clause: {clause}; fix: {mend}")
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -31,7 +31,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _samples(space: Space, lead: tuple[int, ...], seed: int) -> Nest:
-    """Elements of a space, stacked."""
+    """Return random elements of a space, stacked."""
     space.seed(seed)
 
     def stacked(path: tuple[Any, ...], leaf: Space) -> Any:
@@ -64,11 +64,11 @@ def check_policy(
     steps: int = 20,
     agents: int = 3,
 ) -> None:
-    """Raise :class:`~motet.errors.SpecError` unless what the factory makes keeps the contract of a policy.
+    """Raise :class:`~motet.errors.SpecError` if the policy that the factory makes breaks the contract of a policy.
 
-    A team is made from a :class:`~motet.policy.WorldDescription` of ``agents`` agents that have these spaces. Unless it
-    is shared (``PolicySpec(Team, shared=True)``), its agents must act alike whether they come from one team object or
-    from one each, and whether the others act or not: else they share memory.
+    A team is made from a :class:`~motet.policy.WorldDescription` of ``agents`` agents that have these spaces. Its
+    agents must not share memory, unless the team is shared (``PolicySpec(Team, shared=True)``): they must act the same
+    whether they come from one team object or from one each, and whether or not the others act.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.policy import RandomPolicy
@@ -91,8 +91,8 @@ def check_policy(
             action = ask(observation, mask)
             _expect(
                 action_space.contains(action),
-                f"actions are elements of the action space: given {action!r} for {action_space}",
-                "return one of its elements with the dtype of the space",
+                f"actions are elements of the action space (got {action!r} for {action_space})",
+                "return an element of the space, with its dtype",
             )
             if mask is not None:
                 _expect(
@@ -101,7 +101,7 @@ def check_policy(
             _expect(
                 pickle.dumps(before) == pickle.dumps(map_nest(np.copy, observation)),
                 "an observation is not changed by act",
-                "copy it before working on it",
+                "copy it before changing it",
             )
             actions.append(action)
         return actions
@@ -115,7 +115,7 @@ def check_policy(
             _expect(
                 all(map(_same, once, episode(twin, 1))),
                 f"the same seed and observations give the same actions {what}",
-                "in reset, forget everything of the last episode and make the random stream anew from the seed alone",
+                "in reset, clear everything of the last episode and make a new random stream from the seed alone",
             )
 
     spec = factory if isinstance(factory, PolicySpec) else PolicySpec(factory)
@@ -139,7 +139,7 @@ def check_policy(
 def check_algorithm(
     config: AlgorithmConfig, observation_space: Space, action_space: Space, *, masked: bool = False, updates: int = 6
 ) -> None:
-    """Raise :class:`~motet.errors.SpecError` unless a config and both its halves keep the contract.
+    """Raise :class:`~motet.errors.SpecError` if a config, its algorithm or its behaviour breaks the contract.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.algorithms import DQNConfig
@@ -151,7 +151,7 @@ def check_algorithm(
         "a config is a frozen dataclass",
         "decorate it with @dataclass(frozen=True)",
     )
-    _expect(pickle.loads(pickle.dumps(config)) == config, "a config survives pickling", "hold plain values only")  # noqa: S301
+    _expect(pickle.loads(pickle.dumps(config)) == config, "a config survives pickling", "use plain values only")  # noqa: S301
     spaces = observation_space, action_space
     settings, sizes = config.replay(*spaces, masked=masked), config.sizes(*spaces)
     if masked:
@@ -167,10 +167,10 @@ def check_algorithm(
             array = getattr(algorithm, name)
             _expect(
                 array.shape == (len(seeds), size) and array.dtype == dtype and array.flags.c_contiguous,
-                f"{name} is a contiguous {np.dtype(dtype)} array [agents, {size}]: given {array.dtype} {array.shape}",
-                "make it of the size that sizes() tells",
+                f"{name} is a contiguous {np.dtype(dtype)} array [agents, {size}] (got {array.dtype} {array.shape})",
+                "allocate it with the size that sizes() returns",
             )
-        _expect(algorithm.n_weights == sizes.weights, "n_weights is what sizes() tells", "let both use one formula")
+        _expect(algorithm.n_weights == sizes.weights, "n_weights equals sizes().weights", "use one formula for both")
         return algorithm
 
     def batch(agents: int, seed: int) -> Batch:
@@ -193,27 +193,33 @@ def check_algorithm(
             )
             for name, value in update.metrics.items():
                 _expect(
-                    np.shape(value) == (agents,), f"the metric {name} is an array [agents]", "return one value each"
+                    np.shape(value) == (agents,),
+                    f"the metric {name} is an array [agents]",
+                    "return one value for each agent",
                 )
             if settings.prioritised:
                 _expect(
                     update.priorities is not None and update.priorities.shape == shared[agents].reward.shape,
                     "a prioritised algorithm returns priorities [agents, batch]",
-                    "return the absolute errors",
+                    "return the absolute TD errors",
                 )
         algorithm.save()
 
     shared = {agents: batch(agents, 0) for agents in (1, 2)}
     whole, half = build([1, 2]), updates // 2
     fresh = whole.state.copy()
-    _expect(not _same(fresh[0], fresh[1]), "each agent is made from its own seed", "draw row i from seeds[i]")
+    _expect(not _same(fresh[0], fresh[1]), "each agent is initialised from its own seed", "draw row i from seeds[i]")
     run(whole, 0, half)
     kept = [getattr(whole, name).copy() for name in ("state", "counters", "random")]
     _expect(
-        not _same(fresh, kept[0]), "an update changes the state", "let weights be views into `state`, or copy in save()"
+        not _same(fresh, kept[0]),
+        "an update changes the state",
+        "make the weights views into `state`, or copy them in save()",
     )
     _expect(
-        _same(whole.weights(), kept[0][:, : sizes.weights]), "weights() is the first part of state", "lay it out so"
+        _same(whole.weights(), kept[0][:, : sizes.weights]),
+        "weights() is the first part of state",
+        "put the weights first in each row of `state`",
     )
     run(whole, half, updates)
     successor = build([3, 4])
@@ -224,8 +230,8 @@ def check_algorithm(
     for name in ("state", "counters", "random"):
         _expect(
             _same(getattr(whole, name), getattr(successor, name)),
-            f"after load() the algorithm goes on bit for bit: {name} differs",
-            "keep every moment, target, counter and random stream in state, counters and random",
+            f"after load() the algorithm continues bit for bit ({name} differs)",
+            "keep all moments, target weights, counters and random streams in state, counters and random",
         )
     stacked, alone = build([1, 2]), build([2])
     for to, value in zip(_arrays(shared[1]), _arrays(batch(2, 0)), strict=True):
@@ -237,9 +243,9 @@ def check_algorithm(
     _expect(
         np.allclose(stacked.state[1], alone.state[0], rtol=1e-3, atol=1e-5),
         "an agent in a stack learns as it does alone",
-        "let nothing cross between agents: norms, means and random numbers are each agent's own",
+        "compute norms, means and random numbers separately for each agent",
     )
-    for i in range(6):  # beside an agent that has learned less often: from the second batch on
+    for i in range(6):  # beside an agent with fewer updates, from the second batch on
         source = batch(2, i)
         for to, value in zip(_arrays(shared[1]), _arrays(source), strict=True):
             to[:] = value[1:]
@@ -257,7 +263,7 @@ def check_algorithm(
         stacked.counters[0, 0] + 2 == stacked.counters[1, 0]
         and np.allclose(stacked.state[1], alone.state[0], rtol=1e-3, atol=1e-5),
         "an agent in a stack learns as it does alone, also if it has learned more often than the others",
-        "let what is done every few updates follow each agent's own row of counters",
+        "decide what is done every few updates by each agent's row of counters",
     )
     _check_behaviour(config, whole, spaces, masked)
 
@@ -266,7 +272,9 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     observation_space, action_space = spaces
     header, frames = algorithm.header(100, 0), config.replay(*spaces, masked=masked).n_frames
     _expect(
-        set(header) == set(config.header), "header() has the names that config.header declares", "return just those"
+        set(header) == set(config.header),
+        "header() has the names that config.header declares",
+        "return exactly those names",
     )
     lead = (6, frames) if frames > 1 else (6,)
     observations = _samples(observation_space, lead, 0)
@@ -282,19 +290,25 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
 
     actions, extras = acted(slice(None), 1, True)
     _expect(
-        _same(actions, acted(slice(None), 1, True)[0]), "the same seed gives the same actions", "draw from begin(seed)"
+        _same(actions, acted(slice(None), 1, True)[0]),
+        "the same seed gives the same actions",
+        "draw from the seed of begin()",
     )
     shapes = map_space(lambda leaf: (6, *leaf.shape), action_space)
-    _expect(map_nest(np.shape, actions) == shapes, f"actions have one row per observation: {shapes}", "return [B, ...]")
+    _expect(
+        map_nest(np.shape, actions) == shapes,
+        f"actions have one row for each observation, shape {shapes}",
+        "return arrays [B, ...]",
+    )
     for i in range(6):
         action = map_nest(lambda array, i=i: array[i], actions)
         _expect(
             action_space.contains(action),
-            f"actions are elements of the action space: given {action!r} for {action_space}",
-            "return its elements with the dtype of the space",
+            f"actions are elements of the action space (got {action!r} for {action_space})",
+            "return elements of the space, with its dtype",
         )
     wanted = set(config.replay(*spaces, masked=masked).extra) - {"mask"}
-    _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return just those")
+    _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return exactly those")
     greedy = acted(slice(None), 1, False)[0]
     alone = [acted(slice(i, i + 1), 1, False)[0][0] for i in range(6)]
     _expect(_same(greedy, np.stack(alone)), "a row's action does not depend on the other rows", "treat rows separately")
@@ -314,7 +328,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
 
 
 def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None:
-    """A behaviour that saves its random stream can continue from it; one that does not is fine."""
+    """Check that a behaviour continues from a saved random stream. A behaviour need not save its stream."""
     one, other = made(1), made(2)
     offered = [hasattr(one, name) for name in ("get_stream", "set_stream")]
     _expect(all(offered) or not any(offered), "a behaviour has both get_stream and set_stream, or neither", "add both")
@@ -324,13 +338,16 @@ def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None
     try:
         kept = encode(one.get_stream())
     except SettingError as error:
-        raise SpecError(f"get_stream returns plain values: broken ({error}); return numbers, arrays, dicts") from error
+        raise SpecError(
+            f"broken clause: get_stream returns plain values ({error}); fix: return numbers, strings, arrays, and "
+            "tuples, lists and dicts of them"
+        ) from error
     expected = [act(one) for _ in range(8)]
     other.set_stream(decode(kept))
     _expect(
         all(_same(actions, act(other)) for actions in expected),
-        "after set_stream a behaviour acts as if nothing had happened",
-        "let get_stream return all that decides the next draws",
+        "after set_stream a behaviour acts as it would have without the interruption",
+        "return everything that determines the next draws from get_stream",
     )
 
 
@@ -343,7 +360,7 @@ def _arrays(batch: Batch) -> list[Any]:
 
 
 def _fill(batch: Batch, observation_space: Space, action_space: Space, rng: np.random.Generator) -> None:
-    """Any elements of the spaces, any rewards, a fifth of the transitions terminated."""
+    """Fill a batch with random elements of the spaces and random rewards. A fifth of the transitions is terminated."""
 
     def put(to: Nest, space: Space) -> None:
         inner = getattr(space, "spaces", None)

@@ -1,4 +1,7 @@
-"""Whether the agents of a team share memory: found by playing them alone, side by side, and from one team object."""
+"""Check that the agents of a team share no memory.
+
+They are played alone, beside agents of other team objects, and from one team object. Their actions must be the same.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ __all__ = ["check_separate"]
 
 
 class _Apart(TeamPolicy):
-    """Agents that come from one team object, but draw as if each had its own: whatever else differs is memory."""
+    """Agents of one team object, each with a separate random stream. Any other difference comes from shared memory."""
 
     def reset(self, seed: int) -> None:
         self._each = {agent: Streams(seed_for(seed, index), self._rng) for agent, index in self._agents.items()}
@@ -36,11 +39,11 @@ class _Apart(TeamPolicy):
 
 
 def check_separate(spec: PolicySpec, description: WorldDescription, observations: list[Nest], masks: list[Any]) -> None:
-    """The agents of a team act alike alone, beside others from team objects of their own, and from the same object."""
+    """Raise a SpecError if agents act differently alone, beside agents of other team objects, or in the same object."""
     everybody = {agent: index for index, agent in enumerate(description.agents)}
 
     def seen(index: int, step: int) -> tuple[Nest, Any]:
-        """Each sees something else."""
+        """Return the observation and mask of an agent in a step, different ones for each agent."""
         which = (step * len(everybody) + index) % len(observations)
         return observations[which], masks[which]
 
@@ -63,7 +66,7 @@ def check_separate(spec: PolicySpec, description: WorldDescription, observations
 
     alone, again = ({agent: actions({agent: team(agent)})[agent] for agent in everybody} for _ in range(2))
     if not all(map(_same, alone.values(), again.values())):
-        return  # not even alone does an agent act twice alike: that is another clause
+        return  # an agent is not deterministic even when alone: another clause covers that
     one = team(*everybody)
     for how, together in (
         ("beside agents of other team objects", actions({agent: team(agent) for agent in everybody})),
@@ -72,9 +75,9 @@ def check_separate(spec: PolicySpec, description: WorldDescription, observations
         for agent in everybody:
             if not all(map(_same, alone[agent], together[agent])):
                 raise SpecError(
-                    f"the agents of a team share no memory: broken; {agent} acts otherwise {how} than alone. Keep what "
-                    "an agent knows in the object that agent_policy gives, or say that the team is shared: shared=yes, "
-                    "PolicySpec(…, shared=True)"
+                    f"broken clause: the agents of a team share no memory. {agent} acts differently {how} than alone; "
+                    "fix: keep an agent's memory in the object that agent_policy returns, or declare the team as "
+                    "shared: shared=yes, PolicySpec(…, shared=True)"
                 )
 
 

@@ -1,7 +1,7 @@
-"""Worlds as arrays against the single environment: what ``check_world`` asks of an environment that has ``vector``.
+"""Compare worlds as arrays with the single environment: ``check_world`` does so if an environment has ``vector``.
 
-Three worlds are driven together and, with the same seeds and actions, one by one. Whatever an actor would see of them
-must be the same: who acts, what it sees and earned, whose episode ended and how.
+Three worlds are driven together and, with the same seeds and actions, one by one. Everything that an actor reads must
+be the same: which agents act, their observations and rewards, and which episodes ended and how.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAVED = 5  # rounds before a snapshot is taken
 
 
 def check_vector(factory: Callable[[], Any], episodes: int, seed: int, limit: int) -> None:
-    """Raise a WorldError if the worlds of a factory's ``vector`` are not those that it makes one by one."""
+    """Raise a WorldError if the worlds of a factory's ``vector`` differ from those that it makes one by one."""
     singles = [as_world(factory()) for _ in range(_WORLDS)]
     try:
         _drive(singles, lambda: VectorWorlds(factory().vector(_WORLDS)), episodes, seed, limit)
@@ -64,7 +64,7 @@ def _drive(singles: list[World], vector: Callable[[], VectorWorlds], episodes: i
 
 
 def _compare(other: str, step: int, mine: Sequence[Turn | Ending], theirs: Sequence[Turn | Ending]) -> None:
-    """Turns, or ends, of the arrays and of what they are compared with."""
+    """Compare turns, or ends, of the arrays with those of the other worlds."""
     if [part.agent for part in mine] != [part.agent for part in theirs]:
         _differ(other, step, f"agents {[part.agent for part in mine]}, not {[part.agent for part in theirs]}")
     for one, two in zip(mine, theirs, strict=True):
@@ -84,6 +84,6 @@ def _leaves(nest: Any) -> list[Any]:
 
 def _differ(other: str, step: int, what: str) -> None:
     raise WorldError(
-        f"broken clause 'vector': the arrays differ from {other} in step {step}: {what}; to mend it: let each of the "
-        "worlds of vector() play what the single environment plays with the same seed and actions, or have no vector()"
+        f"broken clause 'vector': the arrays differ from {other} in step {step}: {what}; fix: each world of "
+        "vector() must play the same as the single environment with the same seed and actions, or remove vector()"
     )

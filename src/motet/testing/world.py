@@ -1,8 +1,8 @@
-"""Checks of users' own classes against motet's contracts, for their test suites.
+"""Check users' worlds, policies and algorithms against motet's contracts, in the users' test suites.
 
-``check_world`` drives a world by random actions, ``check_policy`` asks a policy, ``check_algorithm`` builds, updates,
-saves and restores an algorithm. Each raises an error that names the clause that is broken and how to mend it, and is
-silent if all is well.
+``check_world`` plays random actions in a world. ``check_policy`` asks a policy for actions. ``check_algorithm`` builds,
+updates, saves and restores an algorithm. Each returns without output if all is well. Otherwise it raises an error that
+names the broken clause of the contract and how to fix it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ Choice = Callable[[int, "NDArray[np.bool_] | None"], Any]
 
 
 def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, limit: int = 100_000) -> None:
-    """Raise a WorldError if what ``factory()`` makes, a World or what ``as_world`` takes, breaks the contract of World.
+    """Raise a WorldError if the world that ``factory()`` makes breaks the contract of World.
 
-    Plays ``episodes`` episodes by random actions, each of them again with the same seed in the same and in another
-    world, and from a snapshot if the world can save. Each must end within ``limit`` calls of ``act``. If it has a
-    ``vector``, the worlds of that are compared with the single one.
+    ``factory()`` returns a World, or an environment that ``as_world`` accepts. Plays ``episodes`` episodes with random
+    actions. Repeats each of them with the same seed, in the same world and in another one, and from snapshots if the
+    world can save its state. Each episode must end within ``limit`` calls of ``act``. If the environment has a
+    ``vector``, its worlds are compared with the single environment.
     """
     if episodes < 1 or limit < 1:
         raise SettingError(f"episodes and limit must be ints >= 1, got {episodes} and {limit}")
@@ -47,7 +48,7 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
         _check_shape(world)
         begun = [_check_episode(world, other, seed + episode, limit) for episode in range(episodes)]
         if not any(begun):
-            _broken("reset", "after reset() nobody is to act", "group() with those who act first")
+            _broken("reset", "after reset() there is no agent to act", "return the agents that act first from group()")
         _check_interrupted_reset(world)
         if has_vector(given):
             check_vector(factory, episodes, seed, limit)
@@ -57,7 +58,7 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
 
 
 def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
-    """Play one episode, again and again; False if nobody is there to act."""
+    """Play one episode, then repeat it in all ways. Return False if there is no agent to act."""
     choose = _Random(world, seed)
     world.reset(seed)
     if not world.group():
@@ -79,46 +80,46 @@ def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
         rest = _CheckedEpisode(other, _SameActions(first.actions[played:]), limit, first.marks[turns])
         while rest.turn():
             pass
-        _compare(f"what follows a snapshot taken after {turns} turns", "get_state and set_state", first, turns, rest)
+        _compare(f"the episode from a snapshot after {turns} turns on", "get_state and set_state", first, turns, rest)
     return True
 
 
 def _check_shape(world: World) -> None:
     agents = world.agents
     if not agents or len(set(agents)) != len(agents) or not all(isinstance(name, str) for name in agents):
-        _broken("agents", f"agents is {agents!r}", "different names, at least one")
+        _broken("agents", f"agents is {agents!r}", "give different names, at least one")
     for what in ("observation_spaces", "action_spaces"):
         spaces = getattr(world, what)
         if len(spaces) != len(agents):
-            _broken(what, f"there are {len(spaces)} for {len(agents)} agents", "one for each agent, by its index")
+            _broken(what, f"there are {len(spaces)} for {len(agents)} agents", "give one for each agent, in order")
 
 
 def _check_interrupted_reset(world: World) -> None:
-    """A reset in the middle of an episode begins a new one."""
+    """Check that a reset in the middle of an episode begins a new one."""
     choose = _Random(world, 0)
     _reset_until_somebody_acts(world)
     world.act([choose(agent, world.mask(agent)) for agent in world.group()])
     _reset_until_somebody_acts(world)
     if ends := list(world.ended()):
-        _broken("reset", f"after a reset ended() still speaks of {ends}", "forget what the last episode left")
+        _broken("reset", f"after a reset ended() still returns {ends}", "clear the ends of the last episode")
     if earned := {name: r for agent, name in enumerate(world.agents) if (r := world.reward(agent))}:
-        _broken("reset", f"after a reset there are rewards, {earned}", "forget what the last episode left")
+        _broken("reset", f"after a reset there are rewards: {earned}", "clear the rewards of the last episode")
 
 
 def _reset_until_somebody_acts(world: World) -> None:
-    """Begin an episode that has a turn: all agents may be absent from some of them."""
+    """Begin an episode that has a turn. All agents may be absent from some episodes."""
     for _ in range(100):
         world.reset()
         if world.group():
             return
-    _broken("reset", "after a reset in the middle of an episode nobody is to act", "a new episode")
+    _broken("reset", "after a reset in the middle of an episode there is no agent to act", "begin a new episode")
 
 
 class _Random:
-    """Random actions, among those that are allowed."""
+    """Chooses random actions among those that are allowed."""
 
     def __init__(self, world: World, seed: int) -> None:
-        # Copies: sampling from a world's own spaces could change what the world itself draws from them.
+        # Sample from copies: sampling from the world's spaces could change what the world itself draws from them.
         self._spaces = [copy.deepcopy(space) for space in world.action_spaces]
         for agent, space in enumerate(self._spaces):
             space.seed(1000 * seed + agent)
@@ -129,7 +130,7 @@ class _Random:
 
 
 class _SameActions:
-    """The same actions once more."""
+    """Repeats recorded actions."""
 
     def __init__(self, actions: list[Any]) -> None:
         self._actions = iter(actions)
@@ -139,7 +140,7 @@ class _SameActions:
 
 
 class _CheckedEpisode:
-    """One episode, with all that is checked on the way. ``trace`` has what happened in each turn, comparable."""
+    """Plays one episode and checks each turn. ``trace`` records what happened in each turn, to be compared."""
 
     def __init__(self, world: World, choose: Choice, limit: int, mark: _Mark | None = None) -> None:
         self.world, self.choose, self.limit = world, choose, limit
@@ -162,7 +163,7 @@ class _CheckedEpisode:
             _broken(
                 "an end",
                 f"the episode is not over after {self.limit} calls of act()",
-                "terminate or truncate every agent at some time, or give check_world a higher limit",
+                "terminate or truncate every agent eventually, or give check_world a higher limit",
             )
         self._check_group(group)
         happened: dict[str, Any] = {"group": [world.agents[agent] for agent in group]}
@@ -187,23 +188,27 @@ class _CheckedEpisode:
         for end in world.ended():
             happened |= self._end(end)
         if again := list(world.ended()):
-            _broken("ended", f"asked a second time it tells {again} again", "clear it when asked")
+            _broken("ended", f"a second call returns {again} again", "clear the list at each call")
         self.trace.append(happened)
         self.marks.append(self._mark())
         return True
 
     def finish(self) -> None:
-        """What must hold when nobody acts any more."""
+        """Check what must hold when the episode is over."""
         world = self.world
         if self.open:
             names = [world.agents[agent] for agent in sorted(self.open)]
-            _broken("ended", f"group() is empty, but ended() never told of {names}", "report everyone who acted")
+            _broken(
+                "ended",
+                f"group() is empty, but ended() never reported the end of {names}",
+                "report an end for each agent that acted",
+            )
         for agent in sorted(self.over):
             if late := world.reward(agent):
                 _broken(
                     "rewards until the end",
-                    f"{world.agents[agent]} earned {late} after its episode had ended",
-                    "end its episode when it can earn no more",
+                    f"{world.agents[agent]} earned {late} after its end",
+                    "report its end when it cannot earn any more rewards",
                 )
 
     def _where(self, agent: int) -> str:
@@ -211,23 +216,27 @@ class _CheckedEpisode:
 
     def _check_group(self, group: list[int]) -> None:
         if len(set(group)) != len(group) or not all(0 <= agent < len(self.world.agents) for agent in group):
-            _broken("group", f"in turn {self.turns} it is {group}", "different indices of agents")
+            _broken("group", f"in turn {self.turns} it is {group}", "return different indices of agents")
         if back := self.over & set(group):
             _broken(
-                "nobody acts after its end",
-                f"{self._where(min(back))} is to act, but its episode has ended",
-                "leave it out until reset(), or give its End a reward and an observation: then it begins a new segment",
+                "no agent acts after its end",
+                f"{self._where(min(back))} has to act, but its episode has ended",
+                "leave it out until reset(); or give its End a reward and an observation, so that a new segment begins",
             )
 
     def _reward(self, agent: int) -> float:
         reward = self._finite(agent, self.world.reward(agent))
         if again := self.world.reward(agent):
-            _broken("reward", f"{self._where(agent)} was asked twice and got {reward}, then {again}", "clear it")
+            _broken(
+                "reward",
+                f"{self._where(agent)}: reward() returned {reward}, then {again} in a second call",
+                "clear the sum at each call",
+            )
         return reward
 
     def _finite(self, agent: int, reward: Any) -> float:
         if not isinstance(reward, float | int) or not math.isfinite(reward):
-            _broken("reward", f"{self._where(agent)} earned {reward!r}", "give a finite float")
+            _broken("reward", f"{self._where(agent)} earned {reward!r}", "return a finite float")
         return float(reward)
 
     def _observation(self, agent: int) -> str:
@@ -236,36 +245,41 @@ class _CheckedEpisode:
         if _digest(_arrays(self.world.observe(agent))) != mark:
             _broken(
                 "fresh observations",
-                f"{where}: after its observation was written over, or just by looking, a second look shows another one",
-                "give a copy at each call, and let looking change nothing",
+                f"{where}: a second call of observe() returned something else, after the first result was overwritten",
+                "return a copy at each call, and do not change the state in observe()",
             )
         return mark
 
     def _written_over(self, agent: int, seen: Any) -> str:
-        """What was seen, in short, if the space allows it; then all its bits are turned."""
+        """Check an observation against its space, return its digest, and then invert all its bits."""
         where = self._where(agent)
         space = self.world.observation_spaces[agent]
         arrays = _arrays(seen)
         for array, leaf in _pairs(seen, space):
             if not isinstance(array, np.ndarray):
-                _broken("observation", f"{where} sees a {type(array).__name__}", "give arrays, or a dict or tuple")
+                _broken(
+                    "observation",
+                    f"that of {where} is a {type(array).__name__}",
+                    "return an array, or a dict or tuple of arrays",
+                )
             if array.dtype != leaf.dtype or array.shape != leaf.shape:
                 _broken(
                     "observation",
-                    f"{where} sees {array.dtype} {list(array.shape)}, the space has {leaf.dtype} {list(leaf.shape)}",
-                    "give what the space says",
+                    f"that of {where} is {array.dtype} {list(array.shape)}, but its space is {leaf.dtype} "
+                    f"{list(leaf.shape)}",
+                    "return arrays with the dtype and shape of the space",
                 )
             if not array.flags.c_contiguous or not array.flags.writeable:
-                _broken("observation", f"{where} sees an array that is not C-contiguous and writeable", "copy it")
+                _broken("observation", f"that of {where} is not C-contiguous and writeable", "return a copy")
         if not space.contains(seen):
             low = [(leaf.min(), leaf.max()) for leaf in arrays if leaf.size]
             _broken(
                 "observation",
-                f"{where} sees what is not in {space} (lowest and highest values: {low})",
-                "widen the space, or mend NaN, bounds and keys of the observation",
+                f"that of {where} is not in {space} (lowest and highest values: {low})",
+                "widen the space, or correct NaNs, bounds and keys of the observation",
             )
         mark = _digest(arrays)
-        for array in arrays:  # all bits turned, so that no value stays as it was
+        for array in arrays:  # invert all bits, so that every value changes
             array.reshape(-1).view(np.uint8)[...] ^= 255
         return mark
 
@@ -275,17 +289,17 @@ class _CheckedEpisode:
             return None
         count = getattr(self.world.action_spaces[agent], "n", None)
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (count,):
-            _broken("mask", f"that of {self._where(agent)} is {mask!r}", f"None, or bool [{count}]")
+            _broken("mask", f"that of {self._where(agent)} is {mask!r}", f"return None or a bool array [{count}]")
         if not mask.any():
-            _broken("mask", f"{self._where(agent)} is to act, but no action is allowed", "allow one")
+            _broken("mask", f"{self._where(agent)} has to act, but no action is allowed", "allow at least one action")
         return mask
 
     def _end(self, end: End) -> dict[str, Any]:
         agent, where = end.agent, self._where(end.agent)
         if agent in self.over | self.away:
-            _broken("ended", f"{where} ended for the second time", "report an end once, until the agent is asked again")
+            _broken("ended", f"{where} ended for the second time", "report an end once, until the agent acts again")
         if not (end.terminated or end.truncated):
-            _broken("ended", f"{where} neither terminated nor was truncated", "say which")
+            _broken("ended", f"{where} is neither terminated nor truncated", "set one of the two")
         if (end.reward is None) != (end.observation is None):
             given, lacking = ("an observation", "reward") if end.reward is None else ("a reward", "observation")
             _broken("ended", f"the end of {where} has {given} and no {lacking}", "give both or neither")
@@ -304,43 +318,44 @@ class _CheckedEpisode:
         }
 
     def _last(self, agent: int, seen: Any) -> str:
-        """The observation of an end; it must not be one that the world goes on with."""
+        """Check the observation of an End. It must not be an array that the world keeps using."""
         asked = agent in self.world.group()
         before = _digest(_arrays(self.world.observe(agent))) if asked else ""
         mark = self._written_over(agent, seen)
         if asked and _digest(_arrays(self.world.observe(agent))) != before:
             _broken(
                 "fresh observations",
-                f"{self._where(agent)}: after the observation of its end was written over, it sees something else",
-                "give a copy to End",
+                f"{self._where(agent)}: observe() changed when the observation of its End was overwritten",
+                "put a copy into the End",
             )
         return mark
 
 
 _Mark = tuple[frozenset[int], frozenset[int], frozenset[int]]
-"""Who is in the middle of a segment, whose episode is over, and who ended and may be asked again."""
+"""Agents in the middle of a segment, agents whose episode is over, and agents that ended and may act again."""
 _NOBODY: _Mark = (frozenset(), frozenset(), frozenset())
 
 
 def _compare(what: str, clause: str, first: _CheckedEpisode, skip: int, second: _CheckedEpisode) -> None:
     mend = (
-        "let all chance come from the seed of reset(), and let reset() forget everything else"
+        "derive all randomness from the seed of reset(), and clear everything else in reset()"
         if not skip
-        else "keep everything that decides what follows, random streams included, or set can_save to False"
+        else "put everything that determines what follows into the state, random streams included; or set can_save to "
+        "False"
     )
     past = first.trace[skip:]
     for turn, (was, now) in enumerate(zip(past, second.trace, strict=False)):
         for key in was | now:
             if was.get(key) != now.get(key):
                 _broken(
-                    clause, f"{what} differs in turn {skip + turn}: {key}: {was.get(key)}, now {now.get(key)}", mend
+                    clause, f"{what} differs in turn {skip + turn}: {key} was {was.get(key)}, now {now.get(key)}", mend
                 )
     if len(past) != len(second.trace):
         _broken(clause, f"{what} has {len(second.trace)} turns; expected {len(past)}", mend)
 
 
 def _broken(clause: str, what: str, mend: str) -> NoReturn:
-    raise WorldError(f"broken clause '{clause}': {what}; to mend it: {mend}")
+    raise WorldError(f"broken clause '{clause}': {what}; fix: {mend}")
 
 
 def _arrays(nest: Any) -> list[Any]:
@@ -352,7 +367,7 @@ def _arrays(nest: Any) -> list[Any]:
 
 
 def _pairs(nest: Any, space: Any) -> list[tuple[Any, Any]]:
-    """Each array with its space, as far as the two have the same parts; contains() tells where they have not."""
+    """Return each array with its space, for the parts that both have. contains() finds parts that only one has."""
     parts = getattr(space, "spaces", None)
     if isinstance(nest, dict) and isinstance(parts, dict):
         return [pair for key in nest.keys() & parts.keys() for pair in _pairs(nest[key], parts[key])]

@@ -1,4 +1,4 @@
-"""World: who acts now, what they see, and what happens. Adapters make a World of users' environments."""
+"""The World contract (which agents act, what they observe, what happens) and adapters for users' environments."""
 
 from motet.world.contract import End, VectorWorld, World, as_world, from_objects
 

@@ -1,14 +1,14 @@
-"""WorldBatch: the worlds of one actor, driven together; what they show and take is arrays over worlds.
+"""WorldBatch: the worlds of one actor, driven together. Observations, rewards and actions are arrays over worlds.
 
-Flows in: one array of actions for each :class:`Turn`. Flows out: the agents that the worlds ask now, with what they
-see and earned (``turns``), and whose episode ended (``act``). Who acts when is up to the worlds. :class:`LoopedWorlds`
-drives a list of Worlds, each at its own point; :class:`VectorWorlds` drives a VectorWorld, which steps all of them as
-arrays. The actor cannot tell them apart.
+``turns`` returns the agents that act now, with their observations and rewards. ``act`` takes one array of actions for
+each :class:`Turn` and returns the segments that ended. The worlds decide which agents act when. :class:`LoopedWorlds`
+drives a list of Worlds, each at its own point of an episode. :class:`VectorWorlds` drives a VectorWorld, which steps
+all worlds as arrays. Both look the same to the actor.
 
-A round costs what the agents that act in it cost: the other agents of a world are not touched.
+The cost of a round depends only on the agents that act in it: the other agents of a world are not touched.
 
-A world that is ``over`` waits for ``reset``. ``lanes`` says which lane of a replay the present episode of each world is
-written to; it changes at resets only.
+A world that is ``over`` waits for ``reset``. ``lanes`` holds the replay lane to which the present episode of each world
+is written. It changes at resets only.
 """
 
 from __future__ import annotations
@@ -35,28 +35,31 @@ __all__ = [
     "make_world_batch",
 ]
 
-_EMPTY = 1000  # episodes in a row in which nobody acts, before that is an error
+_EMPTY = 1000  # consecutive episodes in which no agent acts, before that is an error
 
 Indices = npt.NDArray[np.int64]
-"""Numbers of worlds, or of lanes."""
+"""Indices of worlds, or of lanes."""
 
 
 class Turn(NamedTuple):
-    """One agent's turn, in all worlds where it has one."""
+    """One agent's turn, in all worlds where it acts now."""
 
     agent: int
     at: Indices
-    """The worlds, ascending."""
+    """Indices of the worlds, ascending."""
     observation: Nest
-    """``[len(at), ...]``; it stays as it is until the agent's turn after next, and so does the mask."""
+    """``[len(at), ...]``. Observation and mask are not overwritten before the agent's turn after next."""
     reward: npt.NDArray[np.float64]
-    """``[len(at)]``: what it earned since it was last asked."""
+    """``[len(at)]``: sum of the agent's rewards since its last action."""
     mask: npt.NDArray[np.bool_] | None
     """``[len(at), actions]``, for agents that have masks."""
 
 
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
-    """Several turns as one, with ``at`` ascending; and for each of its rows, which one of all their rows it was."""
+    """Join several turns into one with ``at`` ascending. Also return the index that each of its rows had before.
+
+    The index refers to the rows of all turns, one turn after the other.
+    """
     at = np.concatenate([turn.at for turn in turns])
     order = np.argsort(at)
     pick = lambda array: np.ascontiguousarray(array[order])  # noqa: E731
@@ -67,7 +70,7 @@ def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
 
 
 class Ending(NamedTuple):
-    """The ends of one agent's episodes."""
+    """The ends of one agent's segments, in all worlds where one ended."""
 
     agent: int
     at: Indices
@@ -76,26 +79,29 @@ class Ending(NamedTuple):
     """Never set where terminated is."""
     reward: npt.NDArray[np.float64]
     observation: Nest
-    """What it saw last, ``[len(at), ...]``."""
+    """The last observations, ``[len(at), ...]``."""
 
 
 class WorldBatch(Protocol):
     """The contract between worlds and the actor."""
 
     size: int
-    """How many."""
+    """Number of worlds."""
     lanes: Indices
-    """``[worlds]``: where the rows of the present episodes go."""
+    """``[worlds]``: replay lanes to which the rows of the present episodes are written."""
     can_save: bool
 
     @property
     def over(self) -> list[int]:
-        """Worlds that wait for a reset."""
+        """Indices of the worlds that wait for a reset."""
         ...
 
     @property
     def broken(self) -> list[int]:
-        """Worlds that raised and were made anew since somebody last emptied this list; they are ``over`` too."""
+        """Indices of the worlds that raised an error and were replaced. They are ``over`` too.
+
+        The caller empties this list.
+        """
         ...
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
@@ -103,19 +109,19 @@ class WorldBatch(Protocol):
         ...
 
     def turns(self) -> Sequence[Turn]:
-        """One turn for each agent that acts now, in the order of the world's agents."""
+        """Return one turn for each agent that acts now, in the order of the world's agents."""
         ...
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> Sequence[Ending]:
-        """Play one array of actions for each turn that ``turns`` gave, in its order; whose episodes that ended."""
+        """Play one array of actions for each turn that ``turns`` returned, in that order. Return the segments' ends."""
         ...
 
     def get_state(self) -> Any:
-        """Everything that decides what happens next in these worlds."""
+        """Return everything that determines what happens next in these worlds."""
         ...
 
     def set_state(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from what ``get_state`` returned."""
         ...
 
 
@@ -126,10 +132,10 @@ def make_world_batch(
     remake: bool = False,
     alive: Callable[[], None] | None = None,
 ) -> WorldBatch:
-    """The worlds that a factory makes: as arrays where they offer that (``vector``), else one by one.
+    """Make the worlds of a factory: as arrays if their class has ``vector``, else one by one.
 
-    Worlds with action masks, and worlds that are to be made anew one at a time, go one by one. ``alive`` is called
-    whenever one world was made, reset, or played by one turn.
+    Worlds with action masks, and worlds that are to be replaced singly after an error (``remake``), are driven one by
+    one. ``alive`` is called each time a world was made, was reset, or played a turn.
     """
 
     def make() -> Any:
@@ -146,10 +152,10 @@ def make_world_batch(
 
 
 def has_vector(env: Any) -> bool:
-    """Whether an environment offers its worlds as arrays.
+    """Whether an environment's class can make its worlds as arrays.
 
-    Only a class's own ``vector`` counts: one that is inherited, or passed on by a wrapper, knows nothing of what was
-    changed on the way.
+    Only a ``vector`` that the class itself defines counts. One that is inherited, or forwarded by a wrapper, does not
+    include what the subclass or wrapper changes.
     """
     return "vector" in vars(type(env))
 
@@ -158,10 +164,10 @@ class LoopedWorlds:
     """Worlds that are stepped one after the other.
 
     Args:
-        worlds: of one kind.
-        masked: by agent, whether its action masks are asked for.
-        remake: makes a world that replaces one that raised; without it the error is passed on.
-        alive: called whenever one world was reset, or played by one turn.
+        worlds: worlds of one kind.
+        masked: by agent, whether its action masks are read.
+        remake: makes a world that replaces one that raised an error; None: the error is raised.
+        alive: called each time a world was reset or played a turn.
     """
 
     def __init__(
@@ -176,12 +182,12 @@ class LoopedWorlds:
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
         agents = len(self._worlds[0].agents)
-        self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...]: this turn's, and the last one's
+        self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...], of this turn and of the last
         self._seen_before: list[Nest] = [None] * agents
         self._rewards = list(np.zeros((agents, self.size)))
         self._turns: list[Turn] = []
         self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in range(agents)]
-        self._empty = [0] * self.size  # episodes in a row in which nobody acted
+        self._empty = [0] * self.size  # consecutive episodes in which no agent acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.size)
         ]  # (agent, its row in the turn), by world
@@ -202,14 +208,14 @@ class LoopedWorlds:
             self._empty[w] += 1
             if self._empty[w] == _EMPTY:
                 raise WorldError(
-                    f"{type(world).__name__}: nobody is to act after reset(), {_EMPTY} times in a row; expected "
-                    "group() with those who act first"
+                    f"{type(world).__name__}: there was no agent to act after reset(), {_EMPTY} times in a row; "
+                    "expected group() to return the agents that act first"
                 )
         self.over = [world for world in self.over if world not in at or world in empty]
 
     def turns(self) -> list[Turn]:
-        """One turn for each agent that some world asks now."""
-        at: dict[int, list[int]] = {}  # by agent, the worlds that ask it
+        """Return one turn for each agent that acts now in any world."""
+        at: dict[int, list[int]] = {}  # by agent, the worlds in which it acts
         for w, world in enumerate(self._worlds):
             asked = self._asked[w]
             asked.clear()
@@ -257,7 +263,7 @@ class LoopedWorlds:
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one array of actions for each turn."""
-        # Numbers as Python has them: what a world is to be given one by one should not be taken out one by one.
+        # Convert whole numbers to Python ints all at once: taking them from the array one by one is slower.
         chosen = {
             turn.agent: given.tolist() if given.ndim == 1 and given.dtype.kind in "iu" else given
             for turn, given in zip(self._turns, actions, strict=True)
@@ -286,18 +292,18 @@ class LoopedWorlds:
         return [_ending(agent, ends[agent]) for agent in sorted(ends) if ends[agent]] if ends else []
 
     def _replace(self, w: int, world: World) -> None:
-        """A world raised: another one replaces it."""
+        """Replace a world that raised an error."""
         self._worlds[w] = world
         self.broken.append(w)
         if w not in self.over:
             self.over.append(w)
 
     def get_state(self) -> Any:
-        """The states of all worlds."""
+        """Return the states of all worlds."""
         return [world.get_state() for world in self._worlds], list(self.over)
 
     def set_state(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from what ``get_state`` returned."""
         states, over = state
         for world, kept in zip(self._worlds, states, strict=True):
             world.set_state(kept)
@@ -325,7 +331,7 @@ class VectorWorlds:
         self.over, self.broken = list(range(self.size)), list[int]()
         self.can_save = vector.can_save
         self._owed = np.zeros((len(vector.agents), self.size))
-        self._owed_to = list(self._owed)  # its rows, by agent
+        self._owed_to = list(self._owed)  # the rows of _owed, by agent
         everybody = range(len(vector.agents))
         self._earners: Callable[[], Sequence[int]] = getattr(vector, "earners", lambda: everybody)
 
@@ -336,7 +342,7 @@ class VectorWorlds:
         self.over = [world for world in self.over if world not in at]
 
     def turns(self) -> list[Turn]:
-        """One turn for each agent of the group, in all worlds."""
+        """Return one turn for each agent of the group, in all worlds."""
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
@@ -345,7 +351,7 @@ class VectorWorlds:
         return turns
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
-        """One step of all worlds."""
+        """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
         vector.act(actions)
         earners = self._earners()
@@ -360,7 +366,7 @@ class VectorWorlds:
             )
         terminated, truncated = vector.ended()
         (ended,) = (terminated | truncated).nonzero()
-        if self.over:  # they end once
+        if self.over:  # their ends were returned before
             ended = np.setdiff1d(ended, self.over)
         if not len(ended):
             return []
@@ -374,11 +380,11 @@ class VectorWorlds:
         ]
 
     def get_state(self) -> Any:
-        """The state of all worlds."""
+        """Return the state of all worlds."""
         return self._vector.get_state(), self._owed.copy(), list(self.over)
 
     def set_state(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from what ``get_state`` returned."""
         inner, owed, over = state
         self._vector.set_state(inner)
         self._owed[...] = owed

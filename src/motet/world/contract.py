@@ -1,21 +1,25 @@
-"""World: who acts now, what they see, and what happens. The actor drives it; nobody else touches it.
+"""The World contract: which agents act now, what they observe, and what happens. Only the actor drives a world.
 
-Every environment becomes one shape: the next *group* of agents that act at once. In an in-turn world a group is one
-agent, which sees what the one before it did; in an all-at-once world it is everybody alive. Flows in: one action for
-each of the group. Flows out: what an agent sees, which actions it may take, what it earned since it was last asked, and
-whose episode ended. :func:`as_world` makes a World of a PettingZoo environment (Parallel or AEC), of a Gymnasium
-environment (one agent, or two in the shape of laser hockey), or of an object gridworld (:func:`from_objects`). One turn
-of the actor is, in short::
+A world repeatedly names the next *group* of agents, which act simultaneously. In a turn-based world a group is one
+agent, which observes what the agent before it did. In a simultaneous world the group is all agents that are alive.
 
-    for agent, action in zip(group := world.group(), actions): ...    # remember what each saw and did
+A world takes one action for each agent of the group. It returns the agents' observations, their action masks, the
+rewards since each agent's last action, and the ends of their segments.
+
+:func:`as_world` converts a PettingZoo environment (Parallel or AEC), a Gymnasium environment (with one agent, or with
+two in the form of laser hockey) or an object gridworld (:func:`from_objects`) to a World. In short, the actor plays one
+turn like this::
+
+    for agent, action in zip(group := world.group(), actions): ...    # keep each agent's observation and action
     world.act(actions)
     for end in world.ended(): ...                                     # close the last step of end.agent's segment
     for agent in world.group(): ...                                   # reward(agent) closes its last step
 
-A reward belongs to the action before it: what an agent earns on others' turns is summed up to its next turn or its end.
+A reward belongs to the action before it. What an agent earns during other agents' turns is added up until its own next
+turn or its end.
 
-What an agent plays up to its end is a *segment*. In most worlds an agent has one in each episode of the world. A world
-may ask an agent again after its end: that begins the agent's next segment, while the world's episode continues.
+A *segment* is what an agent plays up to its end. In most worlds an agent has one segment in each episode of the world.
+If the agent is in a group again after its end, its next segment begins, and the world's episode continues.
 """
 
 from __future__ import annotations
@@ -36,29 +40,35 @@ __all__ = ["End", "VectorWorld", "World", "as_world", "from_objects"]
 
 
 class End(NamedTuple):
-    """The end of one agent's segment: of its whole episode, unless the world asks it again.
+    """The end of one agent's segment. It is also the end of the agent's episode, unless the agent acts again later.
 
-    ``reward`` and ``observation`` are for worlds that ask agents again after their ends. An agent may then be in
-    ``ended()`` and in the next ``group()`` at once, and its end has to say what closed the segment. Give both or
-    neither.
+    ``reward`` and ``observation`` are for worlds in which agents act again after their ends. There an agent can be in
+    ``ended()`` and in the next ``group()`` at the same time, so its End must hold the reward and the observation that
+    close the segment. Give both or neither.
     """
 
     agent: int
     terminated: bool
-    """The world says that nothing follows: the value behind it is 0."""
+    """Whether a terminal state was reached. The value of the last observation is 0: there is no bootstrapping."""
     truncated: bool
-    """It was cut off: something would have followed. If both are set, it terminated."""
-    reward: float | None = None
-    """What ``reward(agent)`` would give, which giving it here clears. None: ask ``reward(agent)``."""
-    observation: Any = None
-    """What it saw last, as its space says and the caller's own. None: ask ``observe(agent)``.
+    """Whether the segment was cut off before a terminal state. Learners bootstrap from the last observation.
 
-    If it is given, ``reward(agent)`` and ``observe(agent)`` belong to what comes after the end.
+    If both are set, the segment counts as terminated.
+    """
+    reward: float | None = None
+    """The value that ``reward(agent)`` would return. A world that gives it here must clear the sum as that call does.
+
+    None: the actor calls ``reward(agent)``.
+    """
+    observation: Any = None
+    """The agent's last observation: a copy, and an element of its space. None: the actor calls ``observe(agent)``.
+
+    If it is given, ``reward(agent)`` and ``observe(agent)`` refer to what comes after the end.
     """
 
 
 class World(Protocol):
-    """The contract. Whoever inherits from it writes the abstract methods and gets the others as they are here.
+    """The contract of a world. A subclass must write the abstract methods; the other methods have defaults.
 
     >>> from motet.worlds import MatrixGame
     >>> world = as_world(MatrixGame(turns=1))
@@ -71,148 +81,166 @@ class World(Protocol):
     """
 
     agents: tuple[str, ...]
-    """Everyone who may ever act, in a fixed order. Everywhere else an agent is its index in it."""
+    """Names of all agents that may ever act, in a fixed order. Everywhere else an agent is given by its index here."""
     observation_spaces: tuple[Space[Any], ...]
-    """By agent. Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."""
+    """Observation space of each agent: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."""
     action_spaces: tuple[Space[Any], ...]
-    """By agent, of the same kinds."""
+    """Action space of each agent, of the same kinds."""
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> None:
-        """Begin an episode, also in the middle of one. One seed, one episode; without a seed the stream goes on."""
+        """Begin an episode. May be called in the middle of one.
+
+        The same seed gives the same episode. Without a seed, the world's random stream continues.
+        """
 
     @abstractmethod
     def group(self) -> Sequence[int]:
-        """The agents that act at once now. Empty: the episode is over.
+        """Return the agents that act simultaneously now. Empty: the episode is over.
 
-        An agent that is asked after its end begins a new segment. Its end must have had a reward and an observation.
+        An agent that is in a group after its end begins a new segment. Its End must have had a reward and an
+        observation.
         """
 
     @abstractmethod
     def observe(self, agent: int) -> Any:
-        """What an agent sees now: an array of its space's dtype and shape, or a dict or tuple of them.
+        """Return an agent's current observation: an array of its space's dtype and shape, or a dict or tuple of them.
 
-        C-contiguous and the caller's own. Asked for the agents of the group, and for those whose end had no
-        observation: what they saw last, until the reset.
+        The arrays must be C-contiguous copies, because the caller may change them. Called for the agents of the group,
+        and for agents whose End had no observation. For the latter, return their last observation until the reset.
         """
 
     def mask(self, agent: int) -> NDArray[np.bool_] | None:
-        """Which actions are allowed now, bool [n], the first one being the space's start. None: all of them."""
+        """Return the actions that are allowed now, as bool [n]. None: all are allowed.
+
+        The first entry is for the first action of the space, which is its ``start``.
+        """
         return None
 
     @abstractmethod
     def act(self, actions: Sequence[Any]) -> None:
-        """Play one action for each of the group, in its order: whole numbers, or arrays of the space's dtype."""
+        """Play one action for each agent of the group, in the group's order.
+
+        Actions are whole numbers, or arrays of the space's dtype.
+        """
 
     @abstractmethod
     def reward(self, agent: int) -> float:
-        """What an agent earned since it was last asked, on its own turn and on others'. Asking clears it.
+        """Return the sum of an agent's rewards since the last call for it, from its own and other agents' turns.
 
-        What it earned before its first action, or between its end and its next action, belongs to no action: it counts
-        for the return alone.
+        The call clears the sum. Rewards before an agent's first action, or between its end and its next action, do not
+        belong to an action: they count towards the return, but are not part of a transition.
         """
 
     @abstractmethod
     def ended(self) -> Sequence[End]:
-        """Whose segment ended since the last call, each agent once at most. Asking clears it.
+        """Return the segments that ended since the last call, at most one for each agent. The call clears the list.
 
-        An agent ends again only after it was asked again.
+        After its end, an agent must be in a group again before it can end again.
         """
 
     def get_state(self) -> Any:
-        """Everything that decides what happens next, for an exact resumption. Plain values can be saved in a run."""
-        raise SettingError(f"{type(self).__name__} has no state to save; ask can_save first")
+        """Return everything that determines what happens next, for an exact resume.
+
+        Plain values can be saved in a run.
+        """
+        raise SettingError(f"{type(self).__name__} cannot save its state; check can_save first")
 
     def set_state(self, state: Any) -> None:
-        """Go on from what ``get_state`` gave, in a world of the same settings, which need not have been reset."""
-        raise SettingError(f"{type(self).__name__} has no state to restore; ask can_save first")
+        """Continue from what ``get_state`` returned in a world of the same settings. No reset is needed before."""
+        raise SettingError(f"{type(self).__name__} cannot restore a state; check can_save first")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture, uint8 [height, width, 3], or None."""
+        """Return a picture, uint8 [height, width, 3], or None."""
         return None
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
         return
 
 
 def last_of(world: World, end: End) -> tuple[float, Any]:
-    """The reward and the observation that close a segment."""
+    """Return the reward and the observation that close a segment."""
     reward = world.reward(end.agent) if end.reward is None else end.reward
     return reward, world.observe(end.agent) if end.observation is None else end.observation
 
 
 class VectorWorld(Protocol):
-    """K worlds of one kind that are stepped together as arrays: quick where a step is a few operations on arrays.
+    """K worlds of one kind that are stepped together as arrays: fast if a step is a few array operations.
 
-    All worlds are at the same point of a turn: the same agents act at once in each of them. The episodes of all agents
-    of a world end together. A world takes no notice of the other ones: it plays the same episode alone. An environment
-    whose class has ``vector(worlds)``, which gives one of these, is driven through it by actors; everywhere else it is
-    used as the single environment that it is. Wrappers and classes that inherit from it are not: who changes the rules
-    of a single environment has not changed those of the arrays.
+    All worlds are at the same point of a turn: the same agents act simultaneously in each of them. The episodes of all
+    agents of a world end together. Worlds do not influence each other: a world plays the same episode if it is alone.
+
+    If an environment's class defines ``vector(worlds)``, which returns a VectorWorld, actors drive its worlds through
+    that. Everywhere else the single environment is used. An inherited ``vector``, or one behind a wrapper, is ignored:
+    a subclass or wrapper that changes the rules of the single environment does not change those of the arrays.
     """
 
     agents: tuple[str, ...]
-    """As in World."""
+    """Names of all agents, as in World."""
     observation_spaces: tuple[Space[Any], ...]
-    """Of one world, by agent."""
+    """Observation space of each agent, in one world."""
     action_spaces: tuple[Space[Any], ...]
-    """Of one world, by agent."""
+    """Action space of each agent, in one world."""
     worlds: int
-    """K."""
+    """Number of worlds, K."""
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
 
     @abstractmethod
     def reset(self, worlds: NDArray[np.int64], seeds: Sequence[int]) -> None:
-        """Begin an episode in each of these worlds; the other ones go on."""
+        """Begin an episode in each of these worlds. The other worlds continue."""
 
     def group(self) -> Sequence[int]:
-        """The agents that act at once now, in all worlds."""
+        """Return the agents that act simultaneously now, in all worlds."""
         return range(len(self.agents))
 
     @abstractmethod
     def observe(self, agent: int) -> Any:
-        """What an agent sees in all worlds now: arrays ``[K, ...]`` of the caller's own, or a dict or tuple of them.
+        """Return an agent's current observations in all worlds: arrays ``[K, ...]``, or a dict or tuple of them.
 
-        In a world that ended: what it saw last, until that world's reset.
+        The arrays must be copies, because the caller may change them. In a world that ended, the observation is the
+        agent's last one, until that world's reset.
         """
 
     @abstractmethod
     def act(self, actions: Sequence[NDArray[Any]]) -> None:
-        """Play for each of the group its actions ``[K, ...]``, in its order. Worlds that ended were reset before."""
+        """Play an array of actions ``[K, ...]`` for each agent of the group, in the group's order.
+
+        Worlds that ended have been reset before.
+        """
 
     def earners(self) -> Sequence[int]:
-        """The agents that may have earned something by the last ``act``; the others' rewards are not asked for.
+        """Return the agents that may have earned a reward by the last ``act``. The others' rewards are not read.
 
-        By default everybody. A world in which only those who act can earn says so here, so that a move does not cost
-        more because other agents exist.
+        The default is all agents. If only the agents that act can earn rewards, return just those: then the cost of a
+        step does not grow with the number of other agents.
         """
         return range(len(self.agents))
 
     @abstractmethod
     def reward(self, agent: int) -> NDArray[Any]:
-        """What an agent earned by the last ``act``, its own or others', ``[K]``."""
+        """Return an agent's rewards from the last ``act``, whether it acted or another agent did, ``[K]``."""
 
     @abstractmethod
     def ended(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Whether the last ``act`` terminated a world and whether it cut it off, ``[K]`` each."""
+        """Return which worlds the last ``act`` terminated and which it truncated, ``[K]`` each."""
 
     def get_state(self) -> Any:
-        """Everything that decides what happens next in all worlds, as plain values and arrays."""
-        raise SettingError(f"{type(self).__name__} has no state to save; ask can_save first")
+        """Return everything that determines what happens next in all worlds, as plain values and arrays."""
+        raise SettingError(f"{type(self).__name__} cannot save its state; check can_save first")
 
     def set_state(self, state: Any) -> None:
-        """Go on from what ``get_state`` gave."""
-        raise SettingError(f"{type(self).__name__} has no state to restore; ask can_save first")
+        """Continue from what ``get_state`` returned."""
+        raise SettingError(f"{type(self).__name__} cannot restore a state; check can_save first")
 
 
 def as_world(env: Any) -> World:
-    """The World of a PettingZoo or Gymnasium environment or of an object gridworld; a World itself is given back.
+    """Convert a PettingZoo or Gymnasium environment or an object gridworld to a World. A World is returned unchanged.
 
-    They are told apart by what they offer, not by what they inherit.
+    The kind of environment is recognised by its methods and attributes, not by its base classes.
 
     >>> import gymnasium
     >>> as_world(gymnasium.make("CartPole-v1")).agents
@@ -225,18 +253,18 @@ def as_world(env: Any) -> World:
     from motet.world.pettingzoo import AtOnce, Duel, InTurn, Solo
 
     if isinstance(env, type):
-        raise SettingError(f"world {accepted}, got the class {env.__name__}: make one by {env.__name__}(...)")
+        raise SettingError(f"world {accepted}, got the class {env.__name__}; make an object of it: {env.__name__}(...)")
     if offers(env, "group", "act", "ended"):
         missing = [name for name in _CONTRACT if not hasattr(env, name)]
         if missing:
             raise SettingError(
-                f"world must have {', '.join(missing)}, got a {type(env).__name__} without: write them, or inherit "
-                "from motet.world.World, which has all but the abstract ones"
+                f"world must have {', '.join(missing)}, got a {type(env).__name__} without; write them, or inherit "
+                "from motet.world.World, which has defaults for all but the abstract methods"
             )
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"world {accepted}, got {type(env).__name__}, a vector of environments: give a single one")
+        raise SettingError(f"world {accepted}, got the vector environment {type(env).__name__}; give a single one")
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
@@ -247,7 +275,7 @@ def as_world(env: Any) -> World:
             return AtOnce(Duel(env) if two else Solo(env))
     if offers(env, "reset") and hasattr(env, "agents") and hasattr(env, "world"):
         return from_objects(env)
-    hint = ": call it first" if callable(env) else ""
+    hint = "; call it first" if callable(env) else ""
     raise SettingError(f"world {accepted}, got {env!r} of type {type(env).__name__}{hint}")
 
 
@@ -272,47 +300,49 @@ def from_objects(
     ask: Literal["get_action", "take_action"] | None = None,
     remember: bool = True,
 ) -> World:
-    """The World of an object gridworld, whose classes stay as they are.
+    """Return the World of an object gridworld, whose classes need no change.
 
-    ``environment`` has ``reset()``, ``agents`` and ``world``. Its own rules play:
+    ``environment`` has ``reset()``, ``agents`` and ``world``. Its own rules decide how a turn is played:
 
-    - If it has ``take_turn()``, that plays each turn.
-    - Otherwise, if agents have ``transition(world)``, motet plays the turn: first every entity in the world whose
-      ``has_transitions`` is set gets ``transition(world)``, then every agent.
-    - Agents that have neither are asked one after the other. They have ``pov(world)``, ``act(world, action)``, which
-      gives the reward, and ``is_done(world)``.
+    - If the environment has ``take_turn()``, that method plays each turn.
+    - Otherwise, if agents have ``transition(world)``, motet plays the turn. It calls ``transition(world)`` first for
+      every entity in the world whose ``has_transitions`` is set, then for every agent.
+    - Agents without either method are asked for actions one after the other. They have ``pov(world)``,
+      ``act(world, action)``, which returns the reward, and ``is_done(world)``.
 
-    In the first two cases an agent acts where its own code asks for an action. The body of the method that asks does
-    not run; everything else does. The observation is what the agent was asked with. Reward and end are what its
-    ``add_memory(state, action, reward, done)`` is given, or come from ``act`` and ``is_done`` if it is given nothing.
-    An agent that is asked again after its end begins a new segment. ``docs/own_world.md`` has the details.
+    In the first two cases an agent acts where its code asks for an action. The body of the asking method
+    (``get_action`` or ``take_action``) does not run; all other code does. The observation is the argument of that
+    method. Reward and end are the arguments of ``add_memory(state, action, reward, done)``; if it is not called, they
+    come from ``act`` and ``is_done``. If an agent asks for an action after its end, its next segment begins.
+    ``docs/own_world.md`` has the details.
 
     Args:
         environment: the user's object.
-        actions: the number of actions, or a space; or a sequence, one for each learner. None:
+        actions: the number of actions, or a space; or a sequence of them, one for each learner. None:
             ``agent.action_spec.n_actions``.
         observation: a space, or a sequence of them. None: float32 in the shape of the first ``pov``.
-        turns: the agents that are left are truncated after this many turns. None: the environment's own limit, from
-            ``config.experiment.max_turns``, ``config.max_turns``, ``max_turns`` or ``world.max_turns``; without one
-            there is no limit.
-        learners: the agents that motet plays, as indices in ``environment.agents`` or by their class. The others keep
-            their own ``get_action``. None: all that have ``pov`` and are asked.
-        ask: where an agent is asked. None: ``get_action`` of the agent, or ``take_action`` of its ``model``.
+        turns: the remaining agents are truncated after this many turns. None: the environment's limit, from
+            ``config.experiment.max_turns``, ``config.max_turns``, ``max_turns`` or ``world.max_turns``. If it has none
+            of them, there is no limit.
+        learners: the agents that motet plays, as indices in ``environment.agents`` or by class. The others keep their
+            ``get_action``. None: all agents that have ``pov`` and ask for actions.
+        ask: the method that asks for an action. None: ``get_action`` of the agent, or ``take_action`` of its ``model``.
         remember: whether the original ``add_memory`` runs too.
 
-    The entities are ``world.entities`` (a collection, or a method that gives one); without it what ``world.map`` holds,
-    an array or nested lists of objects; without that what iterating over ``world`` gives. Agents among them are left
-    out, and so is what has no ``has_transitions``. Each gets one transition a turn, also if it moves on the map.
+    The entities are ``world.entities`` (a collection, or a method that returns one). Without it they are the contents
+    of ``world.map``, an array or nested lists of objects. Without that they are found by iterating over ``world``.
+    Agents and objects without ``has_transitions`` are skipped. Each entity gets one transition in each turn, even if it
+    moves on the map meanwhile.
 
-    A seed goes to ``reset(seed=...)`` if that takes one, and otherwise to ``random`` and ``numpy.random``, from which
-    such worlds draw.
+    A seed is passed to ``reset(seed=...)`` if it takes one. Otherwise it seeds ``random`` and ``numpy.random``, from
+    which such worlds draw.
     """
     from motet.world.objects import Objects, plays_itself
     from motet.world.pettingzoo import InTurn
 
     if learners is None and not plays_itself(environment):
         if ask is not None:
-            raise SettingError(f"ask is only valid where agents ask for actions themselves, got {ask!r}")
+            raise SettingError(f"ask is only valid if agents ask for actions themselves, got {ask!r}")
         return InTurn(Objects(environment, actions, observation, turns))
     from motet.world.self_driven import SelfDriven
 

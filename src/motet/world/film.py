@@ -1,4 +1,4 @@
-"""Episodes to look at: frames of a world as it is played, kept few and small, as PNG, GIF or video."""
+"""Record the frames of an episode, limited in number and size, as PNG, GIF or video."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from motet.errors import SettingError
 __all__ = ["Film", "check_video", "drawing", "frames_per_s", "write_video"]
 
 FRAMES = 200
-"""Pictures of an episode at most; beyond it every other one is let go, again and again."""
+"""Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
 PIXELS = 480
-"""Height and width of a picture at most."""
+"""Maximum height and width of a frame."""
 
 _VIDEOS = (".avi", ".mkv", ".mov", ".mp4")
 
@@ -28,7 +28,7 @@ Picture = npt.NDArray[np.uint8]
 
 
 def drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
-    """The factory of worlds that draw, if they have a setting for it."""
+    """Return the factory with ``render_mode="rgb_array"``, if it has that parameter."""
     try:
         known = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -37,23 +37,24 @@ def drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
 
 
 def frames_per_s(env: Any) -> float:
-    """How quickly a world wants to be shown."""
+    """Frames per second at which a world should be shown."""
     return float((getattr(env, "metadata", None) or {}).get("render_fps", 10))
 
 
 class Film:
-    """The frames of one episode: one for each round of everybody's turns."""
+    """The frames of one episode: one each time all agents have had their turn."""
 
     def __init__(self) -> None:
         self._frames: list[Picture] = []
         self._every, self._rounds = 1, 0
         self.problem = ""
-        """Why there are no pictures."""
+        """Reason why there are no frames."""
 
     def capture(self, world: Any, group: Sequence[int] = ()) -> None:
-        """Draw the world, if this ends a round (``group`` has just acted) and is not one that is left out.
+        """Draw the world if all agents have had their turn, and the frame is not one that is skipped.
 
-        A world that plays its own turns says when one is over (``each_turn``): the order of its agents does not.
+        ``group`` has just acted; empty: the episode has just begun. A world that plays its own turns calls
+        ``each_turn`` when a turn is over, because the order of its agents does not show it.
         """
         if hasattr(world, "each_turn"):
             if not group:
@@ -73,19 +74,19 @@ class Film:
             self._frames, self._every = self._frames[::2], self._every * 2
 
     def _draw(self, world: Any) -> None:
-        """One frame; whatever goes wrong with a picture is no reason to end what is being played."""
+        """Draw one frame. An error while drawing is recorded, and does not end the episode."""
         try:
             picture = world.render()
-        except Exception as error:  # noqa: BLE001 - said in the end
-            self.problem = f"drawing it raised {type(error).__name__}{f': {error}' if str(error) else ''}"
+        except Exception as error:  # noqa: BLE001 - reported at the end
+            self.problem = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
             return
         if picture is None:
-            self.problem = "the world draws nothing"
+            self.problem = "the world renders nothing"
         else:
             self._frames.append(_small(picture))
 
     def pictures(self) -> tuple[bytes, ...]:
-        """As PNG; none if the world draws nothing."""
+        """Return the frames as PNG; empty if the world renders nothing."""
         return tuple(map(_png, self._frames))
 
 
@@ -103,7 +104,7 @@ def _png(picture: Picture) -> bytes:
 
 
 def check_video(path: Path) -> None:
-    """Raise unless such a video can be written, by its ending and by what is installed."""
+    """Raise a SettingError if a video with this file name extension cannot be written with what is installed."""
     ending = path.suffix.lower()
     if ending == ".gif":
         return
@@ -113,7 +114,7 @@ def check_video(path: Path) -> None:
         )
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise SettingError(
-            f"video must end in .gif, got {str(path)!r}: {ending} needs imageio[ffmpeg], which is not installed"
+            f"video must end in .gif, got {str(path)!r}; {ending} needs imageio[ffmpeg], which is not installed"
         )
 
 
@@ -123,7 +124,7 @@ def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
 
     pictures = [imageio.v3.imread(frame, extension=".png") for frame in frames]
     if not pictures:
-        raise SettingError(f"video: the world draws nothing, so that {str(path)!r} was not written")
+        raise SettingError(f"video {str(path)!r} was not written: the world renders nothing")
     try:
         if path.suffix.lower() == ".gif":
             imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
@@ -131,5 +132,5 @@ def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
             imageio.v3.imwrite(path, np.stack(pictures), fps=rate, plugin="FFMPEG")
     except (ImportError, ValueError, OSError) as error:
         raise SettingError(
-            f"video: {str(path)!r} cannot be written ({error}); a .gif needs nothing, the others imageio[ffmpeg]"
+            f"video {str(path)!r} cannot be written ({error}); fix: write a .gif, or install imageio[ffmpeg]"
         ) from error

@@ -1,4 +1,4 @@
-"""Which agents of a world have action masks."""
+"""Find out which agents of a world have action masks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from motet.world.contract import World
 __all__ = ["masked_agents"]
 
 _PROBED = 5
-"""Episodes that are played at most to see who has action masks."""
+"""Maximum number of episodes played to find the agents that have action masks."""
 
 
 def masked_agents(world: World) -> set[int]:
-    """The agents that have action masks: seen by playing until everybody had a turn, or for a while.
+    """Return the agents that have action masks.
 
-    Agents may be absent from an episode, so it plays more than one if it must.
+    Play random actions until every agent has had a turn, for at most five episodes and 1000 steps. One episode may not
+    be enough, because agents may be absent from it.
     """
     seen: set[int] = set()
     found: set[int] = set()

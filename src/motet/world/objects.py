@@ -1,6 +1,6 @@
-"""Object gridworlds: what every way of playing them shares, and those whose agents have no rules of their own.
+"""Object gridworlds: what all of them share, and the adapter for those whose agents only observe and act.
 
-:class:`ObjectEnvironment` knows the user's environment: its agents, their spaces, how it is reset. :class:`Objects`
+:class:`ObjectEnvironment` wraps the user's environment: its agents, their spaces, how it is reset. :class:`Objects`
 plays it as an AEC environment: entities first, then the agents one after the other. Environments that play their own
 turns, or whose agents do, are played by :mod:`motet.world.self_driven`.
 """
@@ -22,17 +22,17 @@ from motet.world.contract import offers
 __all__ = ["ObjectEnvironment", "Objects", "entity_transitions", "plays_itself"]
 
 TURN_LIMITS = ("config.experiment.max_turns", "config.max_turns", "max_turns", "world.max_turns")
-"""Where an environment's own limit of turns is found, the first one that is there."""
+"""Attributes that may hold an environment's turn limit. The first one that exists counts."""
 
 _RESETS = 100
-"""Episodes that are begun until every agent has been in the world once."""
+"""Maximum number of resets until every agent has been in the world once."""
 
 Learners = Sequence[int] | type | tuple[type, ...] | None
-"""Which agents motet plays: indices in ``environment.agents``, or their classes; None: all that can be played."""
+"""The agents that motet plays: indices in ``environment.agents``, or classes; None: all that can be played."""
 
 
 class ObjectEnvironment:
-    """The user's environment, and the agents of it that motet plays."""
+    """The user's environment, and those of its agents that motet plays."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ObjectEnvironment:
         self.environment = environment
         self.turns = turn_limit(environment) if turns is None else _checked_turns("turns", turns)
         self._seedable = "seed" in signature(environment.reset).parameters
-        environment.reset()  # agents see nothing before
+        environment.reset()  # agents have no observation before it
         everyone = list(environment.agents)
         self.count = len(everyone)
         self.learners = _learners(kind, everyone, self.playable(everyone, learners), self.lacks)
@@ -63,9 +63,10 @@ class ObjectEnvironment:
         )
 
     def _observation_spaces(self, given: list[Any], kinds: list[type]) -> list[Any]:
-        """The spaces that were given, or those of what each agent sees first.
+        """Return the given spaces, or those of each agent's first observation.
 
-        An agent that is not in the world yet cannot see. It gets its space in a later episode, or that of its class.
+        An agent that is not in the world yet has no observation. Its space is found in a later episode, or is that of
+        another agent of its class.
         """
         found: dict[int, Any] = {}
         problems: dict[int, Exception] = {}
@@ -78,7 +79,7 @@ class ObjectEnvironment:
                     found[number] = _sight_of(world, agents[index], given[number])
                 except SettingError:
                     raise
-                except Exception as error:  # noqa: BLE001 - raised below, if no other episode shows more
+                except Exception as error:  # noqa: BLE001 - raised below, if no later episode helps
                     problems[number] = error
             if len(found) == len(given):
                 break
@@ -91,18 +92,18 @@ class ObjectEnvironment:
                 if not alike:
                     cause = problems[number]
                     raise SettingError(
-                        f"pov() of {kinds[index].__name__} raised {type(cause).__name__}: {cause}; give its space by "
-                        "observation="
+                        f"pov() of {kinds[index].__name__} raised {type(cause).__name__}: {cause}; give its space "
+                        "with observation="
                     ) from cause
                 found[number] = alike[0]
         return [found[number] for number in range(len(given))]
 
     def playable(self, agents: Sequence[Any], learners: Learners) -> Learners:
-        """The agents that motet plays, if the user has not said."""
+        """Return the agents that motet plays; a subclass chooses them if ``learners`` is None."""
         return learners
 
     def lacks(self, agent: Any) -> list[str]:
-        """The methods that an agent would need to be played, and has not."""
+        """Return the methods that an agent needs to be played and does not have."""
         return [name for name in ("pov", "act", "is_done") if not offers(agent, name)]
 
     def observation_space(self, agent: str) -> Any:
@@ -128,7 +129,7 @@ class ObjectEnvironment:
 
 
 class Objects(ObjectEnvironment):
-    """An object gridworld whose agents only see and act, as an AEC environment."""
+    """An object gridworld whose agents only observe and act, as an AEC environment."""
 
     agents: list[str]
 
@@ -136,7 +137,7 @@ class Objects(ObjectEnvironment):
         super().reset(seed)
         players = list(self.environment.agents)
         if len(players) != self.count:
-            raise ValueError(f"there are {len(players)} agents; expected {self.count}, as at first")
+            raise ValueError(f"there are {len(players)} agents; expected {self.count}, as at the start")
         self.agents = self.possible_agents[:]
         self._players = dict(zip(self.agents, players, strict=True))
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
@@ -159,10 +160,10 @@ class Objects(ObjectEnvironment):
             try:
                 self._cumulative_rewards[name] = float(reward)
             except (TypeError, ValueError):
-                raise TypeError(f"act() gave {brief(reward)}; expected a reward") from None
+                raise TypeError(f"act() returned {brief(reward)}; expected a reward") from None
             self.terminations[name] = bool(player.is_done(world))
             if self.terminations[name]:
-                return  # and it stays selected, to be seen off with what it sees now
+                return  # the agent stays selected, so that its end is reported with its present observation
         self._next()
 
     def _next(self) -> None:
@@ -187,21 +188,21 @@ class Objects(ObjectEnvironment):
         self.agent_selection = self.agents[0]
 
     def _begin_turn(self) -> None:
-        """Entities first; then the agents that are left, in their order."""
+        """Begin a turn: entities first, then the remaining agents in their order."""
         entity_transitions(self.environment, self._players.values())
         self._queue = self.agents[::-1]
         self.agent_selection = self._queue.pop()
 
 
 def plays_itself(environment: Any) -> bool:
-    """Whether the environment, or an agent of it, has rules of its own about a turn."""
+    """Whether the environment, or one of its agents, plays its own turns."""
     if offers(environment, "take_turn"):
         return True
     return any(offers(agent, "transition") for agent in getattr(environment, "agents", ()))
 
 
 def turn_limit(environment: Any) -> float:
-    """The environment's own limit of turns, from the first of ``TURN_LIMITS`` that is there; infinity without one."""
+    """Return the environment's turn limit, from the first of ``TURN_LIMITS`` that exists; infinity without one."""
     for path in TURN_LIMITS:
         found: Any = environment
         for part in path.split("."):
@@ -226,23 +227,23 @@ def _checked_turns(name: str, turns: Any) -> float:
 
 
 def ended_itself(environment: Any) -> bool:
-    """Whether the world has set ``is_done``, and the environment does not say that it plays on (``stop_if_done``)."""
+    """Whether the world has set ``is_done``, unless ``stop_if_done`` of the environment is false."""
     done = getattr(environment.world, "is_done", False)
     return not callable(done) and bool(done) and bool(getattr(environment, "stop_if_done", True))
 
 
 def mark_done(world: Any) -> None:
-    """Set ``is_done`` where a world has it, as the projects' own loops do when the turns run out."""
+    """Set ``is_done`` if the world has it, as the loops of such projects do when the turns run out."""
     if hasattr(world, "is_done") and not callable(world.is_done):
         world.is_done = True
 
 
 def entity_transitions(environment: Any, agents: Iterable[Any]) -> None:
     """Begin a turn: count it, and give each entity that is not an agent its transition."""
-    if isinstance(getattr(environment, "turn", None), int):  # such projects' loops count their turns there
+    if isinstance(getattr(environment, "turn", None), int):  # the loops of such projects count turns there
         environment.turn += 1
     world = environment.world
-    had = {id(agent): agent for agent in agents}  # holds them, so that no id is used again
+    had = {id(agent): agent for agent in agents}  # keeps the objects alive, so that no id is reused
     for entity in _entities(world):
         if getattr(entity, "has_transitions", False) and id(entity) not in had:
             had[id(entity)] = entity
@@ -250,7 +251,7 @@ def entity_transitions(environment: Any, agents: Iterable[Any]) -> None:
 
 
 def _learners(kind: str, agents: Sequence[Any], given: Learners, lacks: Callable[[Any], list[str]]) -> list[int]:
-    """The agents that motet plays, as indices."""
+    """Return the agents that motet plays, as indices."""
     if given is None:
         chosen = list(range(len(agents)))
     elif isinstance(given, type) or (given and all(isinstance(one, type) for one in given)):
@@ -279,13 +280,16 @@ def _index(given: Any, count: int, learners: Any) -> int:
 
 
 def _entities(world: Any) -> Iterator[Any]:
-    """All that is in an object gridworld; a map is walked while it changes, as such worlds do themselves."""
+    """Iterate over all entities of an object gridworld.
+
+    A map is read during the iteration, so changes on the way are seen, as in the loops of such worlds.
+    """
     if hasattr(world, "entities"):
         entities = world.entities() if callable(world.entities) else world.entities
         return iter(tuple(entities.values() if isinstance(entities, Mapping) else entities))
     tiles = getattr(world, "map", world)
     if not isinstance(tiles, Iterable):
-        raise TypeError(f"{type(world).__name__} has no entities, no map and cannot be iterated over; expected one")
+        raise TypeError(f"{type(world).__name__} has no entities, no map and is not iterable; expected one of them")
     return _leaves(tiles)
 
 
@@ -301,11 +305,11 @@ def _leaves(tiles: Any) -> Iterator[Any]:
 
 
 def _each(name: str, given: Any, count: int) -> list[Any]:
-    """One for each agent: of a sequence its items, of anything else the same one."""
+    """Return one value for each agent: the items of a list or tuple, else the same value for all."""
     if not isinstance(given, list | tuple):
         return [given] * count
     if len(given) != count:
-        raise SettingError(f"{name} must be one for all, or one for each of {count} agents, got {len(given)}")
+        raise SettingError(f"{name} must be one value for all, or one for each of {count} agents, got {len(given)}")
     return list(given)
 
 
@@ -315,7 +319,7 @@ def _actions_of(player: Any, given: Any) -> Any:
     if given is None:
         given = getattr(getattr(player, "action_spec", None), "n_actions", None)
         if given is None:
-            raise SettingError(f"{type(player).__name__} has no action_spec.n_actions; give the number by actions=")
+            raise SettingError(f"{type(player).__name__} has no action_spec.n_actions; give the number with actions=")
     if isinstance(given, spaces.Space):
         return given
     try:

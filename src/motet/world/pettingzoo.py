@@ -1,4 +1,4 @@
-"""PettingZoo and Gymnasium environments as Worlds: in turn, all at once, alone, two players in one."""
+"""Adapters that make Worlds of PettingZoo (AEC, Parallel) and Gymnasium environments (one agent, two players)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["AtOnce", "Duel", "InTurn", "Solo"]
 
 
 class _Adapter(World):
-    """What both kinds of environment have in common: names, spaces, what is owed, how errors are worded."""
+    """What the adapters have in common: names, spaces, rewards not collected yet, and the form of errors."""
 
     def __init__(self, env: Any) -> None:
         kind = type(env).__name__
         names = getattr(env, "possible_agents", None)
         if not names:
             raise SettingError(
-                f"possible_agents must name everyone who may ever act in an episode, got a {kind} without: each of "
-                "them needs a learner and a replay; set possible_agents when it is made"
+                f"possible_agents must name all agents that may ever act in an episode, got a {kind} without it; set "
+                "it when the environment is made, because each agent needs a learner and a replay"
             )
         self._env = env
         self._names = tuple(names)
@@ -41,18 +41,19 @@ class _Adapter(World):
         self._index = {name: agent for agent, name in enumerate(self._names)}
         given = tuple(env.observation_space(name) for name in self._names)
         self.action_spaces = tuple(env.action_space(name) for name in self._names)
-        # An action mask that comes inside the observation is taken out of it.
+        # An action mask that is part of the observation is removed from it.
         self._split = tuple("action_mask" in (getattr(space, "spaces", None) or ()) for space in given)
         self.observation_spaces = tuple(
             _without_mask(space) if split else space for space, split in zip(given, self._split, strict=True)
         )
         self._take = tuple(observation_caster(space, "the observation") for space in given)
         self._give = tuple(action_checker(space) for space in self.action_spaces)
-        # Not by hasattr on the object: a PettingZoo wrapper forwards the name, without its own state.
+        # Look at the class, not the object: a PettingZoo wrapper forwards the methods of the environment inside, which
+        # do not save the wrapper's state.
         inner = type(env.env) if isinstance(env, Solo) else type(env)
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
         self._seed: int | None = None
-        self._resets = 0  # without a seed, since the last one with
+        self._resets = 0  # resets without a seed since the last one with a seed
         self._begin()
 
     def _begin(self) -> None:
@@ -61,8 +62,8 @@ class _Adapter(World):
         self._group: tuple[int, ...] = ()
         self._owed = [0.0] * count
         self._over = [False] * count
-        self._seen: list[Any] = [None] * count  # at once: the last observation; in turn: of those that ended
-        self._masks: list[Any] = [None] * count  # and the mask that came beside it
+        self._seen: list[Any] = [None] * count  # AtOnce: last observations; InTurn: only of agents that ended
+        self._masks: list[Any] = [None] * count  # the action masks given with them
         self._ends: list[End] = []
 
     def _reset(self, seed: int | None) -> Any:
@@ -104,7 +105,7 @@ class _Adapter(World):
         mask = np.array(given, np.bool_)
         if mask.shape != (int(getattr(self.action_spaces[agent], "n", -1)),):
             raise self._error(
-                f"the action mask has the shape {list(mask.shape)}; expected one entry for each action of "
+                f"the action mask has shape {list(mask.shape)}; expected one entry for each action of "
                 f"{self.action_spaces[agent]}",
                 agent,
             )
@@ -117,7 +118,7 @@ class _Adapter(World):
         raise self._error(f"the observation is {brief(raw)}; expected a dict with an action_mask", agent)
 
     def _raw(self, agent: int) -> Any:
-        """What the environment gave an agent to see."""
+        """Return an agent's observation as the environment gave it."""
         raise NotImplementedError
 
     def get_state(self) -> Any:
@@ -145,7 +146,7 @@ class _Adapter(World):
     def render(self) -> NDArray[np.uint8] | None:
         try:
             picture = self._env.render()
-        except NotImplementedError:  # PettingZoo's own method, where an environment has none
+        except NotImplementedError:  # raised by PettingZoo's default method
             return None
         return picture if isinstance(picture, np.ndarray) else None
 
@@ -164,11 +165,11 @@ class _Adapter(World):
         return WorldError(f"{type(env).__name__} ({who}step {self._step}, {seed}{did}): {text}")
 
     def _checked(self, actions: Sequence[Any]) -> list[Any]:
-        """The actions of the group, as the environment takes them."""
+        """Return the actions of the group in the form that the environment takes."""
         group = self._group
         if len(actions) != len(group):
-            over = "" if group else ": no episode is running, call reset() first"
-            raise self._error(f"act() was given {len(actions)} actions; expected {len(group)}{over}")
+            over = "" if group else ", because no episode is running; call reset() first"
+            raise self._error(f"act() got {len(actions)} actions; expected {len(group)}{over}")
         chosen = []
         for agent, action in zip(group, actions, strict=True):
             try:
@@ -178,12 +179,12 @@ class _Adapter(World):
         return chosen
 
     def _refuse_name(self, name: Any) -> NoReturn:
-        raise self._error(f"it speaks of an agent {name!r}; expected one of possible_agents, {self.agents}")
+        raise self._error(f"unknown agent {name!r}; expected one of possible_agents, {self.agents}")
 
     def _back(self, agent: int) -> NoReturn:
         raise self._error(
-            "it is to act again after its episode ended; expected it to stay out until reset(): end its episode only "
-            "when it leaves for good, or give the newcomer another name",
+            "the agent has to act again after its episode ended; expected it to stay out until reset(). End an agent's "
+            "episode only when it leaves for good, or give the new agent another name",
             agent,
         )
 
@@ -193,7 +194,7 @@ def _without_mask(space: Any) -> Space[Any]:
 
     rest = {key: part for key, part in space.spaces.items() if key != "action_mask"}
     if not rest:
-        raise SettingError(f"the observation space must have something beside the action mask, got {space}")
+        raise SettingError(f"the observation space must have more than the action mask, got {space}")
     return rest["observation"] if rest.keys() == {"observation"} else spaces.Dict(rest)
 
 
@@ -204,9 +205,9 @@ def _named(error: BaseException) -> str:
 class InTurn(_Adapter):
     """A PettingZoo AEC environment: a group is the one agent whose turn it is.
 
-    ``_cumulative_rewards`` of an agent is what it earned since its last action; its own step begins it anew. An agent
-    whose episode ended is met when its turn comes: what others' steps gave it until then is in, and the ``step(None)``
-    that removes it is done here.
+    ``_cumulative_rewards`` of an agent is the sum of its rewards since its last action; its own step starts the sum at
+    zero. An agent's end is reported when its turn comes, so that its reward includes what other agents' steps gave it
+    until then. This class also makes the ``step(None)`` that removes the agent.
     """
 
     def __init__(self, env: Any) -> None:
@@ -215,9 +216,9 @@ class InTurn(_Adapter):
 
     def _begin(self) -> None:
         super()._begin()
-        self._asked = [0.0] * len(self.agents)  # of what is in _cumulative_rewards, the part that was given out
+        self._asked = [0.0] * len(self.agents)  # the part of _cumulative_rewards already given out
         self._acted = [False] * len(self.agents)
-        self._seen_last: tuple[int, int, Any] = (-1, -1, None)  # agent, step, what it saw
+        self._seen_last: tuple[int, int, Any] = (-1, -1, None)  # agent, step, observation
 
     def reset(self, seed: int | None = None) -> None:
         self._reset(seed)
@@ -225,14 +226,14 @@ class InTurn(_Adapter):
 
     def act(self, actions: Sequence[Any]) -> None:
         env = self._env
-        try:  # the actor spends its time here: no call that is not needed
+        try:  # a hot path of the actor: avoid calls that are not needed
             (agent,), (action,) = self._group, actions
             chosen = self._give[agent](action)
         except (ValueError, InvalidValue):
-            self._checked(actions)  # says what is wrong
-            return  # there was nobody to act, and no action
+            self._checked(actions)  # raises an error with the reason
+            return  # no error: the group and the actions are empty
         rest = env._cumulative_rewards[self._names[agent]] - self._asked[agent]
-        if rest:  # nobody asked for it before this action
+        if rest:  # reward() was not called for it before this action
             self._owed[agent] += float(rest)
         self._asked[agent] = 0.0
         self._acted[agent] = True
@@ -275,7 +276,7 @@ class InTurn(_Adapter):
             return self._seen[agent]
         if not self._split[agent]:
             return self._observation(agent)
-        if self._seen_last[:2] != (agent, self._step):  # observation and mask come together: observed once for both
+        if self._seen_last[:2] != (agent, self._step):  # one call of observe() serves observation and mask
             self._seen_last = (agent, self._step, self._observation(agent))
         return self._seen_last[2]
 
@@ -286,7 +287,7 @@ class InTurn(_Adapter):
             raise self._error(f"observe() raised {_named(error)}", agent) from error
 
     def _select(self) -> None:
-        """Find whose turn it is; see off the dead on the way."""
+        """Find the agent whose turn it is. Close and remove the agents that ended before it."""
         env = self._env
         try:
             while env.agents:
@@ -302,14 +303,14 @@ class InTurn(_Adapter):
                 self._refuse_name(env.agent_selection)
             raise self._error(
                 f"reading agents, agent_selection, terminations and truncations raised {_named(error)}; expected all "
-                "four to know whose turn it is after reset() and step()"
+                "four to be valid after reset() and step()"
             ) from error
         self._group = ()
         for agent, acted in enumerate(self._acted):
             if acted and not self._over[agent]:
                 raise self._error(
-                    "it is gone from agents without an end; expected terminations or truncations to say so, and it to "
-                    "stay until its step(None)",
+                    "the agent is gone from agents without a termination or truncation; expected one of them to be "
+                    "set, and the agent to stay in agents until its step(None)",
                     agent,
                 )
 
@@ -331,18 +332,18 @@ class InTurn(_Adapter):
         except Exception as error:
             raise self._error(f"step(None), after its end, raised {_named(error)}", agent) from error
         if name in env.agents:
-            raise self._error("it is still in agents after its end and step(None); expected it to be removed", agent)
+            raise self._error("the agent is still in agents after its step(None); expected it to be removed", agent)
 
 
 class AtOnce(_Adapter):
-    """A PettingZoo Parallel environment: a group is everybody alive, in the order of ``agents``."""
+    """A PettingZoo Parallel environment: a group is all agents that are alive, in the order of ``agents``."""
 
     def reset(self, seed: int | None = None) -> None:
         result = self._reset(seed)
         try:
             seen, infos = result
         except (TypeError, ValueError):
-            raise self._error(f"reset() gave {brief(result)}; expected observations and infos") from None
+            raise self._error(f"reset() returned {brief(result)}; expected observations and infos") from None
         self._listed: list[Any] = []
         self._receive(seen, infos)
         self._regroup()
@@ -364,7 +365,7 @@ class AtOnce(_Adapter):
             seen, rewards, terminated, truncated, infos = result
         except (TypeError, ValueError):
             raise self._error(
-                f"step() gave {brief(result)}; expected observations, rewards, terminations, truncations and infos"
+                f"step() returned {brief(result)}; expected observations, rewards, terminations, truncations and infos"
             ) from None
         self._receive(seen, infos)
         owed, index = self._owed, self._index
@@ -395,7 +396,9 @@ class AtOnce(_Adapter):
     def _raw(self, agent: int) -> Any:
         raw = self._seen[agent]
         if raw is None:
-            raise self._error("it has no observation; expected one from reset() or the step() it was born in", agent)
+            raise self._error(
+                "the agent has no observation; expected one from reset(), or from the step() that added it", agent
+            )
         return raw
 
     def _receive(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
@@ -410,13 +413,13 @@ class AtOnce(_Adapter):
                 self._masks[agent] = info.get("action_mask") if info else None
 
     def _close(self, seen: Mapping[Any, Any], terminated: Mapping[Any, Any], truncated: Mapping[Any, Any]) -> None:
-        """Keep what those see whose episode ended in this step."""
+        """Keep the last observations of the agents whose episode ended in this step, and report their ends."""
         for agent, name in enumerate(self._names):
             end = End(agent, bool(terminated.get(name, False)), bool(truncated.get(name, False)))
             if self._over[agent] or not (end.terminated or end.truncated):
                 continue
             if name not in seen:
-                raise self._error("it ended without an observation; expected the last one it saw", agent)
+                raise self._error("the agent ended without an observation; expected its last one from step()", agent)
             try:
                 self._seen[agent] = self._take[agent](seen[name])
             except InvalidValue as invalid:
@@ -438,12 +441,13 @@ class AtOnce(_Adapter):
         for agent in before:
             if not self._over[agent] and agent not in alive:
                 raise self._error(
-                    "it is gone from agents without an end; expected terminations or truncations to say so", agent
+                    "the agent is gone from agents without a termination or truncation; expected one of them to be set",
+                    agent,
                 )
 
 
 class Solo:
-    """A Gymnasium environment, as a Parallel one with a single agent."""
+    """A Gymnasium environment as a Parallel environment with a single agent."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -486,13 +490,13 @@ class Solo:
 
 
 class Duel(Solo):
-    """A Gymnasium environment that two players share, as a Parallel one: the shape of the laser-hockey environment.
+    """A Gymnasium environment with two players, in the form of laser hockey, as a Parallel environment.
 
-    ``step`` takes the actions of both, joined; what comes back is player one's. Player two's comes from
-    ``obs_agent_two()``, ``get_info_agent_two()`` and ``get_reward_agent_two(info)``, which some call
-    ``get_reward_two``. Such environments also terminate when time is up; an end with nobody as the ``winner`` in the
-    info is taken as what it is, a truncation. Where the players take turns to start, which ``one_starts`` keeps, a seed
-    says who does, so that one seed is one episode.
+    ``step`` takes the concatenated actions of both players and returns the results of player one. Those of player two
+    come from ``obs_agent_two()``, ``get_info_agent_two()`` and ``get_reward_agent_two(info)``, which some environments
+    call ``get_reward_two``. Such environments also terminate when time is up: an end whose info has ``winner`` 0 is
+    therefore reported as a truncation. If the players take turns to start (``one_starts``), the seed decides which one
+    does, so that the same seed gives the same episode.
     """
 
     def __init__(self, env: Any) -> None:
@@ -503,8 +507,8 @@ class Duel(Solo):
         missing += [] if known else ["get_reward_agent_two"]
         if missing:
             raise SettingError(
-                f"{type(self._both).__name__} has obs_agent_two, so it must have {' and '.join(missing)} too: they "
-                "give what the second player is told and what it earned"
+                f"{type(self._both).__name__} has obs_agent_two, so it must have {' and '.join(missing)} too, for the "
+                "info and the reward of the second player"
             )
         self._reward_two = getattr(self._both, known[0])
         self.possible_agents = ["player_0", "player_1"]
@@ -515,7 +519,7 @@ class Duel(Solo):
 
     def reset(self, seed: int | None = None) -> Any:
         if seed is not None and hasattr(self._both, "one_starts"):
-            self._both.one_starts = seed % 2 == 0  # reset() turns it around
+            self._both.one_starts = seed % 2 == 0  # reset() inverts it
         seen, info = self.env.reset(seed=seed)
         self.agents = self.possible_agents[:]
         return self._for_both(seen, self._both.obs_agent_two()), self._for_both(info, self._both.get_info_agent_two())
@@ -541,11 +545,11 @@ class Duel(Solo):
 
 
 def _halves(space: Any) -> tuple[Any, Any]:
-    """The spaces of two players' parts of a joint action."""
+    """Return the two players' action spaces, the halves of the joint one."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.shape[0] % 2:
-        raise SettingError(f"the joint action space of two players must be a Box of one even length, got {space}")
+        raise SettingError(f"the action space of two players must be a one-dimensional Box of even length, got {space}")
     half = space.shape[0] // 2
     first, second = (
         spaces.Box(space.low[part], space.high[part], dtype=space.dtype.type)

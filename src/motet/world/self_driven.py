@@ -1,11 +1,12 @@
-"""Object gridworlds that play their own turns: the environment's ``take_turn``, or its agents' ``transition``.
+"""Object gridworlds that play their own turns: by the environment's ``take_turn``, or its agents' ``transition``.
 
-The user's code runs on a stack of its own (a greenlet). Where an agent is asked for an action, control passes to
-whoever drives the World; ``act`` passes the action back, and the user's code continues after its question. So every
-rule of the user's turn holds: order, limits, freezing, counters, agents that come and go.
+The user's code runs on a separate stack (a greenlet). Where it asks an agent for an action, control passes to the
+caller of the World. ``act`` passes the action back, and the user's code continues where it asked. So all rules of the
+user's turn hold: order, limits, freezing, counters, agents that come and go.
 
-Flows in: what the user's methods are called with and return; they are watched on the objects (:class:`_Watched`), whose
-classes stay as they are. Flows out: questions (the group), rewards, ends.
+The input is what the user's methods are called with and what they return. The methods are watched on the objects
+(:class:`_Watched`); the classes are not changed. The output is the group, which is the agent that is asked for an
+action, and the rewards and ends.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ from motet.world.pettingzoo import _Adapter, _named
 __all__ = ["Ask", "SelfDriven"]
 
 Ask = Literal["get_action", "take_action"]
-"""Where an agent is asked: ``agent.get_action(...)`` or ``agent.model.take_action(...)``."""
+"""The method that asks for an agent's action: ``agent.get_action(...)`` or ``agent.model.take_action(...)``."""
 
 _SILENT_TURNS = 1000
-"""Turns without a question before an environment without a limit of turns is taken to be stuck."""
+"""Turns without a request for an action before an environment without a turn limit counts as stuck."""
 _SILENT_EPISODES = 100
-"""Episodes without a question before an environment is taken to be stuck."""
+"""Episodes without a request for an action before an environment counts as stuck."""
 
 
 class _Watched:
-    """A method of an agent or of its model, on the object itself, watched by the world that plays it.
+    """Replaces a method of an agent or of its model, on the object itself, so that the world sees each call.
 
-    A copy of the object gets a watched method of its own. What is pickled is the user's method.
+    A deep copy of the object gets its own watched method. Pickling keeps only the user's method.
     """
 
     __slots__ = ("_own", "agent", "method", "name", "note", "owner")
 
     def __init__(self, owner: Any, name: str, agent: int, note: Callable[..., Any], own: Any = None) -> None:
         self.owner, self.name, self.agent, self.note = owner, name, agent, note
-        self._own = own  # set on the object by the user
+        self._own = own  # a method that the user has set on the object
         self.method: Callable[..., Any] = _users(owner, name, own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.note(self, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        twin = memo.get(id(self.owner))  # deepcopy notes the new object before it copies what the old one holds
+        twin = memo.get(id(self.owner))  # deepcopy enters the new object here before it copies the attributes
         if twin is None:
             return self
         return _Watched(twin, self.name, self.agent, self.note, copy.deepcopy(self._own, memo))
@@ -64,30 +65,31 @@ class _Watched:
 
 
 def _users(owner: Any, name: str, own: Any) -> Any:
-    """The user's method: set on the object, or of its class and bound to the object."""
+    """Return the user's method: the one set on the object, or the one of its class bound to the object."""
     return inspect.getattr_static(type(owner), name).__get__(owner, type(owner)) if own is None else own
 
 
 def _watched(owner: Any, name: str) -> bool:
-    """Whether this object's own method is watched; that of a shallow copy is not."""
+    """Whether this object's method is watched. A shallow copy holds the original's, which does not count."""
     held = getattr(owner, "__dict__", {}).get(name)
     return isinstance(held, _Watched) and held.owner is owner
 
 
 def _watch(owner: Any, name: str, agent: int, note: Callable[..., Any]) -> None:
-    """Let ``note`` be called in place of ``owner.name``."""
+    """Have ``note`` called in place of ``owner.name``."""
     held = getattr(owner, "__dict__", {}).get(name)
     own = held._own if isinstance(held, _Watched) else held
     try:
         setattr(owner, name, _Watched(owner, name, agent, note, own))
     except (TypeError, AttributeError) as error:
         raise SettingError(
-            f"{name} must be of a class without __slots__ to be watched, got one of {type(owner).__name__} ({error})"
+            f"{name} must belong to a class without __slots__, got one of {type(owner).__name__} ({error}); motet "
+            "replaces the method on the object"
         ) from error
 
 
 class _Cast(ObjectEnvironment):
-    """Who is played, and where each of them is asked."""
+    """The agents that motet plays, and the method by which each of them asks for actions."""
 
     def __init__(
         self, environment: Any, actions: Any, observation: Any, turns: float | None, learners: Learners, ask: Ask | None
@@ -109,7 +111,7 @@ class _Cast(ObjectEnvironment):
         return lacking
 
     def question(self, agent: Any) -> Ask | Literal["act"] | None:
-        """Where an agent is asked; ``act``: it has no turn of its own, and motet plays it."""
+        """Return the method by which an agent asks for actions; ``act``: it has none, and motet plays its turn."""
         if self._ask != "take_action" and offers(agent, "get_action"):
             return "get_action"
         if self._ask != "get_action" and offers(getattr(agent, "model", None), "take_action"):
@@ -119,10 +121,10 @@ class _Cast(ObjectEnvironment):
 
 
 class SelfDriven(_Adapter):
-    """An object gridworld whose own rules play the turns."""
+    """An object gridworld that plays its own turns."""
 
     each_turn: Callable[[], None] | None = None
-    """Called before each turn and after the last one, for pictures."""
+    """Called before each turn and after the last one, to draw frames."""
     playing = False
     """Whether there will be another turn."""
 
@@ -141,7 +143,7 @@ class SelfDriven(_Adapter):
         self._number = {index: number for number, index in enumerate(self._cast.learners)}
         self._known = {id(agent): (index, agent) for index, agent in enumerate(environment.agents)}
         self._players: list[Any] = [None] * len(self._number)
-        self._remembers = [False] * len(self._number)  # add_memory has been called, in any episode
+        self._remembers = [False] * len(self._number)  # whether add_memory has been called in any episode
         self._questions: list[str | None] = [None] * len(self._number)
         self._notes = (
             *(("pov", self._note_pov), ("act", self._note_act), ("is_done", self._note_is_done)),
@@ -157,18 +159,18 @@ class SelfDriven(_Adapter):
     # ---- the World
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin an episode. A turn that is half played is abandoned: the rest of it does not run."""
+        """Begin an episode. An unfinished turn is abandoned: the rest of it does not run."""
         self._abandon()
         self._reset(seed)
-        self._begin()  # what was noted while the user's reset() ran is of no turn
+        self._begin()  # drop what was noted during the user's reset(): it belongs to no turn
         try:
             self._watch_all()
         except RuntimeError as error:
-            raise self._error(f"reset() left what cannot be played: {error}") from error
+            raise self._error(f"the world cannot be played after reset(): {error}") from error
         self._ready = True
 
     def group(self) -> tuple[int, ...]:
-        if self._ready:  # the first turn begins when somebody wants to know who acts, and may be watching
+        if self._ready:  # the first turn begins here and not in reset(), so that each_turn can be set in between
             self._ready = False
             self._begin_game()
         return self._group
@@ -199,15 +201,15 @@ class SelfDriven(_Adapter):
         count = len(self.agents)
         self._ready = False
         self._turn = 0
-        self._asked = False  # in this turn
-        self._running: list[int] = []  # whose transition runs, the innermost last; -1: an agent that is not played
-        self._looker = -1  # who computed a pov last
-        self._last_seen: list[Any] = [None] * count  # and what it saw
-        self._open = [False] * count  # it was asked, and its row is not closed
-        self._stray = [0.0] * count  # earned while no row was open
-        self._acted: list[list[Any]] = [[] for _ in range(count)]  # what act() gave since it was asked
-        self._remembered: list[float | None] = [None] * count  # what it was given to remember since
-        self._done: list[bool | None] = [None] * count  # what is_done() said since
+        self._asked = False  # whether any agent was asked for an action in this turn
+        self._running: list[int] = []  # agents whose transition runs, innermost last; -1: one that motet does not play
+        self._looker = -1  # the agent that computed a pov last
+        self._last_seen: list[Any] = [None] * count  # by agent, its last pov
+        self._open = [False] * count  # whether the agent was asked and its row is not closed
+        self._stray = [0.0] * count  # rewards earned while no row was open
+        self._acted: list[list[Any]] = [[] for _ in range(count)]  # results of act() since the agent was asked
+        self._remembered: list[float | None] = [None] * count  # rewards passed to add_memory() since then
+        self._done: list[bool | None] = [None] * count  # the last result of is_done() since then
 
     # ---- two stacks
 
@@ -218,24 +220,24 @@ class SelfDriven(_Adapter):
             self._resume(None, None)
             if self._group or self._ends:
                 return
-            self.reset()  # nobody was asked in that episode: there is nothing to be seen of it
+            self.reset()  # no agent was asked in that episode, so the caller would see nothing of it
             self._ready = False
-        raise self._error(f"nobody was asked for an action in {_SILENT_EPISODES} episodes; {_EXPECTED}")
+        raise self._error(f"no agent was asked for an action in {_SILENT_EPISODES} episodes; {_EXPECTED}")
 
     def _resume(self, answer: Any, agent: int | None) -> None:
-        """Let the user's code continue, until its next question or to the end of the episode."""
+        """Run the user's code until it asks for the next action, or to the end of the episode."""
         assert self._game is not None
         self._caller = self._game.parent = getcurrent()
         self._swap_gradients()
         try:
             self._game.switch(answer)
         except Exception as error:
-            raise self._error(f"its turn raised {_named(error)}", agent, answer) from error
+            raise self._error(f"the turn raised {_named(error)}", agent, answer) from error
         finally:
             self._swap_gradients()
 
     def _abandon(self) -> None:
-        """Leave a half-played turn. The user's cleanup blocks run, the rest of the turn does not."""
+        """Abandon an unfinished turn. The user's ``finally`` blocks run, the rest of the turn does not."""
         game = self._game
         if game is None or game.dead:
             return
@@ -245,13 +247,13 @@ class SelfDriven(_Adapter):
         try:
             game.throw(GreenletExit)
         except Exception as error:
-            raise self._error(f"leaving a half-played turn raised {_named(error)}") from error
+            raise self._error(f"abandoning an unfinished turn raised {_named(error)}") from error
         finally:
             self._game = None
             self._swap_gradients()
 
     def _swap_gradients(self) -> None:
-        """Each side keeps its own ``torch.no_grad``: torch knows threads, but not the two stacks of one."""
+        """Switch ``torch.no_grad`` with the stack: torch keeps it by thread, and both stacks run in one thread."""
         if (torch := sys.modules.get("torch")) is not None:
             enabled = torch.is_grad_enabled()
             if enabled != self._gradients:
@@ -259,7 +261,7 @@ class SelfDriven(_Adapter):
                 self._gradients = enabled
 
     def _ask(self, agent: int, observation: Any) -> Any:
-        """An agent of the user's asks for an action."""
+        """Ask for an agent's action on behalf of the user's code: pass control to the caller of the World."""
         if getcurrent() is not self._game:
             raise RuntimeError(f"{self.agents[agent]} was asked for an action outside of a turn")
         if self._abandoned:
@@ -278,16 +280,16 @@ class SelfDriven(_Adapter):
     # ---- the user's side
 
     def _play(self, _: Any) -> None:
-        """Turn after turn, to the end of the episode."""
+        """Play turns to the end of the episode."""
         environment, silent = self._environment, 0
         self.playing = True
-        done_before = ended_itself(environment)  # and nobody cleared it: such a flag ends nothing
+        done_before = ended_itself(environment)  # a flag that reset() did not clear does not end the episode
         while True:
             if self.each_turn is not None:
                 self.each_turn()
             self._asked = False
             self._take_turn()
-            if self._abandoned:  # the user's code caught what was to end it
+            if self._abandoned:  # the user's code caught the GreenletExit
                 return
             self._turn += 1
             self._watch_all()
@@ -308,15 +310,15 @@ class SelfDriven(_Adapter):
             self.each_turn()
 
     def _nobody_left(self, silent: int) -> bool:
-        """Without a limit of turns: whether all that acted have ended, and nobody was asked in a whole turn."""
+        """Without a turn limit: whether all agents that acted have ended, and none was asked in a whole turn."""
         if not silent or math.isfinite(self._cast.turns):
             return False
         if silent == _SILENT_TURNS:
-            raise RuntimeError(f"nobody was asked for an action in {_SILENT_TURNS} turns; {_EXPECTED}")
+            raise RuntimeError(f"no agent was asked for an action in {_SILENT_TURNS} turns; {_EXPECTED}")
         return bool(self._step) and not any(self._open)
 
     def _play_turn(self) -> None:
-        """The turn of an environment that has none: entities, then each agent's transition."""
+        """Play the turn of an environment without ``take_turn``: entities first, then each agent's transition."""
         world, agents = self._environment.world, list(self._environment.agents)
         entity_transitions(self._environment, agents)
         for position, agent in enumerate(agents):
@@ -324,21 +326,21 @@ class SelfDriven(_Adapter):
             if offers(agent, "transition"):
                 agent.transition(world)
             elif number is not None and self._questions[number] == "act":
-                if self._open[number] or self._seen[number] is None:  # it is out after its end
+                if self._open[number] or self._seen[number] is None:  # else it stays out after its end
                     agent.act(world, self._ask(number, agent.pov(world)))
                     self._settle(number)
             elif offers(agent, "pov", "get_action", "act"):
                 agent.act(world, agent.get_action(agent.pov(world)))
 
     def _earned(self, agent: int) -> float:
-        """What an agent earned since it was asked: what it was given to remember, else what ``act`` gave."""
+        """Return an agent's reward since it was asked: that passed to ``add_memory``, else that ``act`` returned."""
         remembered = self._remembered[agent]
         if remembered is not None:
             return remembered
-        return sum((_number(value, "act() gave") for value in self._acted[agent]), 0.0)
+        return sum((_number(value, "act() returned") for value in self._acted[agent]), 0.0)
 
     def _settle(self, agent: int) -> None:
-        """End an agent's segment if it was given nothing to remember, and is done."""
+        """End an agent's segment if ``add_memory`` was not called since it was asked, and ``is_done`` is true."""
         if self._remembered[agent] is not None or not self._open[agent]:
             return
         done = self._done[agent]
@@ -356,14 +358,14 @@ class SelfDriven(_Adapter):
         except Exception:
             if not terminated:
                 raise
-            # A dead agent often has no point of view. What follows a termination counts for nothing, so that what it
-            # was asked with last will do.
+            # A dead agent often has no point of view. The observation after a termination is not used to bootstrap, so
+            # the one that the agent was last asked with can stay.
         self._ends.append(End(agent, terminated, not terminated, reward, self.observe(agent)))
 
     # ---- what is watched
 
     def _watch_all(self) -> None:
-        """Watch the agents as they are now: users make them anew, and copy them."""
+        """Watch the present agents: the user's code may have replaced or copied them."""
         agents = list(self._environment.agents)
         for position, agent in enumerate(agents):
             number = self._number.get(self._index_of(agent, position, len(agents)), -1)
@@ -374,7 +376,7 @@ class SelfDriven(_Adapter):
                 _watch(agent, "transition", -1, self._note_transition)
 
     def _watch_player(self, agent: Any, number: int) -> None:
-        if not _watched(agent, "pov"):  # and nothing else of it: all are watched together
+        if not _watched(agent, "pov"):  # then none of its methods is: all are watched together
             for name, note in self._notes:
                 if offers(agent, name):
                     _watch(agent, name, number, note)
@@ -385,7 +387,7 @@ class SelfDriven(_Adapter):
             _watch(agent.model, "take_action", -1, self._note_take_action)
 
     def _index_of(self, agent: Any, position: int, count: int) -> int:
-        """An agent's index in ``environment.agents`` after construction."""
+        """Return an agent's index in ``environment.agents`` as it was after construction."""
         index, known = self._known.get(id(agent), (-1, None))
         if known is agent:
             return index
@@ -396,7 +398,7 @@ class SelfDriven(_Adapter):
             return position
         raise RuntimeError(
             f"environment.agents holds {count} agents, one of them a new {type(agent).__name__}; expected "
-            f"{self._cast.count} as at first, or the same objects, so that each agent can be recognised"
+            f"{self._cast.count} agents as at the start, or the same objects, so that each agent can be recognised"
         )
 
     def _note_transition(self, call: _Watched, *args: Any, **kwargs: Any) -> Any:
@@ -425,7 +427,7 @@ class SelfDriven(_Adapter):
         kept = call.method(*args, **kwargs) if self._remember else None
         names = tuple(inspect.signature(call.method).parameters) if kwargs else ()
         agent, (reward, done) = call.agent, _reward_and_done(names, args, kwargs)
-        value = _number(reward, "add_memory() was given the reward")
+        value = _number(reward, "add_memory() got the reward")
         self._remembers[agent] = True
         if not self._open[agent]:
             self._stray[agent] += value
@@ -446,7 +448,7 @@ class SelfDriven(_Adapter):
         return self._ask(agent, self._last_seen[agent])
 
 
-_EXPECTED = "expected take_turn(), or the transition() of an agent, to ask it by get_action() or model.take_action()"
+_EXPECTED = "expected take_turn(), or an agent's transition(), to call its get_action() or model.take_action()"
 
 
 def _check_signature(environment: Any, take_turn: Callable[..., Any]) -> None:
@@ -454,16 +456,16 @@ def _check_signature(environment: Any, take_turn: Callable[..., Any]) -> None:
         inspect.signature(take_turn).bind()
     except TypeError as error:
         raise SettingError(
-            f"take_turn of {type(environment).__name__} must take no argument that has no default, got "
+            f"take_turn of {type(environment).__name__} must take no argument without a default, got "
             f"{inspect.signature(take_turn)}: {error}"
         ) from error
 
 
 def _reward_and_done(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
-    """What ``add_memory(state, action, reward, done)`` was given, by position or by its parameters' names."""
+    """Return reward and done of a call ``add_memory(state, action, reward, done)``, by position or by keyword."""
     given = (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)) if kwargs else args
     if len(given) < 4:
-        raise TypeError(f"add_memory() was given {len(given)} values; expected state, action, reward and done")
+        raise TypeError(f"add_memory() got {len(given)} values; expected state, action, reward and done")
     return given[2], bool(given[3])
 
 

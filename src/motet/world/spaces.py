@@ -1,4 +1,4 @@
-"""Values on their way between an environment and the contract of World: cast, checked, frozen for a snapshot."""
+"""Check and cast the values that pass between an environment and a World, and convert them for snapshots."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["InvalidValue", "action_checker", "freeze", "observation_caster", "th
 
 
 class InvalidValue(Exception):
-    """A value that does not fit its space, in words; the adapter adds agent, step and seed."""
+    """Describes a value that does not fit its space. The adapter adds agent, step and seed."""
 
 
 def observation_caster(space: Space[Any], what: str) -> Callable[[Any], Any]:
-    """A function that casts a value of ``space`` to fresh C-contiguous arrays, or raises an InvalidValue."""
+    """Return a function that casts a value of ``space`` to new C-contiguous arrays, or raises an InvalidValue."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -48,7 +48,7 @@ def observation_caster(space: Space[Any], what: str) -> Callable[[Any], Any]:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise SettingError(
             f"the space of {what} must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them, got "
-            f"{space}: wrap the environment so that it gives arrays of a fixed shape"
+            f"{space}; wrap the environment so that its values are arrays of a fixed shape"
         )
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
 
@@ -62,7 +62,7 @@ def observation_caster(space: Space[Any], what: str) -> Callable[[Any], Any]:
 
 
 def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
-    """``given`` in ``dtype``, if nothing but the precision of a float is lost by it."""
+    """Cast ``given`` to ``dtype``, or raise an InvalidValue if more than the precision of floats would be lost."""
     try:
         array = np.asarray(given)
     except (TypeError, ValueError):
@@ -70,7 +70,7 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
     if array.dtype.kind not in "biuf":
         raise InvalidValue(f"{what} is {brief(given)}; expected an array {dtype} {list(shape)}")
     if array.shape != shape:
-        raise InvalidValue(f"{what} has the shape {list(array.shape)}; expected {list(shape)}")
+        raise InvalidValue(f"{what} has shape {list(array.shape)}; expected {list(shape)}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, order="C")
     if array.dtype.kind == dtype.kind == "f":
@@ -79,13 +79,13 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
         same = np.array_equal(cast, array)
     if not same:
         raise InvalidValue(
-            f"{what} is {array.dtype} and holds values that {dtype} cannot; expected {dtype} {list(shape)}"
+            f"{what} is {array.dtype} and has values that {dtype} cannot represent; expected {dtype} {list(shape)}"
         )
     return cast
 
 
 def action_checker(space: Space[Any]) -> Callable[[Any], Any]:
-    """A function that gives an action as the environment takes it, or raises an InvalidValue."""
+    """Return a function that converts an action to what the environment takes, or raises an InvalidValue."""
     from gymnasium import spaces
 
     take = observation_caster(space, "the action")
@@ -126,12 +126,12 @@ def _unreadable(action: Any, error: BaseException) -> InvalidValue:
 
 
 def _digits(number: int) -> str:
-    """A number, unless it is so long that Python refuses to write it."""
+    """Return a number as text, or its length if Python refuses to print that many digits."""
     return str(number) if abs(number) < 10**100 else f"a number of {number.bit_length():,} bits"
 
 
 def freeze(nest: Any) -> Any:
-    """Arrays, or dicts and tuples of them, as nested tuples of plain values."""
+    """Convert arrays, or dicts and tuples of them, to nested tuples of plain values."""
     if nest is None:
         return None
     if isinstance(nest, dict):
@@ -142,7 +142,7 @@ def freeze(nest: Any) -> Any:
 
 
 def thaw(frozen: Any) -> Any:
-    """The arrays that :func:`freeze` was given."""
+    """Return the arrays that :func:`freeze` was given."""
     if frozen is None:
         return None
     kind, *rest = frozen
