@@ -388,7 +388,7 @@ def test_a_successor_that_cannot_be_started_is_tried_again_up_to_the_limit(no_le
         supervisor._limits = RestartLimits(restarts=2, window_s=600)
         role.restarts.clear()
         os.kill(role.child.pid, signal.SIGKILL)
-        with pytest.raises(ChildError, match="could not be started: no room; it had 2 restarts"):
+        with pytest.raises(ChildError, match="could not be started: no room; the limit of 2 restarts"):
             while time.monotonic() < deadline:
                 supervisor.watch(0.05)
     finally:
