@@ -263,7 +263,7 @@ def test_a_file_that_is_not_named_is_damage(tmp_path):
     notes = json.loads((folder / "checkpoint.json").read_text())
     del notes["files"]["b"]
     (folder / "checkpoint.json").write_text(json.dumps(notes))
-    with pytest.raises(CorruptionError, match="names no file for 'b'"):
+    with pytest.raises(CorruptionError, match="does not name a file for 'b'"):
         run.load()
 
 

@@ -103,7 +103,7 @@ def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):
         (["no_such_module:Model"], "model must be something that can be imported, got 'no_such_module:Model'"),
         (["rooms", "--map", "nowhere"], "or text of several lines, got 'nowhere'"),
         (["rooms", "--map", "blocked", "--max-states", "100"], "more than 100 states (max_states)"),
-        (["rooms", "--map", "closet", "--horizon", "0"], "the model comes back to where it was"),
+        (["rooms", "--map", "closet", "--horizon", "0"], "the model has a cycle"),
         (["rooms", "--map", "closet", "--humans.beta", "-1"], "humans.beta must be a number >= 0, got -1"),
     ],
 )

@@ -121,13 +121,13 @@ def test_any_number_of_workers_gives_the_same_bits(workers, monkeypatch):
         ({"agent": "nobody"}, "agent must be one of human_0, robot_0 or its index, got 'nobody'"),
         ({"gamma": 2}, "gamma must be a number from 0 to 1 and rho a number >= 0, got 2 and None"),
         ({"gamma": 0.5, "rho": 0.1}, r"gamma must be 1 where rho is given, got 0\.5 and 0\.1: both are discounts"),
-        ({"others": {0: np.ones((1, 4))}}, "it is the one that responds"),
+        ({"others": {0: np.ones((1, 4))}}, "which is the responding agent"),
         (
             {"others": {1: np.ones((1, 4))}},
             r"others: the table of robot_0 must have the shape \(236, 4\), got \(1, 4\)",
         ),
-        ({"others": {1: np.full((236, 4), 0.3)}}, "no probabilities"),
-        ({"workers": 0}, "workers must be an int >= 1, or None for one a core, got 0"),
+        ({"others": {1: np.full((236, 4), 0.3)}}, "must have probabilities with sum 1"),
+        ({"workers": 0}, "workers must be an int >= 1, or None for one per core, got 0"),
     ],
 )
 def test_bad_questions_are_refused(given, says):
@@ -190,7 +190,7 @@ def test_regret_of_probabilities_is_that_of_their_table():
     assert losses == sorted(losses, reverse=True)
     with pytest.raises(
         SettingError,
-        match="model must be the world in which the policy acts, got none: the policy is shown observations",
+        match="model must be the world in which the policy acts, got none: the policy needs observations",
     ):
         regret(Quarter(), best)
 
@@ -207,6 +207,6 @@ def test_pictures_are_drawn(tmp_path):
     assert (tmp_path / "regret.png").stat().st_size > 1000
     with pytest.raises(
         SettingError,
-        match=r"model must have picture\(state\) -> rgb and where\(state, agent\) -> .* to be drawn on, got a object",
+        match=r"model must have picture\(state\) -> rgb and where\(state, agent\) -> .* to be drawn, got a object",
     ):
         regret(np.full((len(graph), 4), 0.25), best).picture(object())

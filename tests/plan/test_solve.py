@@ -126,7 +126,7 @@ def test_a_generator_may_give_other_goals_in_other_states():
         ([3], "an object with is_achieved"),
         ([(Parity("even", 0), -1.0)], r"goal 'even' must have a finite weight >= 0, got -1\.0"),
         ([Parity("even", 0), Parity("even", 0)], "a goal twice"),
-        ([(Parity("even", 0), 0.0)], "goals of agent_0 must have a weight > 0, at least one of them, got 0 for all"),
+        ([(Parity("even", 0), 0.0)], "at least one goal of agent_0 must have a weight > 0, got 0 for all"),
     ],
 )
 def test_bad_goals_are_refused(goals, says):
@@ -145,7 +145,7 @@ def test_goals_that_raise_are_named_with_the_state():
     model = Layered(1)
     with pytest.raises(ModelError, match=r"goal 'bad': is_achieved raised ZeroDivisionError: .* \(state \(2, "):
         solve(enumerate_states(model), [Bad()])
-    with pytest.raises(ModelError, match=r"generator of goals raised KeyError: .*agent_0"):
+    with pytest.raises(ModelError, match=r"goal generator raised KeyError: .*agent_0"):
         solve(enumerate_states(model), lambda state, human: {}[state])
     with pytest.raises(ModelError, match="no goal with a weight"):
         solve(enumerate_states(model), lambda state, human: [])

@@ -777,7 +777,7 @@ def test_bad_fields(arguments, message):
 
 
 def test_a_replay_that_no_machine_holds():
-    with pytest.raises(MemoryShortError, match=r"TiB of memory asked for, .* available: choose a smaller capacity"):
+    with pytest.raises(MemoryShortError, match=r"TiB of memory needed, .* available: choose a smaller capacity"):
         make(10**13)
 
 

@@ -214,9 +214,9 @@ def test_damage_is_named_and_the_rest_is_shown(seeds, tmp_path):
     (seeds[2] / "episode.gif").write_bytes(b"no picture")
     made = report(seeds, tmp_path / "out.html")
     text = words(made.path)
-    assert "seed0: metrics.jsonl: line 3 and 3 more are left out, because it cannot be read" in text
-    assert "seed0: evaluation.jsonl: line 1 is left out" in text
-    assert "status.json cannot be read" in text and "its last line of metrics.jsonl is shown instead" in text
+    assert "seed0: metrics.jsonl: line 3 and 3 more are ignored as unreadable" in text
+    assert "seed0: evaluation.jsonl: line 1 is ignored" in text
+    assert "status.json cannot be read" in text and "the last line of metrics.jsonl is shown instead" in text
     assert "episode.gif cannot be shown" in text
     assert len(read_run(seeds[0]).snapshots) == 6
     assert set(made.problems) == set(seeds[:2])

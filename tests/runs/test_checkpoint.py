@@ -74,7 +74,7 @@ def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
     run.save_best(Checkpoint(5, make(5).agents, {"score": 12.5}))
     assert RunDirectory(run.path).best_score() == 12.5
     (run.path / "best" / "checkpoint.json").write_text('{"notes": []}')
-    with pytest.raises(CorruptionError, match="does not say how well"):
+    with pytest.raises(CorruptionError, match="has no readable score"):
         run.best_score()
 
 
@@ -82,7 +82,7 @@ def test_bad_directories_are_named(tmp_path):
     with pytest.raises(SettingError, match=r"no config\.json"):
         RunDirectory.open(tmp_path)
     run = RunDirectory.prepare(tmp_path / "run").begin({})
-    with pytest.raises(SettingError, match="holds a run already"):
+    with pytest.raises(SettingError, match="already holds a run"):
         RunDirectory.prepare(tmp_path / "run").begin({})
     with pytest.raises(SettingError, match="no checkpoint"):
         run.load()
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_
     assert main(["resume", str(run), "--steps", "20"]) == 1
     err = capsys.readouterr().err
     assert f"{damaged} cannot be read: " in err
-    assert f"the checkpoint of step 90 is whole: motet resume {run} --checkpoint 90" in err
+    assert f"the checkpoint of step 90 is intact: motet resume {run} --checkpoint 90" in err
     assert directory.steps() == [90, 100]
     if "replay" not in file:
         with pytest.raises(CorruptionError, match=re.escape(f"{damaged} cannot be read")):
@@ -266,7 +266,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_
     assert directory.steps() == [90, 95] and directory.load().step == 95
     for folder in (run / "checkpoints").iterdir():
         (folder / file).write_bytes(b"")
-    with pytest.raises(CorruptionError, match="the run has no other whole checkpoint: begin anew under another name"):
+    with pytest.raises(CorruptionError, match="the run has no other intact checkpoint: start again under another name"):
         directory.load()
 
 
@@ -278,7 +278,10 @@ def test_hints_know_that_there_is_no_checkpoint(tmp_path, capsys):
     shutil.rmtree(run / "checkpoints")
     status = json.loads((run / "status.json").read_text())
     (run / "status.json").write_text(json.dumps({**status, "state": "running"}))
-    ways = f"it has no checkpoint to go on from: play its best policies (motet eval {run} -p {run}/best), or begin anew"
+    ways = (
+        "it has no checkpoint to resume from: "
+        f"evaluate its best policies (motet eval {run} -p {run}/best), or start again"
+    )
     for command in ("status", "watch"):
         assert main([command, str(run)]) == 0
         out = capsys.readouterr().out
@@ -287,9 +290,9 @@ def test_hints_know_that_there_is_no_checkpoint(tmp_path, capsys):
     assert f"{ways} under another name, or remove {run} first" in capsys.readouterr().err
     assert main(["train", "treasure_hunt", "--run", str(run)]) == 2
     err = capsys.readouterr().err
-    assert "which has no checkpoint to go on from; give another name, or remove the directory" in err
+    assert "which has no checkpoint to resume from; give another name, or remove the directory" in err
     assert "motet resume" not in err and f"motet status {run}" in err
     assert main(["eval", str(run), "-p", str(run / "best"), "--episodes", "1"]) == 0
     shutil.rmtree(run / "best")
     assert main(["resume", str(run)]) == 2
-    assert "to go on from: begin anew under another name" in capsys.readouterr().err
+    assert "to resume from: start again under another name" in capsys.readouterr().err

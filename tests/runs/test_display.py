@@ -77,7 +77,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_these_whole(width, restarts):
     *table, progress = text.splitlines()
     assert all(len(line) <= width and "…" not in line for line in table)
     assert table[0].split()[:2] == ["agent", "return"] and ("restarts" in table[0]) == bool(restarts)
-    assert [line.split()[0] for line in table[1:]] == ["agent_0", "agent_1", "agent_2", "together"]
+    assert [line.split()[0] for line in table[1:]] == ["agent_0", "agent_1", "agent_2", "total"]
     assert "30,000 of 100,000 steps" in progress and len(progress) <= width
 
 
@@ -158,7 +158,7 @@ def test_the_time_of_a_resumed_run_is_said_to_be_since_then(state):
     assert f"{state} {word} 0:50" in text_of(frame(snapshot(50.0, state=state), history))
     history.resume()
     history.add(snapshot(3.0, steps=9000))
-    assert f"{state} 0:03 after it was resumed" in text_of(frame(snapshot(3.0, state=state), history))
+    assert f"{state} 0:03 after resuming" in text_of(frame(snapshot(3.0, state=state), history))
 
 
 def test_lines_are_written_more_rarely_in_long_runs_and_always_at_the_end():
@@ -215,7 +215,7 @@ def test_a_sink_that_fails_is_said_once_and_stalls_nobody():
     for _ in range(3):
         feed.put(job)
     feed.close()
-    assert said == ["a sink failed, and is off from here on: OSError: disk full"]
+    assert said == ["a sink failed and is now turned off: OSError: disk full"]
 
 
 def test_a_sink_that_hangs_is_left_behind():
@@ -226,7 +226,7 @@ def test_a_sink_that_hangs_is_left_behind():
         feed.put(lambda: None)  # never waits
     feed.close(timeout_s=0.01)
     gate.set()
-    assert said == ["a sink did not finish within 0.01 s; what it had not written is lost"]
+    assert said == ["a sink did not finish within 0.01 s; snapshots not written yet are lost"]
 
 
 def test_tensorboard_gets_every_number(tmp_path):

@@ -142,7 +142,7 @@ def test_one_segment_given_twice_arrives_once(context):
 
 
 def test_cannot_be_pickled_outside_the_start_of_a_process():
-    with pytest.raises(MotetError, match="hand it to a process as one of its arguments"):
+    with pytest.raises(MotetError, match="pass it to a process as one of its arguments"):
         pickle.dumps(Segment(SPEC))
 
 
@@ -153,7 +153,7 @@ def test_short_memory_is_said_before_anything_is_made(monkeypatch):
     made: list[str] = []
     monkeypatch.setattr(_memory, "available_bytes", lambda _directory=None: 1000)
     monkeypatch.setattr(os, "memfd_create", lambda *_: made.append("memfd"))
-    with pytest.raises(MemoryShortError, match=r"9\.8 KiB of memory asked for, 1000 bytes available: choose a smaller"):
+    with pytest.raises(MemoryShortError, match=r"9\.8 KiB of memory needed, 1000 bytes available: choose a smaller"):
         Segment({"a": ArraySpec((10_000,), "uint8")})
     assert made == []
 
@@ -164,13 +164,13 @@ def test_a_full_file_system_is_a_clear_error(tmp_path, monkeypatch, code):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(MemoryShortError, match=r"on the file system of .* asked for, .* available"):
+    with pytest.raises(MemoryShortError, match=r"on the file system of .* needed, .* available"):
         Segment(SPEC, directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_too_small_is_said_first(tmp_path):
-    with pytest.raises(MemoryShortError, match=r"TiB on the file system of .* asked for"):
+    with pytest.raises(MemoryShortError, match=r"TiB on the file system of .* needed"):
         Segment({"a": ArraySpec((1 << 60,), "uint8")}, directory=tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
     for name, text in (("max", "10"), ("current", "20"), ("stat", "")):
         machine(f"/sys/fs/cgroup/memory.{name}", text)
     assert available_bytes() == 0
-    with pytest.raises(MemoryShortError, match="64 bytes of memory asked for, 0 bytes available"):
+    with pytest.raises(MemoryShortError, match="64 bytes of memory needed, 0 bytes available"):
         Segment({"a": ArraySpec((1,), "uint8")})
 
 

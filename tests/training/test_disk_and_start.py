@@ -61,7 +61,7 @@ def test_a_full_disk_is_an_error_of_motets_own_and_leaves_nothing_half_written(t
     monkeypatch.undo()
     train(HUNT, StandIn(), SERIAL, run=tmp_path / "other")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="its last whole checkpoint is at step 100"):
+    with pytest.raises(StorageError, match="its last complete checkpoint is at step 100"):
         resume(tmp_path / "other", steps=50, algorithm=StandIn())
 
 
@@ -203,7 +203,7 @@ def test_who_comes_second_to_a_new_run_leaves_it_alone(tmp_path, monkeypatch):
         assert RunDirectory.open(tmp_path / "run").config()["winner"] and is_alive(tmp_path / "run")
         assert everything(tmp_path) == ["run", "run/.lock", "run/checkpoints", "run/config.json", "run/logs"]
     monkeypatch.undo()
-    with pytest.raises(SettingError, match="holds a run already"):
+    with pytest.raises(SettingError, match="already holds a run"):
         train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
 
 
@@ -388,7 +388,7 @@ def test_a_successor_that_cannot_be_started_is_tried_again_up_to_the_limit(no_le
         supervisor._limits = RestartLimits(restarts=2, window_s=600)
         role.restarts.clear()
         os.kill(role.child.pid, signal.SIGKILL)
-        with pytest.raises(ChildError, match="could not be started: no room; it had 2 restarts"):
+        with pytest.raises(ChildError, match="could not be started: no room; the limit of 2 restarts"):
             while time.monotonic() < deadline:
                 supervisor.watch(0.05)
     finally:

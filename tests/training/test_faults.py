@@ -79,7 +79,7 @@ def test_a_stopped_process_counts_as_hung_and_is_replaced(no_leaks):
     result = run(killer, paced())
     assert result.state == "done"
     assert result.restarts == 1
-    assert any("showed no heartbeat" in line for line in killer.said)
+    assert any("had no heartbeat" in line for line in killer.said)
 
 
 def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
@@ -98,7 +98,7 @@ def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
 def test_too_many_restarts_end_the_run(no_leaks):
     killer = Killer(lambda row: row.name == "learner-0", most=100, pause_s=0.0)
     settings = Settings(steps=10**9, limits=RestartLimits(restarts=2, window_s=600), learner_processes=1)
-    with pytest.raises(ChildError, match=r"learner-0 was killed by SIGKILL; it had 2 restarts"):
+    with pytest.raises(ChildError, match=r"learner-0 was killed by SIGKILL; the limit of 2 restarts"):
         run(killer, settings)
 
 

@@ -1,12 +1,13 @@
-"""Small worlds solved exactly: enumerate what can happen, solve it backwards, use the answer.
+"""Exact planning for small worlds: enumerate all states, solve by backward induction, use the solution.
 
 ::
 
     model ──enumerate_states──▶ Graph ──solve──────────▶ Solution ──▶ policies, values, pictures
                                       ──best_response──▶ Response ──▶ regret of a learner
 
-A model is any object that can say what may follow on a joint action (:class:`Model`). Everything here runs over as many
-cores as are worth it, on one machine or on a Ray cluster, and gives the same bits for any number of them.
+A model is any object that gives the successor states of a joint action and their probabilities (:class:`Model`).
+Everything here uses as many cores as make it faster, on one machine or on a Ray cluster. The result is the same, bit
+for bit, for any number of them.
 """
 
 from motet.plan.empowerment import Humans, Robot, solve

@@ -1,4 +1,4 @@
-"""solve(): humans with goals, and a robot that serves them. The two backward sweeps, and the formulas they compute.
+"""solve(): humans with goals, and a robot that empowers them. The two backward sweeps, and the formulas they compute.
 
 Human h with goal g, in state s:
 
@@ -10,8 +10,8 @@ Human h with goal g, in state s:
 The robot, from the humans' priors pi_h(a | s) = sum over g of w_g pi_h(a | s, g) / sum over g of w_g:
 
     Q_r(s, a) = E[exp(-rho_r D) V_r(s')] over the humans' priors;  pi_r(a | s) proportional to (-Q_r)^(-beta_r)
-    V_he(s, g) = E[1 if g holds in s' else discount * V_he(s', g)], h by pi_h(. | s, g), the others by their priors, the
-                 robot by pi_r;  0 where s is terminal
+    V_he(s, g) = E[1 if g holds in s' else discount * V_he(s', g)], where h acts by pi_h(. | s, g), the others by their
+                 priors, the robot by pi_r;  0 where s is terminal
     X_h(s) = sum over g of w_g V_he(s, g)^zeta;  U_r(s) = -(mean over h of X_h^(-xi))^eta
     V_r(s) = w U_r + sum over a of pi_r Q_r, w = E[(1 - exp(-rho_r D)) / rho_r] (1 if rho_r = 0);  where s is terminal,
              terminal_robot_value
@@ -22,8 +22,8 @@ Where g holds in s already, there are three conventions (``Humans.achieved``):
 
     zero   V_h = V_he = 0
     one    V_h = V_he = 1, also where s is terminal
-    stay   V_h = 0; pi_h(. | s, g) is the action ``still`` with certainty; V_he by its formula: the chance to be in g
-           again after the step, or later
+    stay   V_h = 0; pi_h(. | s, g) chooses the action ``still`` with probability 1; V_he by its formula: the probability
+           that g holds again after the step, or later
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ _HOLDING = {"zero": 0, "one": 1, "stay": 2}
 
 @dataclass(frozen=True)
 class Humans:
-    """How humans choose."""
+    """How humans choose their actions."""
 
     beta: Annotated[float, Ge(0)] = 10.0
-    """Inverse temperature; infinite: the best action, uniform among equals."""
+    """Inverse temperature of the softmax; infinite: uniform over the best actions."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Discount a step."""
+    """Discount factor per step."""
     rho: Annotated[float, Ge(0), FINITE] | None = None
-    """Discount rate instead: a transition of duration d counts exp(-rho d)."""
+    """Discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
-    """What they reckon with from the robot: the least, the most (optimistic), or the mean over its actions."""
+    """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
     believed_others_policy: Believed | None = None
-    """(state, agent, action) -> [(probability, profile)], a profile being one action of each agent, of which those of
-    the other humans count; any callable. None: the other humans are uniform."""
+    """What a human believes about the other humans: a callable (state, agent, action) -> [(probability, profile)]. A
+    profile has one action of each agent; only those of the other humans are used. None: they act uniformly."""
     achieved: Achieved | None = None
-    """What counts where a goal holds already. zero: the values are 0. one: they are 1, also in a terminal state. stay:
-    the human stays (``still``), its own value is 0, and its attainment is the chance to be in the goal again after the
-    step. None: stay if the model has a ``possible_goal_generator``, else zero."""
+    """The value of a goal that holds already. zero: 0. one: 1, also in a terminal state. stay: the human takes the
+    action ``still``, its value is 0, and its attainment is the probability that the goal holds again after the step.
+    None: stay if the model has a ``possible_goal_generator``, else zero."""
     still: Annotated[int, Ge(0)] = 0
-    """The number of the action by which humans stay."""
+    """Number of the action with which a human stays where it is."""
     credit_achieved: bool | None = None
-    """An older name: True is achieved="one", False is achieved="zero"."""
+    """Older name of ``achieved``: True is achieved="one", False is achieved="zero"."""
 
     def __post_init__(self) -> None:
         check_fields(self, "humans.")
@@ -98,7 +98,7 @@ class Humans:
             raise SettingError(_IDLE_STILL.format(self.still))
 
     def convention(self, graph: Graph) -> Achieved:
-        """What counts where a goal holds already, in plans of this graph."""
+        """The convention for goals that hold already, in plans for this graph."""
         if self.achieved is not None:
             return self.achieved
         if self.credit_achieved is not None:
@@ -108,18 +108,18 @@ class Humans:
 
 @dataclass(frozen=True)
 class Robot:
-    """How the robot chooses, and what it makes of the humans' power."""
+    """How the robot chooses its actions, and how it aggregates the humans' power."""
 
     beta: Annotated[float, Ge(0)] = 10.0
-    """How strictly it prefers the better action; infinite: uniform among the best."""
+    """Exponent of its policy: how strongly it prefers better actions; infinite: uniform over the best ones."""
     rho: Annotated[float, Ge(0), FINITE] = 0.0
-    """Discount rate."""
+    """Discount rate: the discount of a transition of duration d is exp(-rho d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Above 1: certain goals count for more than risky ones."""
+    """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
-    """Above 0: power of those who have little counts for more."""
+    """Inequality aversion: the larger it is, the more the humans with little power count."""
     eta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Above 1: power now counts for more than power later."""
+    """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
 
     def __post_init__(self) -> None:
@@ -139,21 +139,21 @@ def solve(
     cluster: Cluster | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> Solution:
-    """Solve for the humans and for the robot, level by level backwards.
+    """Solve for the humans and for the robot by backward induction, level by level.
 
     Args:
-        graph: everything that can happen.
-        goals: what the humans may want, with weights: a list for all of them, lists by human, or a generator
+        graph: all states and transitions.
+        goals: the possible goals of the humans, with weights: one list for all humans, lists by human, or a generator
             ``(state, human) -> [(goal, weight)]``.
-        humans: how they choose.
-        robot: how it chooses; None: solve for the humans only.
-        dtype: what V_h, pi_h and V_he are kept as. Sums are in float64 always.
-        workers: threads (and for goals and beliefs in Python, processes) at most; None: one a core. The result is the
-            same, bit for bit, for any number.
-        progress: is called now and then with how far it is.
-        engine: where goals and beliefs in Python are asked, and states are solved: on this machine, or on the nodes of
-            a Ray cluster too. The result is the same, bit for bit.
-        cluster: which one; by default Ray starts on this machine.
+        humans: how the humans choose their actions.
+        robot: how the robot chooses its actions; None: solve for the humans only.
+        dtype: type in which V_h, pi_h and V_he are stored. Sums are always computed in float64.
+        workers: maximum number of threads (and of processes for goals and beliefs in Python); None: one per core. The
+            result is the same, bit for bit, for any number.
+        progress: called from time to time with the progress.
+        engine: where goals and beliefs in Python are evaluated and states are solved: on this machine, or also on the
+            nodes of a Ray cluster. The result is the same, bit for bit.
+        cluster: the Ray cluster; by default Ray starts on this machine.
         on_message: as in :func:`~motet.plan.enumerate_states`.
 
     >>> from motet.plan import enumerate_states
@@ -208,9 +208,9 @@ def _backup(
     reads: tuple[str, ...],
     writes: tuple[str, ...],
 ) -> Backup:
-    """A backup over the transitions of a graph; ``own``: what it needs of its own states besides."""
+    """A backup over the transitions of a graph; ``own``: further arrays of which it reads its own states' rows."""
     states = len(arrays["dists"]) - 1
-    if not arrays["timed"]:  # with durations it is asked for later states
+    if not arrays["timed"]:  # with durations, ``achieved`` is read for successor states too
         own = (*own, "achieved")
     return Backup(
         make=make,
@@ -250,7 +250,7 @@ def _solve_robot(
         "terminal_robot_value": robot.terminal_robot_value,
         "weights": columns.weights,
         "policy": human["policy"],
-        "payoff": human["payoff"],  # what the humans' sweep left there is not needed any more
+        "payoff": human["payoff"],  # overwritten: the humans' sweep is done with it
     }
     reads, writes = ("payoff", "robot_value"), ("payoff", *out)
     backup = _backup(_run_robot, {**arrays, **settings, **out}, ("weights", "policy"), reads, writes)
@@ -266,13 +266,13 @@ def _check_faults(graph: Graph, found: list[int]) -> None:
     state, human = divmod(min(faults), len(graph.humans) + 1)
     if human == len(graph.humans):
         raise ModelError(
-            f"state {graph.states[state]!r}: V_r is not a negative number: it has left the range of float64. Take "
+            f"state {graph.states[state]!r}: V_r is not a negative number: it is outside the range of float64. Use "
             "smaller exponents xi and eta, or a terminal_robot_value further from 0"
         )
     raise ModelError(
-        f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[human]]} is 0: from here it can attain none "
-        "of its goals before the end, which would make the robot's loss infinite. Give it a goal that is in reach, end "
-        "the episode here, or count goals that hold already (achieved='stay' or 'one' of Humans)"
+        f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[human]]} is 0: from here it cannot attain "
+        "any of its goals before the end, so the robot's loss would be infinite. Give it a goal within reach, end the "
+        "episode here, or count goals that hold already: Humans(achieved='stay') or Humans(achieved='one')"
     )
 
 
@@ -293,9 +293,7 @@ def _check_weights(graph: Graph, columns: GoalColumns) -> None:
     first = columns.first
     for position, human in enumerate(graph.humans):
         if len(columns.weights) == 1 and not columns.weights[0, first[position] : first[position + 1]].any():
-            raise SettingError(
-                f"goals of {graph.agents[human]} must have a weight > 0, at least one of them, got 0 for all"
-            )
+            raise SettingError(f"at least one goal of {graph.agents[human]} must have a weight > 0, got 0 for all")
 
 
 def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None) -> Callable[[int], None]:
@@ -309,7 +307,7 @@ def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None)
 
 
 def _shared(graph: Graph, columns: GoalColumns, humans: Humans) -> dict[str, Any]:
-    """What both sweeps read."""
+    """The arrays that both sweeps read."""
     own = [graph.actions[human] for human in graph.humans]
     others = [
         others_first(graph, *([human] + [other for other in graph.humans if other != human])) for human in graph.humans

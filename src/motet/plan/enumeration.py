@@ -1,10 +1,10 @@
-"""Find all states of a model, breadth first, alone or over worker processes, into a :class:`Graph`.
+"""Find all states of a model by breadth-first search, in one process or with workers, and make a :class:`Graph`.
 
-The queue of states found but not yet asked about is worked through in order (``parallel.py``). A worker asks the
-model for every joint action of every state in its part and sends back packed arrays: each successor once, distributions
-that several joint actions share once. The caller looks the successors up, numbers the new ones as they come, and
-appends them to the queue. So the order of discovery is that of a serial search, however the queue was cut and whoever
-was quicker.
+The queue of states that were found but not expanded yet is processed in order (``parallel.py``). A worker calls the
+model for every joint action of every state in its part, and sends back packed arrays: each successor state once, and
+each distribution once even if several joint actions share it. The calling process looks the successors up, numbers the
+new ones in order, and appends them to the queue. So states are discovered in the order of a serial search, regardless
+of how the queue was split and which worker was faster.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from motet.system.memory import format_bytes
 
 __all__ = ["enumerate_states"]
 
-_TOLERANCE = 1e-9  # how far the sum of a distribution may be from 1
-_CHECK_EVERY = 1 << 16  # new states between two checks of the memory that is left
+_TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
+_CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
 
 def enumerate_states(
@@ -47,21 +47,21 @@ def enumerate_states(
     cluster: Cluster | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> Graph:
-    """Find everything that can happen from where ``model.reset()`` leaves the model.
+    """Find all states that can be reached from the state after ``model.reset()``, and their transitions.
 
     Args:
         model: see :class:`~motet.plan.Model`. Workers get a copy of it, once.
-        workers: processes at most; None: one a core. Small models are enumerated in the caller alone, since it measures
-            whether workers would help. The result is the same for any number.
-        max_states: raise instead of going on beyond this.
-        cycles: whether a state may come back; if not, that is an error that shows a cycle.
-        rewards: whether to ask for ``transition_rewards`` and keep them.
-        progress: is called now and then with how far it is.
-        engine: where workers are: on this machine, or on a Ray cluster; the result is the same.
-        cluster: which one; by default Ray starts on this machine.
-        on_message: is called with one line if workers cannot be used, because the model cannot be sent to them or they
-            cannot be started: the calling process then does all the work. By default it is a warning. If ``workers`` is
-            given, that is an error instead.
+        workers: maximum number of processes; None: one per core. The calling process measures whether workers would
+            help, so small models are enumerated without them. The result is the same for any number.
+        max_states: raise if there are more states than this.
+        cycles: whether a state may be reached again from itself; if False, that raises an error that shows a cycle.
+        rewards: whether to call ``transition_rewards`` and keep the rewards.
+        progress: called from time to time with the progress.
+        engine: where workers run: on this machine, or on a Ray cluster. The result is the same.
+        cluster: the Ray cluster; by default Ray starts on this machine.
+        on_message: called with one line if workers cannot be used, because the model cannot be sent to them or they
+            cannot be started. The calling process then does all the work. By default a warning is issued. If
+            ``workers`` is given, an error is raised instead.
 
     >>> from motet.worlds.rooms import Rooms
     >>> enumerate_states(Rooms("closet"))
@@ -117,8 +117,8 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         spaces = [space[key] for key in keys] if isinstance(space, dict) else list(space)
     if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
         raise ModelError(
-            f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and a space with "
-            "n actions for all of them or for each"
+            f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
+            "with n actions for all agents or one for each agent"
         )
     return names, tuple(int(one.n) for one in spaces)
 
@@ -143,12 +143,12 @@ def _has_goal_generator(model: Any) -> bool:
 
 @dataclass
 class _Packed:
-    """What a part of the queue leads to."""
+    """The transitions of the states in one part of the queue."""
 
-    successors: list[Any]  # each once, in the order in which they came up
-    dists: NDArray[np.int64]  # [states of the part]: how many distributions
-    lengths: NDArray[np.int64]  # [distributions]: how many transitions
-    targets: NDArray[np.int32]  # [transitions]: which of the successors
+    successors: list[Any]  # each once, in the order of their first occurrence
+    dists: NDArray[np.int64]  # [states of the part]: number of distributions
+    lengths: NDArray[np.int64]  # [distributions]: number of transitions
+    targets: NDArray[np.int32]  # [transitions]: index into the successors
     probabilities: NDArray[np.float64]
     durations: NDArray[np.float64]
     rewards: NDArray[np.float64]
@@ -157,14 +157,14 @@ class _Packed:
 
 @dataclass
 class _Ask:
-    """Asks the model about states; runs in workers too."""
+    """Calls the model for all joint actions of some states; also runs in workers."""
 
     model: Any
     joint: list[tuple[int, ...]]
     kind: type
     durations: bool
     agents: int
-    """How many agents' rewards to ask for; 0: none."""
+    """Number of agents for which rewards are kept; 0: no rewards."""
 
     def __call__(self, states: Sequence[Any]) -> _Packed:
         numbers: dict[Any, int] = {}
@@ -172,7 +172,7 @@ class _Ask:
         flat: list[tuple[int, float, float, tuple[float, ...]]] = []
         ask, plain = self.model.transition_probabilities, not (self.durations or self.agents)
         for state in states:
-            known: dict[Any, int] = {}  # distribution -> which of the state's
+            known: dict[Any, int] = {}  # distribution -> its number among those of the state
             ends = 0
             for actions in self.joint:
                 try:
@@ -220,11 +220,11 @@ class _Ask:
         )
 
     def _target(self, numbers: dict[Any, int], successor: Any, state: Any, actions: Sequence[int]) -> int:
-        """Which of the part's successors this is."""
-        if type(successor) is not self.kind:  # asked always: 3.0 would be found where 3 is
+        """Index of a state among the successors of the part."""
+        if type(successor) is not self.kind:  # always checked, since 3.0 and 3 are the same key of a dict
             raise ModelError(
-                f"{_at(state, actions)} leads to {successor!r}, a {type(successor).__name__}; the first state is of "
-                f"type {self.kind.__name__}: give all states one type, and one that can be hashed"
+                f"{_at(state, actions)} leads to {successor!r}, a {type(successor).__name__}, but the first state is "
+                f"of type {self.kind.__name__}: all states must have the same hashable type"
             )
         try:
             return numbers.setdefault(successor, len(numbers))
@@ -237,18 +237,18 @@ class _Ask:
     def _row(
         self, numbers: dict[Any, int], outcome: Any, state: Any, actions: Sequence[int]
     ) -> list[tuple[int, float, float, tuple[float, ...]]]:
-        """The transitions of one joint action, checked; those that cannot be distinguished are one."""
+        """The transitions of one joint action, checked; equal ones are merged."""
         try:
             chances = [(float(p), successor) for p, successor in outcome]
         except (TypeError, ValueError) as error:
             raise ModelError(
-                f"{_at(state, actions)}: given {outcome!r}, expected a list of (probability, successor), or None"
+                f"{_at(state, actions)}: expected a list of (probability, successor), or None, got {outcome!r}"
             ) from error
         total = math.fsum(p for p, _ in chances)
         if any(not p >= 0 for p, _ in chances) or abs(total - 1) > _TOLERANCE:
             raise ModelError(
-                f"{_at(state, actions)}: the probabilities are {[p for p, _ in chances]}, with sum {total!r}; expected "
-                "none negative, and the sum 1"
+                f"{_at(state, actions)}: the probabilities are {[p for p, _ in chances]}, with sum {total!r}; they "
+                "must be >= 0 and have the sum 1"
             )
         durations = self._extra("transition_durations", state, actions, outcome) if self.durations else None
         rewards = self._extra("transition_rewards", state, actions, outcome) if self.agents else None
@@ -259,7 +259,7 @@ class _Ask:
             duration = self._duration(durations[i], state, actions) if durations is not None else 0.0
             reward = tuple(float(r) for r in rewards[i]) if rewards is not None else ()
             if rewards is not None and len(reward) != self.agents:
-                raise ModelError(f"{_at(state, actions)}: {len(reward)} rewards, expected one for each agent")
+                raise ModelError(f"{_at(state, actions)}: expected one reward for each agent, got {len(reward)}")
             key = (self._target(numbers, successor, state, actions), duration, reward)
             merged[key] = merged.get(key, 0.0) + p
         if len(merged) == 1:
@@ -272,21 +272,21 @@ class _Ask:
         except Exception as error:
             raise _raised(name, error, state, actions) from error
         if len(values) != len(outcome):
-            raise ModelError(f"{_at(state, actions)}: {name} gave {len(values)} for {len(outcome)} transitions")
+            raise ModelError(f"{_at(state, actions)}: {name} gave {len(values)} values for {len(outcome)} transitions")
         return values
 
     def _duration(self, given: Any, state: Any, actions: Sequence[int]) -> float:
         duration = float(given)
         if not (duration >= 0 and math.isfinite(duration)):
-            raise ModelError(f"{_at(state, actions)}: the duration is {given!r}; expected one from 0 on, and finite")
+            raise ModelError(f"{_at(state, actions)}: the duration must be finite and >= 0, got {given!r}")
         return duration
 
     def _refuse_some_none(self, state: Any, joint: list[int]) -> None:
         none = [actions for actions in self.joint if self.model.transition_probabilities(state, list(actions)) is None]
         some = next(actions for actions in self.joint if actions not in none)
         raise ModelError(
-            f"state {state!r}: None for the actions {list(none[0])}, but not for {list(some)}; None says that the "
-            "state is terminal, whatever is done: let an action without effect lead back or on with probability 1"
+            f"state {state!r}: None for the actions {list(none[0])}, but not for {list(some)}; None means that the "
+            "state is terminal for all actions. Let an action without effect lead to a successor with probability 1"
         )
 
 
@@ -299,7 +299,7 @@ def _raised(name: str, error: Exception, state: Any, actions: Sequence[int]) -> 
 
 
 class _Found:
-    """The states found so far and the packed answers, in the order of discovery."""
+    """The states found so far, in the order of discovery, and the packed transitions."""
 
     def __init__(self, root: Hashable, most: int) -> None:
         try:
@@ -315,7 +315,7 @@ class _Found:
         self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
 
     def take(self, part: _Packed) -> None:
-        """Number what is new."""
+        """Number the new states of a part, and keep its transitions."""
         index, states = self.index, self.states
         numbers = np.empty(len(part.successors), np.int32)
         count = len(states)
@@ -333,26 +333,26 @@ class _Found:
         if count > self.most:
             raise ModelError(
                 f"more than {self.most:,} states (max_states): {count:,} found, {count - self.asked:,} of them not yet "
-                f"asked about, the last one {states[-1]!r}. Take a shorter horizon or a smaller model, or allow more"
+                f"expanded, the last one {states[-1]!r}. Use a shorter horizon or a smaller model, or raise max_states"
             )
         if count >= self.check_at:
             self.check_at = count + _CHECK_EVERY
             self._check_memory(count)
 
     def _check_memory(self, count: int) -> None:
-        """Raise while there is still room to do so, not when the kernel begins to kill."""
+        """Raise before the memory runs out and the kernel kills the process."""
         left = available_bytes()
         each = (resident_bytes() - self.bytes_before) / max(self.asked, 1)
-        needed = int(each * (count - self.asked) + each * count / 2)  # what is known to come, and putting it in order
+        needed = int(each * (count - self.asked) + each * count / 2)  # for states not yet expanded, and for the sorting
         if left is not None and needed > left:
             raise MemoryShortError(
                 f"{count:,} states found, at about {format_bytes(int(each))} each: at least {format_bytes(needed)} "
-                f"more are needed, {format_bytes(left)} available. Take a shorter horizon or a smaller model"
+                f"more needed, {format_bytes(left)} available. Use a shorter horizon or a smaller model"
             )
 
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
-    """Everything of the graph but the names: arrays in topological order."""
+    """The graph without the names: arrays in topological order, as a function that takes the rest and makes it."""
 
     def joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
         return np.concatenate(parts) if parts else np.empty(0, dtype)
@@ -412,7 +412,7 @@ def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _gathered(order: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the entries of groups stand once the groups are put in another order."""
+    """Positions of the entries of groups, after the groups are put in another order."""
     starts, sizes = _ends(counts)[:-1][order], counts[order]
     positions: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - _ends(sizes)[:-1], sizes)
     return positions
@@ -439,7 +439,7 @@ def _cycle(
     successor: NDArray[np.int32],
     depth: NDArray[np.int32],
 ) -> str:
-    """Shows one cycle: every state without a depth has a predecessor without one, so going back must come round."""
+    """Describe one cycle. Every state without a depth has a predecessor without one, so going back ends in a cycle."""
     sources = np.repeat(np.arange(len(states)), np.diff(rows[dists]))
     stuck = (depth[sources] < 0) & (depth[successor] < 0)
     before = np.full(len(states), -1)
@@ -454,8 +454,8 @@ def _cycle(
     if len(way) > 6:
         shown.insert(3, f"… ({len(way) - 5} more)")
     return (
-        "the model comes back to where it was:\n  "
+        "the model has a cycle:\n  "
         + "\n  -> ".join([*shown, shown[0]])
-        + "\nPlanning backwards needs an end: count the steps in the state and let the last one be terminal, or give "
-        "cycles=True and solve with a horizon"
+        + "\nBackward induction needs an end: count the steps in the state and make the last one terminal, or give "
+        "cycles=True and use best_response with a horizon"
     )

@@ -1,4 +1,4 @@
-"""A folder of arrays: one ``.npy`` file each and a header in JSON, written whole or not at all, mapped when read."""
+"""A folder of arrays: one ``.npy`` file each and a JSON header. It is written completely or not at all, and mapped."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _HEADER = "header.json"
 
 
 def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a folder beside its target and move it there; what was there before must be such a folder too."""
+    """Write a folder under a temporary name and move it to the target. It replaces only a folder of the same kind."""
     target = check_target(path)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    fresh.mkdir()  # who may read it is the umask's affair, unlike that of a temporary folder
+    fresh.mkdir()  # not tempfile.mkdtemp, which ignores the umask
     try:
         for name, array in arrays.items():
             np.save(fresh / f"{name}.npy", array, allow_pickle=False)
@@ -40,10 +40,10 @@ def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """Raise unless a folder can be written there; the folder that it will be in is made."""
+    """Raise unless a folder can be written to this path. Makes its parent folder."""
     target = Path(path)
     if target.exists() and not (target / _HEADER).is_file():
-        raise SettingError(f"{str(target)!r} exists and is not something saved by motet.plan: choose another path")
+        raise SettingError(f"{str(target)!r} exists and was not saved by motet.plan: choose another path")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -58,7 +58,7 @@ def read_folder(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
     try:
         header = json.loads((folder / _HEADER).read_text())
     except FileNotFoundError:
-        raise SettingError(f"{str(folder)!r} holds no {_HEADER}: expected a folder that motet.plan saved") from None
+        raise SettingError(f"{str(folder)!r} has no {_HEADER}: expected a folder saved by motet.plan") from None
     except json.JSONDecodeError as error:
         raise CorruptionError(f"{str(folder / _HEADER)!r} is damaged: {error}") from error
     if header.get("kind") != kind:

@@ -1,7 +1,7 @@
-"""What users say in Python about states, asked once and put into arrays: goals, their weights, beliefs.
+"""Goals, their weights, and beliefs, which users give as Python functions: evaluated once per state, into arrays.
 
-A *column* is one goal of one human; the columns of a human stand together. Asking goes through
-:mod:`motet.plan.parallel`: in the caller, or over worker processes where a goal or a belief takes long.
+A *column* is one goal of one human; the columns of a human are adjacent. The functions are called through
+:mod:`motet.plan.parallel`: in the calling process, or in worker processes if they are slow.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["Goal", "GoalColumns", "Goals", "asked_beliefs", "asked_goals", "goal
 
 @runtime_checkable
 class Goal(Protocol):
-    """What a human may want. Hashable; its ``name``, if it has one, is how a saved solution calls it."""
+    """A goal that a human may have. It must be hashable. A saved solution refers to it by its ``name``, if any."""
 
     def is_achieved(self, state: Any) -> bool:
-        """Whether it holds in a state."""
+        """Whether the goal holds in a state."""
 
 
 Weighted = Goal | tuple[Goal, float]
 Goals = Sequence[Weighted] | Mapping[int, Sequence[Weighted]] | Callable[[Any, int], Iterable[Weighted]]
-"""Goals with weights (1 where none is given): for all humans, by human, or by a generator: (state, human) -> goals."""
+"""Goals with weights (1 by default): for all humans, by human, or from a generator (state, human) -> goals."""
 
 
 @dataclass(eq=False)
 class GoalColumns:
-    """Goals by human, and where they hold."""
+    """Goals by human, and the states in which they hold."""
 
     goals: list[list[Goal]]  # by human
     achieved: NDArray[np.uint8]  # [states, columns]
@@ -44,17 +44,17 @@ class GoalColumns:
 
     @property
     def first(self) -> NDArray[np.int64]:
-        """Where the columns of each human begin, and the end."""
+        """First column of each human, and the total number of columns."""
         return np.concatenate([[0], np.cumsum([len(goals) for goals in self.goals], dtype=np.int64)])
 
 
 def goal_name(goal: Any) -> str:
-    """How a goal is called."""
+    """The name of a goal."""
     return str(getattr(goal, "name", goal))
 
 
 def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> GoalColumns:
-    """Ask for all goals and their weights, and whether each holds in each state."""
+    """Find all goals and their weights, and evaluate whether each goal holds in each state."""
     generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
     if generate is not None:
         by_human, weights = _generated(graph, generate, workers)
@@ -67,7 +67,7 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
             if not own:
                 raise SettingError(f"goals of {graph.agents[human]} must be one or more, got none")
             if len({goal for goal, _ in own}) < len(own):
-                raise SettingError(f"{graph.agents[human]} has a goal twice: add up their weights")
+                raise SettingError(f"{graph.agents[human]} has a goal twice: give it once, with the sum of the weights")
         by_human = [[goal for goal, _ in own] for own in pairs]
         weights = np.array([[weight for own in pairs for _, weight in own]], np.float64)
     distinct = list(dict.fromkeys(goal for own in by_human for goal in own))
@@ -109,7 +109,7 @@ class _Holds:
 def _fails(holds: Callable[[Any], Any], state: Any) -> bool:
     try:
         bool(holds(state))
-    except Exception:  # noqa: BLE001 - looked for: the caller reports it
+    except Exception:  # noqa: BLE001 - the caller reports it
         return True
     return False
 
@@ -117,7 +117,7 @@ def _fails(holds: Callable[[Any], Any], state: Any) -> bool:
 def _generated(
     graph: Graph, generate: Callable[[Any, int], Iterable[Weighted]], workers: int | WorkerTeam
 ) -> tuple[list[list[Any]], NDArray[np.float64]]:
-    """Goals by human in the order in which they come up, and their weights in each state."""
+    """Goals by human in the order in which the generator gives them, and their weights in each state."""
     terminal = graph.terminal.tolist()
     items = [(number, state) for number, state in enumerate(graph.states) if not terminal[number]]
     columns: list[dict[Any, int]] = [{} for _ in graph.humans]
@@ -150,11 +150,13 @@ class _Generate:
                     goals = [_weighted(goal) for goal in self.generate(state, human)]
                 except Exception as error:
                     raise ModelError(
-                        f"the generator of goals raised {type(error).__name__}: {error} "
+                        f"the goal generator raised {type(error).__name__}: {error} "
                         f"(state {state!r}, {self.agents[human]})"
                     ) from error
                 if not any(weight for _, weight in goals):
-                    raise ModelError(f"state {state!r}: the generator gave {self.agents[human]} no goal with a weight")
+                    raise ModelError(
+                        f"state {state!r}: the goal generator gave {self.agents[human]} no goal with a weight > 0"
+                    )
                 answer += [(number, position, goal, weight) for goal, weight in goals]
         return answer
 
@@ -165,7 +167,7 @@ def asked_beliefs(
     workers: int | WorkerTeam,
     tick: Callable[[int], None],
 ) -> NDArray[np.float64]:
-    """Ask what humans believe of the others: [states, by human, own action and the other humans' profile]."""
+    """Evaluate the humans' beliefs about the others: [states, by human: own action and the other humans' profile]."""
     terminal = graph.terminal.tolist()
     items = [None if terminal[number] else (state,) for number, state in enumerate(graph.states)]
     parts: list[NDArray[np.float64]] = []
@@ -205,12 +207,12 @@ class _Believe:
                 shares[number] += p
         except Exception as error:
             raise ModelError(
-                "believed_others_policy raised, or gave what is no list of (probability, profile with one action of "
+                "believed_others_policy raised, or did not return a list of (probability, profile with one action of "
                 f"each agent): {type(error).__name__}: {error} {at}"
             ) from error
         total = math.fsum(p for p, _ in profiles)
         if any(not p >= 0 for p, _ in profiles) or abs(total - 1) > 1e-9:
             raise ModelError(
                 f"believed_others_policy gave the probabilities {[p for p, _ in profiles]}, with sum {total!r}; "
-                f"expected none negative, and the sum 1 {at}"
+                f"they must be >= 0 and have the sum 1 {at}"
             )

@@ -1,9 +1,9 @@
-"""A graph: all states that can be reached, and what may follow on every joint action, in flat arrays.
+"""Graph: all states that can be reached, and the successors of every joint action, in flat arrays.
 
-Made by ``enumerate_states``, read by everything else in ``plan``. States are numbered so that each level depends on
-later levels only: the number of a state's level is the longest way to it. Joint actions that lead to the same successor
-distribution share it: a state has some distributions (``dists``), a distribution has some transitions (``rows``), and
-``joint`` says which of its state's distributions a joint action leads to.
+``enumerate_states`` makes it, and everything else in ``plan`` reads it. States are numbered so that each level depends
+only on later levels: the level of a state is the length of the longest path to it. Joint actions with the same
+distribution over successor states share it: a state has some distributions (``dists``), a distribution has some
+transitions (``rows``), and ``joint`` gives, for each joint action, which of the state's distributions applies.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FORMAT = 1
 
 
 class Model(Protocol):
-    """What can be planned with.
+    """A model that can be planned with.
 
-    Besides this, ``action_space`` with ``n`` actions for every agent (or, as in PettingZoo, a function from the agent
+    It also needs ``action_space`` with ``n`` actions for every agent (or, as in PettingZoo, a function from the agent
     to its space, or one space for each agent). Optional: ``human_agent_indices`` and ``robot_agent_indices``;
     ``transition_durations(state, actions, transitions)``, one duration for each transition;
     ``transition_rewards(state, actions, transitions)``, for each transition one reward for each agent;
@@ -40,20 +40,20 @@ class Model(Protocol):
     agents: Any
 
     def reset(self) -> Any:
-        """Begin."""
+        """Go to the initial state."""
 
     def get_state(self) -> Hashable:
-        """Where the model is."""
+        """The current state."""
 
     def set_state(self, state: Any) -> None:
-        """Be there."""
+        """Make this the current state."""
 
     def transition_probabilities(self, state: Any, actions: list[int]) -> Sequence[tuple[float, Any]] | None:
-        """What may follow, and how likely; None: the state is terminal, whatever is done."""
+        """The possible successors as (probability, successor); None: the state is terminal, for all actions."""
 
 
 class _Coded(Sequence[Any]):
-    """States kept as bytes, decoded when looked at."""
+    """States stored as bytes and decoded on access."""
 
     def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], decode: Callable[[bytes], Any]) -> None:
         self.data, self.ends, self.decode = data, ends, decode
@@ -87,14 +87,14 @@ class Graph:
     """
 
     states: Sequence[Any]
-    """The states by number; the first one is where the model begins."""
+    """The states by number; number 0 is the initial state."""
     agents: tuple[str, ...]
     actions: tuple[int, ...]
-    """How many actions each agent has."""
+    """Number of actions of each agent."""
     humans: tuple[int, ...]
     robots: tuple[int, ...]
     joint: NDArray[Any]  # [states, joints]
-    """Which of its state's distributions a joint action leads to. The last agent's action turns fastest."""
+    """Which of the state's distributions a joint action has. The last agent's action varies fastest."""
     dists: NDArray[np.int64]  # [states + 1]
     """The distributions of state s are ``dists[s]`` to ``dists[s + 1]``; a terminal state has none."""
     rows: NDArray[np.int64]  # [distributions + 1]
@@ -104,12 +104,12 @@ class Graph:
     duration: NDArray[np.float64] | None  # [transitions]
     reward: NDArray[np.float64] | None  # [agents, transitions]
     levels: NDArray[np.int64] | None  # [levels + 1]
-    """Level l is the states ``levels[l]`` to ``levels[l + 1]``; None: the graph has cycles, and its states are
-    numbered as they were found."""
+    """Level l has the states ``levels[l]`` to ``levels[l + 1]``; None: the graph has cycles, and its states are
+    numbered in the order of discovery."""
     encode: Callable[[Any], bytes] = encoded
     coded_by_model: bool = False
     has_goal_generator: bool = False
-    """Whether the model had a ``possible_goal_generator``, which decides the default of ``Humans.achieved``."""
+    """Whether the model had a ``possible_goal_generator``, which determines the default of ``Humans.achieved``."""
     _index: dict[Any, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class Graph:
 
     @property
     def joints(self) -> int:
-        """How many joint actions there are."""
+        """Number of joint actions."""
         return math.prod(self.actions)
 
     @property
@@ -134,7 +134,7 @@ class Graph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, the states themselves not counted."""
+        """Bytes of the arrays, without the states themselves."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -151,7 +151,7 @@ class Graph:
         except (KeyError, TypeError):
             raise SettingError(
                 f"state {state!r} is not among the {len(self):,} reachable ones, such as {self.states[0]!r}: "
-                "give one that the same model, with the same settings, can reach"
+                "give a state that the same model reaches with the same settings"
             ) from None
 
     def joint_number(self, actions: Sequence[int]) -> int:
@@ -159,7 +159,7 @@ class Graph:
         return int(np.ravel_multi_index(tuple(actions), self.actions))
 
     def transitions(self, state: int, actions: Sequence[int]) -> list[tuple[float, int]]:
-        """What may follow on a joint action, as numbers of states; empty for a terminal state."""
+        """The successors of a joint action as (probability, state number); empty for a terminal state."""
         if self.dists[state] == self.dists[state + 1]:
             return []
         dist = self.dists[state] + int(self.joint[state, self.joint_number(actions)])
@@ -167,11 +167,11 @@ class Graph:
         return list(zip(self.probability[part].tolist(), self.successor[part].tolist(), strict=True))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph into a folder: arrays as ``.npy``, states as plain bytes; nothing is pickled."""
+        """Save the graph in a folder: arrays as ``.npy``, states as plain bytes; nothing is pickled."""
         write_folder(path, self.header(), {**self.arrays(), **self.coded()})
 
     def header(self) -> dict[str, Any]:
-        """What is saved beside the arrays."""
+        """The JSON header that is saved with the arrays."""
         return {
             "kind": "graph",
             "format": _FORMAT,
@@ -184,7 +184,7 @@ class Graph:
         }
 
     def coded(self) -> dict[str, NDArray[Any]]:
-        """The states as bytes, and where each ends."""
+        """The states as bytes, and the offset at which each ends."""
         if isinstance(self.states, _Coded):
             return {"states": self.states.data, "state_ends": self.states.ends}
         parts = [self.encode(state) for state in self.states]
@@ -193,21 +193,21 @@ class Graph:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: Any = None) -> Graph:
-        """Map a saved graph from disk. ``model`` is needed where it gave its own ``encode_state``."""
+        """Map a saved graph from disk. ``model`` is needed if it has its own ``encode_state``."""
         return cls.opened(*read_folder(path, "graph"), where=os.fspath(path), model=model)
 
     @classmethod
     def opened(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], where: str, model: Any = None) -> Graph:
-        """The graph whose header and arrays have been read."""
+        """Make the graph from its header and arrays."""
         if header["format"] != _FORMAT:
-            raise SettingError(f"{where!r} is of format {header['format']}; this version reads {_FORMAT}")
+            raise SettingError(f"{where!r} has format {header['format']}, this motet reads format {_FORMAT}")
         encode: Any = encoded
         decode: Any = decoded
         if header["coded_by_model"]:
             encode, decode = getattr(model, "encode_state", None), getattr(model, "decode_state", None)
             if encode is None or decode is None:
                 raise ModelError(
-                    f"the states in {where!r} were written by the model's encode_state: give model=…, one that has "
+                    f"the states in {where!r} were encoded by the model's encode_state: give model=…, with "
                     "encode_state and decode_state"
                 )
         graph = cls(
@@ -226,13 +226,13 @@ class Graph:
             levels=arrays.get("levels"),
             encode=encode,
             coded_by_model=header["coded_by_model"],
-            has_goal_generator=header.get("has_goal_generator", False),  # older files do not say
+            has_goal_generator=header.get("has_goal_generator", False),  # older files do not have it
         )
         graph.check(where)
         return graph
 
     def check(self, where: str) -> None:
-        """Raise if an index points outside: the native sweeps trust them."""
+        """Raise if an index is out of range, since the native sweeps do not check them."""
         states, dists = len(self), int(self.dists[-1])
         transitions = int(self.rows[-1]) if len(self.rows) else -1
         counts = np.diff(self.dists)
@@ -249,7 +249,7 @@ class Graph:
             and (self.levels is None or self._levels_hold())
         )
         if not good:
-            raise CorruptionError(f"{where!r}: the arrays of the graph do not fit together; make it anew")
+            raise CorruptionError(f"{where!r}: the arrays of the graph do not fit together; make the graph again")
 
     def _levels_hold(self) -> bool:
         """Whether every transition goes to a later level."""

@@ -1,12 +1,12 @@
-"""Solve backwards: level by level, and plain decision problems with rewards.
+"""Backward induction, level by level; and the best response of one agent in an MDP with rewards.
 
-The native sweeps release the interpreter's lock and write the rows of their own states only, so a level is cut into
-parts, one for each thread, on the caller's own arrays: nothing is copied, nothing is started for a level, and the split
-cannot be seen in the result. Levels of few states are done by the caller; large ones may be shared with other machines
+The native sweeps release the GIL and write only the rows of their own states. So a level is split into one part for
+each thread, on the caller's arrays: nothing is copied, no thread is started for a level, and the result does not depend
+on the split. The calling thread does levels with few states; large levels may be shared with other machines
 (:mod:`motet.plan.sweeps`).
 
-``best_response`` fixes all agents but one, which leaves a Markov decision problem, and solves that: over the levels of
-a graph, or step by step over a horizon where the graph has cycles.
+``best_response`` fixes the policies of all agents but one and solves the resulting Markov decision process: over the
+levels of a graph, or step by step over a horizon if the graph has cycles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from motet.plan.sweeps import FEW, Backup, SweepRun, spread, sweeping
 
 __all__ = ["Response", "backwards", "best_response", "others_first"]
 
-_FEW_ENTRIES = 400_000  # of plain problems, at about a nanosecond each, that are not worth waking a thread for
+_FEW_ENTRIES = 400_000  # transitions of an MDP, at about a nanosecond each, that are not worth waking a thread for
 
 
 def backwards(
@@ -41,10 +41,10 @@ def backwards(
     check: Callable[[list[Any]], None] = lambda found: None,
     few: int = FEW,
 ) -> None:
-    """Run over all levels, the last one first; ``check`` sees what the parts of a level returned."""
+    """Sweep all levels, the last one first; ``check`` is called with what the parts of a level returned."""
     if graph.levels is None:
         raise SettingError(
-            "the graph has cycles, so it has no levels to go back over: use best_response with a horizon"
+            "the graph has cycles, so backward induction over levels is not possible: use best_response with a horizon"
         )
     began = time.perf_counter()
     ends = graph.levels.tolist()
@@ -57,7 +57,7 @@ def backwards(
 
 
 def others_first(graph: Graph, *order: int) -> NDArray[np.int32]:
-    """All joint actions, arranged with the given agents' actions outermost, in that order; the rest as they come."""
+    """All joint actions, with the actions of the given agents outermost, in this order; then the others in order."""
     rest = [agent for agent in range(len(graph.actions)) if agent not in order]
     joint = np.arange(graph.joints, dtype=np.int32).reshape(graph.actions)
     return np.ascontiguousarray(joint.transpose(*order, *rest)).reshape(-1)
@@ -65,34 +65,34 @@ def others_first(graph: Graph, *order: int) -> NDArray[np.int32]:
 
 @dataclass(eq=False)
 class Response:
-    """The best that one agent can do while the others do what they do.
+    """The best response of one agent to fixed policies of the others.
 
-    With a ``horizon`` the arrays have one row for each step, the first step first; ``value`` has one more, the end.
+    With a ``horizon`` the arrays have one row for each step, in order; ``value`` has one more, for the end.
     """
 
     graph: Graph
     agent: int
     value: NDArray[np.float64]  # [states] or [horizon + 1, states]
     choice: NDArray[np.int32]  # [states] or [horizon, states]
-    """The best action; the first of several; -1 where the state is terminal."""
+    """The best action (the first one if several are equal); -1 in terminal states."""
     horizon: int | None
     gamma: float
     _problem: _Problem = field(repr=False)
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """The best action as probabilities [states, actions], that of the first step where there is a horizon."""
+        """The best action as probabilities [states, actions]; with a horizon, that of the first step."""
         choice = self.choice if self.horizon is None else self.choice[0]
         table = np.zeros((len(self.graph), self.graph.actions[self.agent]))
         table[np.arange(len(choice)), np.maximum(choice, 0)] = 1.0
         return table
 
     def values_of(self, policy: ArrayLike, workers: int | None = None) -> NDArray[np.float64]:
-        """What a policy of the agent earns from each state on, [states].
+        """The value of a policy of the agent in each state, [states].
 
         Args:
             policy: its probabilities [states, actions].
-            workers: threads at most.
+            workers: maximum number of threads.
         """
         table = _checked_table(policy, self.graph, self.agent, "policy")
         value = np.zeros(len(self.graph))
@@ -110,7 +110,7 @@ class Response:
 
 @dataclass(eq=False)
 class _Problem:
-    """One agent's decision problem: for each state and action, expected reward and weighted successors."""
+    """The Markov decision process of one agent: for each state and action, expected reward and weighted successors."""
 
     actions: int
     gamma: float
@@ -122,15 +122,15 @@ class _Problem:
 
     @property
     def few(self) -> int:
-        """How many states the caller does alone."""
+        """Levels with fewer states than this are done by the calling thread alone."""
         return _FEW_ENTRIES * len(self.terminal) // max(len(self.weight), 1)
 
     def best(self, value: NDArray[np.float64], choice: NDArray[np.int32], **source: NDArray[np.float64]) -> Backup:
-        """The best action of each state. Values of later states are read from ``source``, or where they are written."""
+        """Backup for the best action of each state. It reads later values from ``source``, else from ``value``."""
         return self._backup(_best, {"to": value, "choice": choice, **source}, ("to", "choice"))
 
     def follow(self, value: NDArray[np.float64], policy: NDArray[np.float64], **source: NDArray[np.float64]) -> Backup:
-        """What a policy [states, actions] earns."""
+        """Backup for the value of a policy [states, actions]."""
         return self._backup(_follow, {"to": value, "policy": policy, **source}, ("to",))
 
     def _backup(
@@ -171,18 +171,18 @@ def best_response(
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
 ) -> Response:
-    """The best that ``agent`` can do, and what it earns by it, while all others keep to fixed policies.
+    """Compute the best response of ``agent`` to fixed policies of all others, and its value.
 
     Args:
         graph: enumerated with ``rewards=True``.
-        agent: its index or name.
-        others: their policies, as probabilities [states, actions], by index or name; those not named are uniform.
-        gamma: discount a step.
-        rho: discount rate instead: a transition of duration d counts exp(-rho d).
-        horizon: how many steps there are; None: until the end, which a graph with cycles does not have.
-        workers: threads at most; None: one a core. The result is the same for any number.
-        engine: where they are: on this machine, or on the nodes of a Ray cluster too.
-        cluster: which one; by default Ray starts on this machine.
+        agent: index or name of the agent.
+        others: policies of the others, as probabilities [states, actions], by index or name; the default is uniform.
+        gamma: discount factor per step.
+        rho: discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d).
+        horizon: number of steps; None: until a terminal state, which is not possible for a graph with cycles.
+        workers: maximum number of threads; None: one per core. The result is the same for any number.
+        engine: where the work is done: on this machine, or also on the nodes of a Ray cluster.
+        cluster: the Ray cluster; by default Ray starts on this machine.
 
     >>> from motet.plan import enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -248,9 +248,9 @@ def _problem(
 
 
 def _shares(graph: Graph, agent: int, others: Mapping[int, ArrayLike]) -> NDArray[np.float64]:
-    """How likely each profile of the others is: [states, profiles], or [1, profiles] where it is always the same."""
+    """Probability of each profile of the others: [states, profiles], or [1, profiles] if it is the same everywhere."""
     if agent in others:
-        raise SettingError(f"others: {graph.agents[agent]} is among them; it is the one that responds")
+        raise SettingError(f"others must not have a policy for {graph.agents[agent]}, which is the responding agent")
     shares = np.ones((len(graph) if others else 1, 1))
     for other, count in enumerate(graph.actions):
         if other == agent:
@@ -280,5 +280,5 @@ def _checked_table(given: ArrayLike, graph: Graph, agent: int, name: str) -> NDA
         )
     rows = table[~graph.terminal]
     if (rows < 0).any() or (np.abs(rows.sum(axis=1) - 1) > 1e-9).any():
-        raise SettingError(f"{name}: the table of {graph.agents[agent]} has rows that are no probabilities")
+        raise SettingError(f"{name}: the table of {graph.agents[agent]} must have probabilities with sum 1 in each row")
     return table

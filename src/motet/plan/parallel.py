@@ -1,13 +1,14 @@
-"""Work through a list in order, alone or with persistent worker processes: the result is the same.
+"""Process a list in order, in the calling process or with persistent worker processes: the result is the same.
 
-Flows in: a list that may grow while it is worked through, a function from a part of it to an answer, and a function
-that takes the answers in. The caller begins alone and measures. If there is enough left, a core that nobody uses, and a
-gain after what it costs to send answers home, worker processes are started beside it (it never waits for them to come
-up), get the function once, and then parts of the list. Whatever comes back first, answers are taken in in the order of
-the list: sizes of parts, number of workers and timing cannot be seen in the result, nor in which error is raised.
+Input: a list that may grow while it is processed, a function from a part of the list to an answer, and a function that
+consumes the answers. The caller begins alone and measures. If enough work is left, a core is free, and workers would
+be faster even with the cost of sending the answers, it starts worker processes. It never waits until they are ready.
+Each worker gets the function once, and then parts of the list. Answers are consumed in the order of the list, not in
+the order in which they arrive. So the result, and which error is raised, do not depend on the sizes of the parts, the
+number of workers or the timing.
 
-If the function cannot be sent, or workers cannot be started, the caller says so and continues alone, unless the user
-has asked for a number of workers: then it raises.
+If the function cannot be sent, or workers cannot be started, the caller reports that and continues alone. If the user
+has given a number of workers, it raises instead.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ if TYPE_CHECKING:
 __all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "work_through", "worker_team"]
 
 START_S = 0.15
-"""What the caller does alone before it thinks of workers; as much must be left for them."""
+"""Seconds of work that the caller does alone before it considers workers; as much must be left for them."""
 COLD_START_S = 1.0
-"""The same where the server that children are forked from is not up yet: it takes its time to load what they need."""
+"""The same if the fork server is not running yet, since it needs time to load modules."""
 PART_S = 0.02
-"""How long a worker is busy with one part: long against the way there and back, short against the whole."""
+"""Target seconds of work in one part: long compared with the transport, short compared with the whole."""
 ALONE_S = 0.002
-"""With less at hand than this, and nothing under way, the caller does it itself."""
+"""If less work than this (in seconds) is at hand and no part is being processed, the caller does it itself."""
 GAIN = 1.25
-"""Workers are started if they are expected to make it this much faster."""
+"""Minimum expected speed-up for which workers are started."""
 TICK_S = 0.2
-"""How often the caller learns how far it is."""
+"""Seconds between two progress reports."""
 DEATHS = 3
-"""What was lost with a worker elsewhere is done again, until so many were lost over it."""
+"""Number of workers on other machines that may be lost over the same part before the job fails."""
 
 Work = Callable[[Sequence[Any]], Any]
 Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Connection]]
-"""From a name, a function and its arguments to a process that runs it, and the other end of the connection it got."""
+"""From a name, a function and its arguments to a process that runs it, and the caller's end of the connection to it."""
 
 
 def _warn(line: str) -> None:
@@ -65,31 +66,31 @@ def _warn(line: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerTeam:
-    """Workers: how many, and who starts them; where other machines do, a lost one is no reason to end."""
+    """Workers: their number, and how they are started."""
 
     count: int
     start: Starter
     elsewhere: Elsewhere | None = None
-    """Other machines, where somebody may be lost with all that runs there. Here workers are killed for want of memory,
-    which would happen again."""
+    """Other machines, if there are any. A worker lost there is replaced, since a machine may be lost with all that runs
+    on it. A worker lost on this machine ends the job: it was probably killed for lack of memory, and would be again."""
     required: bool = True
-    """Whether the user has asked for this number of them: then it is an error if they cannot be used."""
+    """Whether the user has given the number of workers: then it is an error if they cannot be used."""
     on_message: Callable[[str], None] = _warn
-    """Is called with one line if they cannot be used."""
+    """Called with one line if workers cannot be used."""
 
 
 @contextlib.contextmanager
 def worker_team(
     workers: int | None, engine: str, cluster: Cluster | None, on_message: Callable[[str], None] | None = None
 ) -> Iterator[WorkerTeam]:
-    """So many workers at most, here or on a cluster; None: one for each core there is."""
+    """A team of at most this many workers, on this machine or on a cluster; None: one per core."""
     chosen: dict[str, Any] = {"required": workers is not None, "on_message": on_message or _warn}
     if engine not in ("processes", "ray"):
         raise SettingError(f"engine must be 'processes' or 'ray', got {engine!r}")
     if engine != "ray" and cluster is not None:
         raise SettingError(f"cluster is only valid with engine='ray' (got engine={engine!r})")
     if workers is not None and workers < 1:
-        raise SettingError(f"workers must be an int >= 1, or None for one a core, got {workers}")
+        raise SettingError(f"workers must be an int >= 1, or None for one per core, got {workers}")
     if engine == "processes":
         yield WorkerTeam(workers or usable_cores(), _start_here, **chosen)
         return
@@ -108,7 +109,7 @@ def _start_here(name: str, target: Callable[..., None], args: tuple[Any, ...]) -
 
 
 class WorkerTraceback(Exception):
-    """The traceback of a worker, as the cause of what is raised in the caller."""
+    """The traceback of a worker, as the cause of the exception raised in the caller."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
@@ -116,14 +117,14 @@ class WorkerTraceback(Exception):
 
 @dataclass
 class _Cost:
-    """Seconds per item, measured."""
+    """Measured seconds per item."""
 
     work: float = 0.0
     merge: float = 0.0
     transport: float = 0.0
 
     def gain(self, cores: float) -> float:
-        """How much faster it would go in parallel: workers work and send, the caller receives and takes in."""
+        """Expected speed-up with workers: they work and send, the caller receives and merges."""
         alone = self.work + self.merge
         together = max((self.work + self.transport / 2) / cores, self.merge + self.transport)
         return alone / together if together > 0 else 0.0
@@ -138,15 +139,15 @@ def work_through(
     grows: bool = False,
     tick: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Give all items to ``work``, part by part, and its answers to ``take``, in order.
+    """Pass all items to ``work``, part by part, and its answers to ``take``, in order.
 
     Args:
         items: the list; ``take`` may append to it.
-        work: from a part of the list to an answer; runs here or in workers, which get it by cloudpickle.
-        take: takes an answer in; runs here.
-        workers: how many processes there may be, here or elsewhere; 1: the caller alone.
-        grows: whether items may be appended, so that how much is left is not known.
-        tick: is called now and then with how many items are done.
+        work: function from a part of the list to an answer; runs here or in workers, which get it by cloudpickle.
+        take: consumes an answer; runs here.
+        workers: maximum number of processes, here or on other machines; 1: the caller alone.
+        grows: whether items may be appended, so that the remaining work is not known.
+        tick: called from time to time with the number of items done.
     """
     team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
@@ -163,7 +164,7 @@ def work_through(
 
 
 class _PlanJob:
-    """Items that are worked through, here and by workers, and taken in their order."""
+    """Items that are processed here and by workers, and whose answers are consumed in order."""
 
     def __init__(
         self, items: list[Any], work: Work, take: Callable[[Any], None], team: WorkerTeam, grows: bool
@@ -172,13 +173,13 @@ class _PlanJob:
         self.done = self.sent = 0
         self.cost = _Cost()
         self.pool: _WorkerPool | None = None
-        self.came: dict[int, tuple[int, bytes]] = {}  # how many items, and their answer, by the first of them
+        self.came: dict[int, tuple[int, bytes]] = {}  # answers received: first item -> number of items, answer
         self.start_s = START_S if _fork_server.is_up() else COLD_START_S
         self.spent_s, self.think_again_s = 0.0, self.start_s
         self.measured = (time.perf_counter(), idle_s())
 
     def go_on(self) -> None:
-        """One move: hand out a part, work on one, or take in what came back."""
+        """Do one thing: send a part to a worker, process a part here, consume an answer, or wait for one."""
         at_hand = len(self.items) - self.sent
         under_way = self.sent > self.done
         pool = self.pool
@@ -192,7 +193,7 @@ class _PlanJob:
             self.sent = max(self.sent, first + count)
         elif not under_way:
             self.work_alone(at_hand)
-        elif self.done in self.came:  # only now: whoever is idle has got something to do before
+        elif self.done in self.came:  # only now, so that idle workers get a part first
             self.take_in(*self.came.pop(self.done))
         elif pool is not None and pool.again and not pool.any_up():
             first, count = pool.again.pop(0)
@@ -202,7 +203,7 @@ class _PlanJob:
                 self.came[first] = (count, data)
 
     def part(self, at_hand: int, workers: int) -> int:
-        """How many items make a part."""
+        """Number of items in a part."""
         by_time = int(PART_S / self.cost.work) if self.cost.work > 0 else 1
         return max(1, min(by_time, 4096, -(-at_hand // (2 * workers))))
 
@@ -221,7 +222,7 @@ class _PlanJob:
 
     def take_in(self, count: int, data: bytes) -> None:
         began = time.perf_counter()
-        worked_s, answer = pickle.loads(data)  # noqa: S301 - from our own worker
+        worked_s, answer = pickle.loads(data)  # noqa: S301 - sent by a worker of this job
         if isinstance(answer, _Raised):
             raise ModelError(answer.message) from WorkerTraceback(answer.text)
         self.take(answer)
@@ -234,11 +235,11 @@ class _PlanJob:
         self.cost.merge += recent * (merged_s / count - self.cost.merge)
 
     def think(self, part: Sequence[Any], answer: Any) -> None:
-        """Start workers if there is enough left for them and they would help; otherwise think again later."""
+        """Start workers if enough work is left and they would help; otherwise check again later."""
         began = time.perf_counter()
         try:
             for thing, name in ((part, "states"), (answer, "answer")):
-                pickle.loads(_portable(thing, name))  # noqa: S301 - our own, just made
+                pickle.loads(_portable(thing, name))  # noqa: S301 - pickled just now, by this process
         except _UnsendableError as error:
             self.work_without(error)
             return
@@ -256,14 +257,14 @@ class _PlanJob:
         """Use no workers from now on."""
         if self.team.required:
             raise ModelError(
-                f"{error}. Keep what cannot be pickled (locks, open files) out of it, or give workers=1"
+                f"{error}. Remove what cannot be pickled (locks, open files) from it, or give workers=1"
             ) from error
         self.team.on_message(f"{error}; {_ALONE}")
         self.team = replace(self.team, count=1)
 
     def free_cores(self) -> float:
-        """How many cores there were for us since the last look: our own, and those that nobody used."""
-        if self.team.start is not _start_here:  # Ray knows which are free elsewhere
+        """Number of cores available since the last call: that of this process, and idle ones."""
+        if self.team.start is not _start_here:  # on other machines, Ray allocates free cores
             return math.inf
         (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), idle_s())
         self.measured = (now, idle_now)
@@ -299,13 +300,13 @@ class _Worker:
 
 @dataclass
 class _WorkerPool:
-    """Worker processes, started by a thread so that nobody waits for them."""
+    """Worker processes, started by a thread so that the caller does not wait for them."""
 
     work: Work
     team: WorkerTeam
     workers: list[_Worker] = field(default_factory=list)
     again: list[tuple[int, int]] = field(default_factory=list)
-    """What lost workers had: first item and how many."""
+    """Parts of lost workers, to be processed again: first item and number of items."""
     failure: BaseException | None = None
     closed: bool = False
 
@@ -314,7 +315,7 @@ class _WorkerPool:
         self._function = _portable(self.work)
         self._said = False
         self._deaths: Counter[Any] = Counter()
-        # Not a daemon: a program that ends while a child is being started waits for it, so that it can be ended too.
+        # Not a daemon: a program that exits while a child is being started waits for the thread, which kills the child.
         threading.Thread(target=self._start, name="plan-starter").start()
 
     def _start(self) -> None:
@@ -325,11 +326,11 @@ class _WorkerPool:
                     if not self.closed:
                         self.workers.append(_Worker(child, here))
                         continue
-                child.kill()  # the work was done before it came up
+                child.kill()  # the job ended before this worker was ready
                 child.close()
                 here.close()
                 return
-        except BaseException as error:  # noqa: BLE001 - raised in the caller, when it next asks
+        except BaseException as error:  # noqa: BLE001 - handled in idle(), by the caller
             self.failure = error
 
     def size(self) -> int:
@@ -339,7 +340,7 @@ class _WorkerPool:
         return any(worker.up for worker in self.workers)
 
     def idle(self) -> bool:
-        """Whether some worker could begin a part."""
+        """Whether a worker is ready for a part."""
         if self.failure is not None:
             error, self.failure = self.failure, None
             self._do_without(error, str(error), alone=not self.workers)
@@ -359,7 +360,7 @@ class _WorkerPool:
             return False
 
     def _drop(self, worker: _Worker) -> None:
-        """A worker ended before it began: the others, and the caller, do its work."""
+        """Remove a worker that ended before it began: the others and the caller do its work."""
         worker.child.join(5.0)
         with self._lock:
             self.workers.remove(worker)
@@ -373,7 +374,7 @@ class _WorkerPool:
         worker.line.close()
 
     def _do_without(self, error: BaseException, reason: str, alone: bool) -> None:
-        """Say once that a worker could not be started; raise if it was asked for."""
+        """Report once that a worker could not be started; raise if the user has given the number of workers."""
         if self.team.required or not isinstance(error, StartError | WorkerLostError):
             raise error
         if not self._said:
@@ -381,7 +382,7 @@ class _WorkerPool:
             self.team.on_message(f"{reason}; {_ALONE if alone else 'the job continues without it'}")
 
     def _lose(self, worker: _Worker, error: Exception) -> None:
-        """A worker is gone: that ends the job, unless it was elsewhere; then somebody does again what it had."""
+        """Handle the death of a worker: it ends the job, unless it ran elsewhere; then its part is processed again."""
         worker.child.join(5.0)
         at = worker.busy_with
         self._deaths[at or worker.child.name] += 1
@@ -397,7 +398,7 @@ class _WorkerPool:
         line.close()
 
     def send(self, first: int, part: list[Any]) -> None:
-        """Give a part to an idle worker. It is reading, so this does not wait."""
+        """Send a part to an idle worker. The worker is reading, so this does not block."""
         worker = next(worker for worker in self.workers if worker.up and worker.busy_with is None)
         worker.busy_with = (first, len(part))
         try:
@@ -406,7 +407,7 @@ class _WorkerPool:
             self._lose(worker, error)
 
     def receive(self, timeout_s: float) -> list[tuple[int, int, bytes]]:
-        """What has come back: first item, how many, answer; after ``timeout_s`` perhaps nothing."""
+        """Answers that have arrived: first item, number of items, answer. May be empty after ``timeout_s``."""
         busy = {worker.line: worker for worker in self.workers if worker.busy_with is not None}
         deaths = [worker.child.sentinel for worker in busy.values()]
         coming = [worker.line for worker in self.workers if not worker.up]
@@ -427,7 +428,7 @@ class _WorkerPool:
         return came
 
     def close(self) -> None:
-        """End all workers: what they are at is not needed any more."""
+        """Kill all workers. Parts that they are processing are not needed any more."""
         with self._lock:
             self.closed = True
             workers, self.workers = self.workers, []
@@ -438,9 +439,9 @@ class _WorkerPool:
 
 
 def _portable(thing: Any, name: str = "") -> bytes:
-    """As bytes, by value where need be: classes, lambdas and closures of the user's own script travel too.
+    """Pickle by value where necessary, so that classes, lambdas and closures of the user's script can be sent too.
 
-    ``name`` is what the path of a part begins with that cannot be sent.
+    ``name`` is the beginning of the path, in an error, of the part that cannot be sent.
     """
     try:
         data: bytes = cloudpickle.dumps(thing)
@@ -460,16 +461,16 @@ def _lost(worker: _Worker) -> WorkerLostError:
     else:
         first, count = worker.busy_with
         at = f"while it was working on states {first} to {first + count - 1}"
-        hint = "If it was killed for want of memory, take fewer workers or a smaller model"
+        hint = "If it was killed for lack of memory, use fewer workers or a smaller model"
     text = worker.child.traceback()
     return WorkerLostError(
-        f"{worker.child.describe_end()} {at}, so the job ends here. {hint}; workers=1 works in the caller alone"
+        f"{worker.child.describe_end()} {at}, so the job ends. {hint}; workers=1 starts no worker process"
         f"{chr(10) + text if text else ''}"
     )
 
 
 def _serve(function: bytes, line: Connection) -> None:
-    """What a worker does: take parts, send answers, until the caller is gone."""
+    """Main loop of a worker: receive parts and send answers until the caller is gone."""
     work: Work = cloudpickle.loads(function)
     line.send_bytes(b"up")
     while True:
@@ -481,7 +482,7 @@ def _serve(function: bytes, line: Connection) -> None:
 
 
 def _answer(work: Work, part: Sequence[Any]) -> bytes:
-    """How long it took, and what came of it."""
+    """Process a part; return the pickled pair of the seconds taken and the answer."""
     began = time.perf_counter()
     answer: Any
     try:

@@ -1,4 +1,4 @@
-"""Pictures of plans: what was found, drawn on the world it was found for."""
+"""Pictures of plans: values and policies drawn on the map of their world."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Panel", "on_the_world", "plan_visits", "solution_picture"]
 
 Panel = tuple[str, int, NDArray[np.float64], NDArray[np.float64] | None]
-"""A title, an agent, a number for each state, and perhaps the agent's policy [states, 4] to draw as arrows."""
+"""A title, an agent, a number for each state, and optionally the agent's policy [states, 4], drawn as arrows."""
 
 _ARROWS = ((0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0))  # up, down, left, right: (right, down)
 
@@ -32,10 +32,10 @@ def on_the_world(
     title: str,
     path: str | os.PathLike[str] | None = None,
 ) -> NDArray[np.uint8]:
-    """One map for each panel: by the tile where the agent stands, the mean over the states visited there."""
+    """Draw one map for each panel: for each tile, the mean over the visited states in which the agent is there."""
     if not (hasattr(model, "picture") and hasattr(model, "where")):
         raise SettingError(
-            "model must have picture(state) -> rgb and where(state, agent) -> (row, column) to be drawn on, got a "
+            "model must have picture(state) -> rgb and where(state, agent) -> (row, column) to be drawn, got a "
             f"{type(model).__name__}"
         )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -75,7 +75,7 @@ def _tiles(model: Any, ground: NDArray[np.uint8]) -> tuple[int, int]:
 def _by_tile(
     model: Any, graph: Graph, visits: NDArray[np.float64], agent: int, numbers: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Rows, columns and mean of the numbers over the visits, of all tiles where the agent comes."""
+    """Rows, columns and visit-weighted mean of the numbers, for all tiles that the agent visits."""
     seen = np.flatnonzero((visits > 0) & ~graph.terminal)
     spots = np.array([model.where(graph.states[i], agent) for i in seen.tolist()])
     tiles, tile = np.unique(spots, axis=0, return_inverse=True)
@@ -106,7 +106,7 @@ def _draw_arrows(
 
 
 def plan_visits(solution: Solution) -> NDArray[np.float64]:
-    """How likely each state is on the way, if humans act by their priors and robots by their policy."""
+    """Probability of visiting each state if humans act by their priors and robots by their policy."""
     graph = solution.graph
     assert graph.levels is not None
     states = len(graph)
@@ -133,11 +133,11 @@ def plan_visits(solution: Solution) -> NDArray[np.float64]:
 
 
 def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
-    """The humans' power where they stand, and where the robot stands what it does."""
+    """Maps of the humans' power by their position, and of the robot's value and policy by its position."""
     graph, visits = solution.graph, plan_visits(solution)
     panels: list[Panel] = [
         (
-            f"power of {legible(graph.agents[human])}, by where it stands",
+            f"power of {legible(graph.agents[human])}, by its position",
             human,
             solution.arrays["power"][:, position],
             None,
@@ -152,4 +152,4 @@ def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str
         policy = policy.sum(axis=rest) if rest else policy
         arrows = policy if policy.shape[1] == len(_ARROWS) else None
         panels.append((f"{legible(graph.agents[robot])}: log(-V_r) and policy", robot, np.log(-value), arrows))
-    return on_the_world(model, graph, visits, panels, "what the plan expects", path)
+    return on_the_world(model, graph, visits, panels, "Means over the states that the plan visits", path)

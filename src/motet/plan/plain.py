@@ -1,7 +1,7 @@
-"""Plain values as bytes and back: nested tuples of int, float, str, bytes, bool and None, without pickle.
+"""Encode plain values as bytes and decode them: nested tuples of int, float, str, bytes, bool and None, without pickle.
 
-A value is one tag, then what it takes: a length, an integer (seven bits a byte, the sign in the last bit), eight bytes
-of a float, or the bytes themselves. Equal values of equal types have equal bytes.
+A value is one tag byte, followed by its contents: a length, an integer (seven bits per byte, the sign in the lowest
+bit), the eight bytes of a float, or the bytes themselves. Equal values of equal types have equal bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _TUPLE = range(8)
 
 
 def encoded(value: Any) -> bytes:
-    """A plain value as bytes.
+    """Encode a plain value as bytes.
 
     >>> decoded(encoded((1, -2.5, ("door", b"x", True, None))))
     (1, -2.5, ('door', b'x', True, None))
@@ -28,13 +28,13 @@ def encoded(value: Any) -> bytes:
 
 
 def decoded(data: bytes | memoryview) -> Any:
-    """The value that ``encoded`` made these bytes of."""
+    """Return the value that ``encoded`` was given."""
     try:
         value, end = _get(bytes(data), 0)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{len(data)} bytes are not a whole plain value: the file is damaged") from error
+        raise CorruptionError(f"{len(data)} bytes are not a complete plain value: the file is damaged") from error
     if end != len(data):
-        raise CorruptionError(f"{len(data)} bytes hold a plain value of {end}: the file is damaged")
+        raise CorruptionError(f"{len(data)} bytes hold a plain value of {end} bytes: the file is damaged")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Progress: how far the work of a plan is, as its callers are shown it."""
+"""Progress: how far a planning job is, as passed to ``progress`` callbacks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Progress:
     phase: str
     done: int
     total: int
-    """As far as it is known: for enumeration, the states found so far."""
+    """Total number of states; for enumeration, the number found so far."""
     seconds: float
 
     @property
     def rate(self) -> float:
-        """How many are done a second."""
+        """States per second."""
         return self.done / self.seconds if self.seconds > 0 else 0.0

@@ -1,8 +1,8 @@
-"""How far from optimal is a policy? Its exact value against the exact best response, state by state.
+"""Regret of a policy: the exact value of the best response minus the exact value of the policy, state by state.
 
-Flows in: a policy (a learner's, asked in every state; or a table of probabilities) and a :class:`Response`, the best
-that the same agent could do against the same others. Flows out: the loss in every state, how often the policy gets
-there, and a picture of it on the world.
+Input: a policy (a learned one, called in every state; or a table of probabilities) and a :class:`Response`, the best
+that the same agent can do against the same others. Output: the loss in every state, the probability that the policy
+visits it, and a picture of the loss on the map of the world.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ __all__ = ["Regret", "regret", "tabulated"]
 
 @dataclass(eq=False)
 class Regret:
-    """What a policy loses against the best response."""
+    """The loss of a policy against the best response."""
 
     graph: Graph
     agent: int
     loss: NDArray[np.float64]  # [states]
-    """The best value minus the policy's, from each state on; 0 where nothing could be done better."""
+    """Value of the best response minus value of the policy, in each state; 0 where the policy is optimal."""
     visits: NDArray[np.float64]  # [states]
-    """How likely an episode comes through each state."""
+    """Probability that an episode visits each state."""
 
     @property
     def expected(self) -> float:
-        """What is lost in an episode: the loss where it begins."""
+        """Expected loss per episode: the loss in the first state."""
         return float(self.loss[0])
 
     def worst(self, count: int = 5) -> list[tuple[float, Any]]:
-        """Where the policy loses most, among the states that it gets to: (loss, state)."""
+        """The states with the largest loss among those that the policy visits: (loss, state)."""
         order = np.argsort(-np.where(self.visits > 0, self.loss, -np.inf), kind="stable")[:count]
         return [(float(self.loss[i]), self.graph.states[i]) for i in order.tolist()]
 
     def picture(self, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
-        """The loss on the world: by tile of the agent, the mean over the states it comes through there."""
-        panel = ("expected loss from here on", self.agent, self.loss, None)
-        title = f"{self.graph.agents[self.agent]}: {self.expected:.3g} lost in an episode"
+        """Draw the loss on the map: for each tile, the mean over the visited states in which the agent is there."""
+        panel = ("expected loss from here", self.agent, self.loss, None)
+        title = f"{self.graph.agents[self.agent]}: expected loss per episode {self.expected:.3g}"
         return on_the_world(model, self.graph, self.visits, [panel], title, path)
 
 
 def regret(policy: Any, response: Response, model: Any = None, *, workers: int | None = None) -> Regret:
-    """The expected loss of a policy against the exact best response, from every state on.
+    """Compute the expected loss of a policy against the exact best response, in every state.
 
     Args:
-        policy: probabilities [states, actions]; or a policy with ``act(observation)`` (and perhaps
-            ``probabilities(observation)``), which is asked in every state in which the agent acts. It is taken to
+        policy: probabilities [states, actions]; or a policy with ``act(observation)`` (and optionally
+            ``probabilities(observation)``), which is called in every state in which the agent acts. It is assumed to
             depend on the observation alone.
-        response: the best that the same agent can do, from ``best_response``.
-        model: the world the policy acts in, with ``set_state`` and ``observe(agent)``; not needed for a table.
-        workers: threads at most.
+        response: the best response of the same agent, from ``best_response``.
+        model: the world in which the policy acts, with ``set_state`` and ``observe(agent)``; not needed for a table.
+        workers: maximum number of threads.
 
     >>> from motet.plan import best_response, enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -73,7 +73,7 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
     """
     if response.horizon is not None:
         raise SettingError(
-            f"response must be one over the levels of a graph (horizon None), got horizon {response.horizon}"
+            f"response must be one without a horizon, got horizon {response.horizon}: use a graph without cycles"
         )
     table = tabulated(policy, response.graph, response.agent, model) if hasattr(policy, "act") else np.asarray(policy)
     value = response.values_of(table, workers)
@@ -82,11 +82,9 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
 
 
 def tabulated(policy: Any, graph: Graph, agent: int, model: Any) -> NDArray[np.float64]:
-    """A policy as probabilities [states, actions], asked in every state in which the agent acts."""
+    """Tabulate a policy as probabilities [states, actions]: it is called in every state in which the agent acts."""
     if model is None:
-        raise SettingError(
-            "model must be the world in which the policy acts, got none: the policy is shown observations"
-        )
+        raise SettingError("model must be the world in which the policy acts, got none: the policy needs observations")
     name, terminal = graph.agents[agent], graph.terminal.tolist()
     if hasattr(policy, "reset"):
         policy.reset(0)
@@ -106,7 +104,7 @@ def tabulated(policy: Any, graph: Graph, agent: int, model: Any) -> NDArray[np.f
 
 
 def _visits(response: Response, table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How likely each state is on the way, if the agent follows the table and the others do what they do."""
+    """Probability of visiting each state if the agent follows the table and the others keep their policies."""
     problem, graph = response._problem, response.graph
     assert graph.levels is not None
     visits = np.zeros(len(graph))

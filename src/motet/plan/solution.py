@@ -1,7 +1,7 @@
-"""What a plan has found: values and policies by state, asked for in the words of the model, saved without pickle.
+"""Solution of a plan: values and policies by state, agent and goal, saved without pickle.
 
-Written by ``solve`` and read by everybody else: queries by state, agent and goal; a :class:`PlannedPolicy` that acts
-in an evaluation; pictures; comparison with learners.
+``solve`` makes it. It is used for queries by state, agent and goal; for a :class:`PlannedPolicy` that acts in an
+evaluation; for pictures; and for comparisons with learned policies.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["PlannedPolicy", "Solution"]
 
 
 class Solution:
-    """Humans' and robot's policies and values.
+    """Policies and values of the humans and the robot.
 
     Attributes:
-        graph: the states they belong to.
-        goals: names of the goals, by human. The columns of the arrays are these, one human after the other.
+        graph: the states and transitions.
+        goals: names of the goals, by human. The columns of the arrays are these goals, one human after the other.
         arrays: ``human_value`` V_h [states, columns] and ``human_policy`` pi_h (see :meth:`human_policy`); with a robot
             also ``attainment`` V_he [states, columns], ``power`` X_h [states, humans], ``utility`` U_r [states],
             ``robot_value`` V_r [states], ``robot_q`` Q_r and ``robot_policy`` pi_r [states, robots' joint actions].
-        convention: what counted where a goal held already (``Humans.achieved``): zero, one or stay; None: the file is
-            older and does not say.
-        still: the action by which humans stayed there.
+        convention: the convention for goals that hold already (``Humans.achieved``): zero, one or stay; None: an older
+            file without it.
+        still: the action with which humans stay where a goal holds.
 
     >>> from motet.plan import enumerate_states, solve
     >>> from motet.worlds.rooms import Rooms
@@ -71,25 +71,25 @@ class Solution:
 
     @property
     def described_convention(self) -> str:
-        """What counted where a goal held already, to be read."""
+        """Human-readable convention for goals that hold already."""
         if self.convention is None:
             return "not recorded"
         return f"stay, by action {self.still}" if self.convention == "stay" else self.convention
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays found."""
+        """Bytes of the arrays of the solution, without the graph."""
         return sum(array.nbytes for array in self.arrays.values()) + self.achieved.nbytes + self.weights.nbytes
 
     # By state, agent and goal
 
     def policy(self, state: Any, agent: int | str, goal: Any = None) -> NDArray[np.float64]:
-        """How likely each action of an agent is.
+        """The probability of each action of an agent.
 
         Args:
-            state: where.
-            agent: its index or name.
-            goal: for a human, what it wants, as an object or by name; None: its prior, over all goals by weight.
+            state: the state.
+            agent: index or name of the agent.
+            goal: for a human, its goal, as an object or by name; None: its prior, averaged over its goals by weight.
         """
         number, index = self._open(state), self._agent(agent)
         if index in self.graph.humans:
@@ -113,12 +113,12 @@ class Solution:
         return float(self.arrays["human_value"][number, self.first[position] + self._column(position, goal)])
 
     def attainment(self, state: Any, human: int | str, goal: Any) -> float:
-        """V_he: how surely a human attains a goal, given what everybody, the robot included, will do."""
+        """V_he: the discounted probability that a human attains a goal, given the policies of all agents."""
         number, position = self.graph.number(state), self._human(human)
         return float(self._robot("attainment")[number, self.first[position] + self._column(position, goal)])
 
     def power(self, state: Any, human: int | str) -> float:
-        """X_h: a human's power over its goals; not defined where the state is terminal."""
+        """X_h: the power of a human over its goals; not defined in terminal states."""
         return float(self._robot("power")[self._open(state), self._human(human)])
 
     # By number, in arrays
@@ -132,7 +132,7 @@ class Solution:
         return part.reshape(shape).astype(np.float64)
 
     def priors(self, position: int, states: slice = slice(None)) -> NDArray[np.float64]:
-        """What human number ``position`` does on average over its goals: [states, actions]."""
+        """The prior of human number ``position``: its policy averaged over its goals by weight, [states, actions]."""
         columns = slice(self.first[position], self.first[position + 1])
         weights = self.weights[states if len(self.weights) > 1 else slice(None), columns]
         total = weights.sum(axis=1, keepdims=True)
@@ -143,7 +143,7 @@ class Solution:
     def _open(self, state: Any) -> int:
         number = self.graph.number(state)
         if self.graph.dists[number] == self.graph.dists[number + 1]:
-            raise NotReadyError(f"state {state!r} is terminal: nobody acts there")
+            raise NotReadyError(f"state {state!r} is terminal: no agent acts there")
         return number
 
     def _agent(self, agent: int | str) -> int:
@@ -179,12 +179,12 @@ class Solution:
     # Use
 
     def acting(self, agent: int | str, goal: Any = None, state_of: Callable[[Any], Any] | None = None) -> PlannedPolicy:
-        """A policy that does what was planned.
+        """A policy that acts by this solution.
 
         Args:
-            agent: for whom it acts.
-            goal: for a human, what it wants; None: its prior.
-            state_of: from an observation to the state; None: observations are states.
+            agent: the agent for which it acts.
+            goal: for a human, its goal; None: its prior.
+            state_of: function from an observation to the state; None: observations are states.
         """
         index = self._agent(agent)
         if index in self.graph.humans and goal is not None:
@@ -192,7 +192,7 @@ class Solution:
         return PlannedPolicy(self, index, goal, state_of)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the solution and its graph into one folder; nothing is pickled. Goals are kept by name."""
+        """Save the solution and its graph in one folder; nothing is pickled. Goals are saved by name."""
         counted = {"convention": self.convention, "still": self.still}
         header = {"kind": "solution", "goals": self.goals, **counted, "graph": self.graph.header()}
         own = {**self.arrays, "achieved": np.packbits(self.achieved, axis=1), "weights": self.weights}
@@ -200,7 +200,7 @@ class Solution:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: Any = None) -> Solution:
-        """Map a saved solution from disk. ``model`` is needed where it gave its own ``encode_state``."""
+        """Map a saved solution from disk. ``model`` is needed if it has its own ``encode_state``."""
         header, arrays = read_folder(path, "solution")
         graph = Graph.opened(header["graph"], arrays, os.fspath(path), model)
         inside = {*graph.arrays(), "states", "state_ends", "achieved", "weights"}
@@ -212,7 +212,7 @@ class Solution:
 
 
 class PlannedPolicy:
-    """A policy that draws its actions from a solution: what ``evaluate`` takes.
+    """A policy that samples its actions from a solution, for use in ``evaluate``.
 
     >>> from motet.plan import enumerate_states, solve
     >>> from motet.worlds.rooms import Rooms
@@ -233,13 +233,13 @@ class PlannedPolicy:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], agent: int | str, world: Any, goal: Any = None) -> PlannedPolicy:
-        """From a saved solution, for another process to make.
+        """Make a policy from a saved solution, for example in another process.
 
         Args:
-            path: where the solution was saved.
-            agent: for whom it acts.
-            world: the world it acts in, or what makes one: it says what state an observation shows (``state_of``).
-            goal: for a human, the name of what it wants; None: its prior.
+            path: folder of the saved solution.
+            agent: the agent for which it acts.
+            world: the world in which it acts, or a factory of one. Its ``state_of`` maps observations to states.
+            goal: for a human, the name of its goal; None: its prior.
         """
         is_made = hasattr(world, "transition_probabilities") and not isinstance(world, type)
         made = world() if callable(world) and not is_made else world
@@ -252,15 +252,15 @@ class PlannedPolicy:
         self._rng = np.random.default_rng(seed)
 
     def act(self, observation: Any, mask: NDArray[np.bool_] | None = None) -> int:
-        """Draw an action for what is seen now; ``mask``: those that are allowed."""
+        """Sample an action for an observation; ``mask``: the allowed actions."""
         shares = self.probabilities(observation)
         if mask is not None:
             shares = shares * mask
         if not shares.sum() > 0:
-            raise SettingError(f"the mask {mask!r} allows nothing that the plan would do")
+            raise SettingError(f"the mask {mask!r} allows no action with a positive probability in the plan")
         return int(self._rng.choice(len(shares), p=shares / shares.sum()))
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
-        """How likely each action is."""
+        """The probability of each action."""
         state = observation if self.state_of is None else self.state_of(observation)
         return self.solution.policy(state, self.agent, self.goal)

@@ -1,10 +1,10 @@
-"""Backups of the states of a level: on threads here, and on other machines that hold a part of the arrays.
+"""Backups of the states of a level: on threads of this process, and on other machines that hold a part of the arrays.
 
-A native sweep writes the rows of its own states and reads rows of later ones, in an order of summation that depends on
-the state alone. So a level may be cut anywhere: into one part for each thread, and before that into one share for each
-machine. A machine gets once what it needs of the transitions of its states, and with each level the rows that others
-have found since; it sends home the rows of its own. The caller has everything: it does the share of whoever is not up,
-or is lost, and where the way there would take longer than the work, all of it.
+A native sweep writes the rows of its own states and reads rows of later states. Its order of summation depends on the
+state alone. So a level may be split anywhere: first into one share for each machine, then into one part for each
+thread. A machine gets the transitions of its states once. With each level it gets the rows that others have computed
+since, and it sends back the rows of its own states. The caller has all arrays: it does the shares of machines that are
+not ready or are lost, and the whole level if the transport would take longer than the work.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from motet.system.machine import usable_cores
 __all__ = ["FEW", "Backup", "Elsewhere", "SweepPart", "SweepRun", "Sweeper", "shares", "spread", "sweeping"]
 
 FEW = 256
-"""States with goals, at some microseconds each, that are not worth waking a thread for."""
+"""A level with fewer states than this is not worth waking a thread for: with goals, a state takes microseconds."""
 START_S = 3.0
-"""As much must be left for the caller before other machines are given their parts."""
+"""Minimum remaining seconds of work of the caller for which other machines are given their parts."""
 GAIN = 1.25
-"""A level is shared with other machines if that is expected to make it this much faster."""
+"""Minimum expected speed-up for which a level is shared with other machines."""
 MESSAGE_S = 0.005
-"""What a level costs besides work and bytes: the question, the answer, and what was found meanwhile."""
+"""Fixed cost of sharing a level in seconds, besides work and bytes: request, answer, and rows of other machines."""
 
 SweepRun = Callable[[int, int], Any]
 Sweep = Callable[..., list[Any]]
-"""From the first state to sweep and the one behind the last to what the parts returned. By name, arrays that replace
-those of the backup from now on, and that nobody else has seen."""
+"""From the first state and the state after the last one to the results of the parts. Keyword arguments are arrays that
+replace those of the backup from now on, and that no other machine has."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A kind of backup: the arrays it works on, and which of their rows belong to a state."""
+    """A kind of backup: the arrays that it uses, and which of their rows belong to a state."""
 
     make: Callable[[dict[str, Any]], SweepRun]
-    """From the arrays to what sweeps them; importable, for other machines."""
+    """Function from the arrays to the function that sweeps them; importable, for other machines."""
     arrays: Mapping[str, Any]
-    """By name; numbers too."""
+    """Arrays and numbers by name."""
     ends: tuple[str, ...]
-    """Where the entries of each state end, and where theirs do, down to the transitions."""
+    """Arrays of offsets: where the entries of each state end, where the entries of those end, down to transitions."""
     transitions: tuple[str, ...]
     own: tuple[str, ...]
     """Arrays of which a backup reads the rows of its own states."""
@@ -60,7 +60,7 @@ class Backup:
     """Arrays of which it writes the rows of its own states."""
 
     def part(self, states: int, owned: Sequence[tuple[int, int]]) -> SweepPart:
-        """What another machine needs to sweep some of the states."""
+        """The data that another machine needs to sweep some of the states."""
         rows = {name: _joined(_by_state(self.arrays[name], states), owned) for name in self.own}
         each = (len(self.arrays[self.ends[0]]) - 1) // states
         spans, lengths = [(a * each, b * each) for a, b in owned], {}
@@ -77,7 +77,7 @@ class Backup:
 
 @dataclass(eq=False)
 class SweepPart:
-    """What another machine has of a backup: of the arrays that go by state, the rows of its own states only."""
+    """The data of a backup on another machine: of arrays with rows by state, only the rows of its own states."""
 
     make: Callable[[dict[str, Any]], SweepRun]
     states: int
@@ -92,13 +92,13 @@ class SweepPart:
 
     @property
     def nbytes(self) -> int:
-        """What travels."""
+        """Bytes that are sent."""
         arrays = [*self.rows.values(), *self.lengths.values(), *self.leaves.values(), *self.whole.values()]
         return sum(getattr(array, "nbytes", 0) for array in arrays)
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays, as long as the caller's, so that states have the same numbers; of those that others own no page
-        is ever touched."""
+        """The arrays, as long as those of the caller, so that states have the same numbers. Pages of states of other
+        machines are never touched, so they take no memory."""
         found = {**self.whole, **self.leaves}
         for name, rows in self.rows.items():
             full = found[name] = np.zeros((self.states, rows.shape[1]), rows.dtype)
@@ -130,19 +130,19 @@ def _put(full: NDArray[Any], rows: NDArray[Any], spans: Sequence[tuple[int, int]
 
 
 class Sweeper(Protocol):
-    """A machine that has a part, or will have it soon."""
+    """A machine that has a part, or is receiving it."""
 
     def up(self) -> float | None:
-        """Bytes a second that came there with its part; None while it is on its way. Raises if it is lost."""
+        """Bytes per second at which the part was sent; None while it is being sent. Raises if the machine is lost."""
 
     def ask(self, first: int, last: int, news: Any) -> None:
-        """Have it sweep some of its states, with what others have found meanwhile."""
+        """Have the machine sweep some of its states, given the rows that others have computed since the last call."""
 
     def answer(self, timeout_s: float) -> tuple[list[Any], dict[str, NDArray[Any]]]:
-        """What the parts returned, and the rows that were written. Raises if it is lost."""
+        """The results of the parts, and the rows that were written. Raises if the machine is lost."""
 
     def close(self) -> None:
-        """End it."""
+        """End the process on the machine."""
 
 
 class Elsewhere(Protocol):
@@ -150,17 +150,17 @@ class Elsewhere(Protocol):
 
     @property
     def rooms(self) -> Sequence[int]:
-        """Threads on each of them."""
+        """Number of threads on each machine."""
 
     def sweeper(self, index: int, part: Callable[[], SweepPart]) -> Sweeper | None:
-        """Send a part to a machine, or to a new one if that is gone; None if there is no other."""
+        """Send a part to a machine, or to another one if that machine is gone; None if no machine is available."""
 
     def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
-        """Rows, by array and the first of them, to be sent to several."""
+        """Store rows once, so that they can be sent to several machines. ``news``: array name -> first row, rows."""
 
 
 def shares(first: int, last: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The states from first to last, cut in proportion."""
+    """Split the states from first to last in proportion to the sizes."""
     whole = sum(sizes)
     cuts = [first + (last - first) * upto // whole for upto in itertools.accumulate(sizes, initial=0)]
     return list(itertools.pairwise(cuts))
@@ -168,13 +168,13 @@ def shares(first: int, last: int, sizes: Sequence[int]) -> list[tuple[int, int]]
 
 @contextmanager
 def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int, SweepRun], list[Any]]]:
-    """Gives ``parts(first, last, run)``: calls ``run`` on parts of first to last, on several threads.
+    """Provide ``parts(first, last, run)``, which calls ``run`` on parts of first to last, on several threads.
 
-    Fewer than ``few`` states are done by the caller. What the parts return is given back in their order.
+    Fewer than ``few`` states are done by the calling thread. The results of the parts are returned in order.
     """
     count = usable_cores() if workers is None else workers
     if count < 1:
-        raise SettingError(f"workers must be an int >= 1, or None for one a core, got {workers}")
+        raise SettingError(f"workers must be an int >= 1, or None for one per core, got {workers}")
     with ThreadPoolExecutor(max(count - 1, 1), "plan-sweep") as threads:
 
         def parts(first: int, last: int, run: SweepRun) -> list[Any]:
@@ -191,14 +191,14 @@ def sweeping(workers: int | None, few: int = FEW) -> Iterator[Callable[[int, int
 def spread(
     backup: Backup, states: int, levels: Sequence[tuple[int, int]], workers: int | WorkerTeam | None, few: int = FEW
 ) -> Iterator[Sweep]:
-    """Gives ``sweep(first, last)`` for levels, in the order in which they will be swept: on threads, or machines.
+    """Provide ``sweep(first, last)``, which sweeps one level, on threads of this process and on other machines.
 
     Args:
-        backup: what is done.
-        states: how many there are.
-        levels: first state and the one behind the last, of each level.
-        workers: threads at most, or a team of workers, which may be elsewhere.
-        few: fewer states than this are done by one thread of the caller.
+        backup: the backup to do.
+        states: total number of states.
+        levels: for each level its first state and the state after its last one, in the order of the sweeps.
+        workers: maximum number of threads, or a team of workers, which may have other machines.
+        few: a level with fewer states than this is done by the calling thread.
     """
     elsewhere = workers.elsewhere if isinstance(workers, WorkerTeam) else None
     here = (workers.count if isinstance(workers, WorkerTeam) else workers) or usable_cores()
@@ -220,12 +220,12 @@ def spread(
 
 @dataclass
 class _Share:
-    """A machine's share, and who has it now."""
+    """The share of a machine, and the machine that has it now."""
 
     number: int
     sweeper: Sweeper | None = None
     knows: int = 0
-    """It has the rows from this state on."""
+    """The machine has the rows of all states from this one on."""
     bytes_s: float | None = None
     deaths: int = 0
 
@@ -238,11 +238,11 @@ class _Spread:
     elsewhere: Elsewhere
     parts: Callable[[int, int, SweepRun], list[Any]]
     sizes: Sequence[int]
-    """Threads: the caller's, then those of each machine."""
+    """Number of threads of the caller, then of each machine."""
     few: int
     shares: list[_Share] = field(default_factory=list)
     second: float = 0.0
-    """Of one thread, for a state, as measured here."""
+    """Measured seconds that one thread of the caller takes for a state."""
 
     def __post_init__(self) -> None:
         self.arrays = dict(self.backup.arrays)
@@ -256,7 +256,7 @@ class _Spread:
         return float(sum(self.arrays[name].nbytes for name in names)) / max(self.states, 1)
 
     def sweep(self, first: int, last: int, **changed: Any) -> list[Any]:
-        """Of one level, all states: here, and by those who are up if that pays."""
+        """Sweep all states of a level: here, and on the machines that are ready if that is faster."""
         if changed:
             self.arrays |= changed
             self.run = self.backup.make(self.arrays)
@@ -280,7 +280,7 @@ class _Spread:
         return found
 
     def _willing(self, count: int) -> list[_Share]:
-        """Those to be asked for a level of so many states: nobody, if it does not pay."""
+        """The shares whose machines take part in a level of ``count`` states; empty if that would not be faster."""
         if count < self.few:
             return []
         if all(share.sweeper is None for share in self.shares):
@@ -295,7 +295,7 @@ class _Spread:
         return up if self.gain(count, slowest) >= GAIN else []
 
     def gain(self, count: int, bytes_s: float | None) -> float:
-        """How much faster a level would be done together, as far as is known; None: as if bytes took no time."""
+        """Expected speed-up of a level if it is shared; ``bytes_s`` None: assume that the transport takes no time."""
         alone = count * self.second / self.sizes[0]
         elsewhere = count * sum(self.sizes[1:]) / sum(self.sizes)
         travel = 0.0 if bytes_s is None else (elsewhere * self.home_bytes + count * self.away_bytes) / max(bytes_s, 1.0)
@@ -328,7 +328,7 @@ class _Spread:
             share.knows = begin
 
     def _answer(self, share: _Share, first: int, last: int) -> list[Any]:
-        """What a machine found; if it is lost, what the caller finds instead."""
+        """Receive the results of a machine; if it is lost, sweep its states here instead."""
         assert share.sweeper is not None
         expected = (last - first) * (self.second + self.home_bytes / max(share.bytes_s or 1e6, 1e6))
         try:
@@ -341,7 +341,7 @@ class _Spread:
         return found
 
     def _lose(self, share: _Share, error: WorkerLostError) -> None:
-        """Its states are swept here until another machine has its share, if there is room for it anywhere."""
+        """Handle the loss of a machine: its states are swept here until another machine, if any, has its share."""
         assert share.sweeper is not None
         share.sweeper.close()
         share.sweeper, share.deaths = None, share.deaths + 1

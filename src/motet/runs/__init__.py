@@ -1,4 +1,4 @@
-"""Runs on disk: directories, checkpoints, settings, snapshots, and how they are shown."""
+"""Runs on disk: directories, checkpoints, settings and snapshots, and the display of a run."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Checkpoint: what a run can be resumed from, and how it is written and read.
+"""Checkpoint: the state from which a run can be resumed, and how it is written and read.
 
-A checkpoint is a folder: one safetensors file for each agent, ``checkpoint.json``, and perhaps files of the replay and
-the league. It is written beside its final name and renamed when it is whole. Nothing in it is code.
+A checkpoint is a folder: one safetensors file for each agent, ``checkpoint.json``, and optionally files of the replay
+and the league. It is written under a temporary name and renamed when it is complete. Nothing in it is code.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from motet.system.files import file_stems, replace_folder, sync
 
 __all__ = ["Checkpoint", "read_arrays", "read_checkpoint", "read_notes", "reading", "write_checkpoint"]
 
-_LEAGUE = ".league.safetensors"  # no agent's file begins with a dot
+_LEAGUE = ".league.safetensors"  # the file of an agent never begins with a dot
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass
 class Checkpoint:
-    """What a run can go on from."""
+    """The state from which a run can be resumed."""
 
     step: int
     agents: dict[str, Arrays]
-    """For each agent its flat ``state``, its ``counters``, its ``random`` stream and its ``reader``."""
+    """For each agent: its flat ``state``, its ``counters``, its ``random`` stream and its ``reader``."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Plain values."""
+    """Plain values, written as JSON."""
     replay: dict[str, Arrays] = field(default_factory=dict)
-    """For each agent the bytes of its lanes, if they were to be kept."""
+    """For each agent: the bytes of its lanes, if the replay is kept."""
     league: Arrays = field(default_factory=dict)
-    """In self-play: the pool, the win rates, the results that nobody has heard yet."""
+    """In self-play: the pool, the win rates, and the results that were not processed yet."""
 
 
 def read_arrays(path: Path) -> Arrays:
-    """What a file of a checkpoint holds; nothing is unpickled."""
+    """The arrays in a file of a checkpoint; nothing is unpickled."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        with reading(path), path.open("rb"):  # of any file that it may not open safetensors says that it is not there
+        with reading(path), path.open("rb"):  # opened first: safetensors reports an unreadable file as missing
             return load_file(path)
     except (ValueError, SafetensorError) as error:
         raise CorruptionError(f"{path} cannot be read: {error}") from error
 
 
 def read_notes(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself: its ``step``, its ``agents``, their ``files`` and, encoded, its ``notes``."""
+    """The contents of ``checkpoint.json``: ``step``, ``agents``, their ``files`` and, encoded, ``notes``."""
     path = folder / "checkpoint.json"
     try:
         with reading(path):
             found = json.loads(path.read_text())
         if not isinstance(found, dict) or not isinstance(found["agents"], list):
             raise ValueError("expected an object with a list of agents")
-        # Older checkpoints name no files: there an agent's name was its file's.
+        # Older checkpoints do not list files: there an agent's file had the agent's name.
         given = found.get("files", {str(name): name for name in found["agents"]})
         found["files"] = {str(name): _stem(given, name) for name in found["agents"]}
     except (ValueError, KeyError) as error:
@@ -74,9 +74,9 @@ def read_notes(folder: Path) -> dict[str, Any]:
 
 
 def _stem(given: Any, name: Any) -> str:
-    """What an agent's file is called, without the ending, if that is in the checkpoint's own folder."""
+    """The name of an agent's file, without suffix. Raises if the file would be outside the checkpoint's folder."""
     if not isinstance(given, dict) or name not in given:
-        raise ValueError(f"it names no file for {name!r}")
+        raise ValueError(f"it does not name a file for {name!r}")
     stem = given[name]
     if not isinstance(stem, str) or "\0" in stem or Path(f"{stem}.x").name != f"{stem}.x":
         raise ValueError(f"it names {stem!r} as the file of {name!r}, which is not in its folder")
@@ -85,7 +85,7 @@ def _stem(given: Any, name: Any) -> str:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What is missing is damage; what may not be read, or not now, may be whole."""
+    """Translate errors of reading a file: a missing file is damage; one that cannot be read now may still be intact."""
     try:
         yield
     except FileNotFoundError as error:
@@ -95,7 +95,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """What a folder holds."""
+    """Read the checkpoint in a folder."""
     found = read_notes(folder)
     try:
         step, notes = int(found["step"]), decode(found["notes"])
@@ -110,7 +110,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def write_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
-    """Write a checkpoint beside its name, whole, and let it replace what may be there."""
+    """Write a checkpoint under a temporary name, then let it replace the one at the target, if any."""
     from safetensors.numpy import save_file
 
     beside = target.with_name(f".{target.name}.new.{uuid.uuid4().hex[:8]}")
@@ -128,7 +128,7 @@ def write_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
         (beside / "checkpoint.json").write_text(json.dumps(notes, indent=1) + "\n")
         mode = stat.S_IMODE((beside / "checkpoint.json").stat().st_mode)
         for path in beside.iterdir():
-            path.chmod(mode)  # as the umask has it; safetensors makes files for their owner alone
+            path.chmod(mode)  # according to the umask; safetensors makes files that only their owner can read
         for path in beside.iterdir():
             sync(path)
         replace_folder(beside, target)

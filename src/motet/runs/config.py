@@ -1,8 +1,8 @@
-"""What a run was asked for, as plain values, and back: the contents of ``config.json``.
+"""Convert the settings of a run to plain values and back: the contents of ``config.json``.
 
 Dataclasses become ``{"class": "module:Name", field: value, …}``, sequences become lists (and tuples on the way back).
-A run directory may come from anybody, and importing is running code: without ``trust`` nothing is imported but
-motet's own dataclasses and worlds.
+A run directory may come from an untrusted source, and importing a module runs its code: without ``trust`` only motet's
+dataclasses and worlds are imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def describe(value: Any) -> Any:
-    """A dataclass, or anything within one, as plain values.
+    """Convert a dataclass, or a value within one, to plain values.
 
     >>> from motet.schedule import Linear
     >>> describe(Linear(1.0, 0.1, steps=1000))
@@ -57,11 +57,11 @@ def describe(value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise SettingError(f"value must be plain or a dataclass to be written down, got a {type(value).__name__}")
+    raise SettingError(f"value must be plain or a dataclass to be saved, got a {type(value).__name__}")
 
 
 def rebuild(plain: Any, *, trust: bool = False) -> Any:
-    """What :func:`describe` was given. ``trust`` allows classes outside of motet."""
+    """Rebuild the value that :func:`describe` was given. ``trust`` allows classes outside of motet."""
     if isinstance(plain, list):
         return tuple(rebuild(item, trust=trust) for item in plain)
     if not isinstance(plain, Mapping):
@@ -75,14 +75,14 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     known = [item.name for item in fields(kind) if item.init]
     if unknown := sorted(set(values) - set(known)):
         raise SettingError(
-            f"{kind.__name__} must have fields among {', '.join(known)}, got {', '.join(unknown)}; perhaps it was "
-            "written by another version of motet"
+            f"{kind.__name__} must have fields among {', '.join(known)}, got {', '.join(unknown)}; another version of "
+            "motet may have written it"
         )
     return kind(**values)
 
 
 def describe_world(world: Any) -> dict[str, Any]:
-    """Where a factory of worlds is imported from, and its settings; ``path`` is None where it cannot be imported.
+    """The import path and the settings of a factory of worlds; ``path`` is None if it cannot be imported.
 
     >>> from motet.worlds import TreasureHunt
     >>> describe_world(functools.partial(TreasureHunt, agents=4))
@@ -106,11 +106,11 @@ def describe_world(world: Any) -> dict[str, Any]:
 
 
 def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[..., Any]:
-    """The factory that :func:`describe_world` was given. ``trust`` allows worlds outside of motet."""
+    """Rebuild the factory that :func:`describe_world` was given. ``trust`` allows worlds outside of motet."""
     if plain.get("path") is None:
         raise SettingError(
             f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
-            f"({plain.get('why', 'no path')}); go on from Python: motet.resume(run, world=…)"
+            f"({plain.get('why', 'no path')}); resume from Python: motet.resume(run, world=…)"
         )
     maker = known_by_path(plain["path"], _load(plain["path"], "motet.worlds", trust))
     settings = rebuild(plain.get("settings", {}), trust=trust)
@@ -118,7 +118,7 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
 
 
 def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
-    """Everything that a run was asked for, resolved: what ``resume`` needs, and what decides bits."""
+    """All settings of a run, resolved: what ``resume`` needs, and everything that affects the result."""
 
     def described(config: Any) -> Any:
         try:
@@ -140,18 +140,18 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
 
 
 def rebuild_agents(plain: Mapping[str, Any], *, trust: bool = False) -> dict[str, Any]:
-    """The algorithm of each agent, from the ``agents`` of a config."""
+    """Rebuild the algorithm of each agent from the ``agents`` of a config."""
     for name, config in plain.items():
         if config.get("class") is None:
             raise SettingError(
                 f"agent {name}: its algorithm was {config.get('given', 'not recorded')}, which cannot be rebuilt "
-                f"({config.get('why', 'no class')}); go on from Python: motet.resume(run, algorithm=…)"
+                f"({config.get('why', 'no class')}); resume from Python: motet.resume(run, algorithm=…)"
             )
     return {name: rebuild(config, trust=trust) for name, config in plain.items()}
 
 
 def versions() -> dict[str, str]:
-    """Of everything that decides bits. Nothing is imported for it."""
+    """Versions of motet, Python, numpy and torch, which affect the result bit for bit. Nothing is imported."""
     found = {"motet": __version__, "python": platform.python_version()}
     for name in ("numpy", "torch"):
         try:
@@ -173,14 +173,14 @@ def refuse_untrusted(plain: Any) -> None:
 
 
 def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
-    """The module and the name in ``module:Name``; without ``trust`` the module must be of the given package."""
+    """The module and the name in ``module:Name``; without ``trust`` the module must be in the given package."""
     module, _, name = str(path).partition(":")
     if not name or not (trust or name.isidentifier()):
         raise SettingError(f"class must be 'module:Name', got {path!r}")
     if not (trust or _within(module, package)):
         raise SettingError(
-            f"{path!r} is not part of {package}, and importing it runs its code; if you trust where this comes from, "
-            "say so: --trust on the command line, trust=True in Python"
+            f"{path!r} is not part of {package}, and importing it runs its code; if you trust its source, "
+            "give --trust on the command line or trust=True in Python"
         )
     return module, name
 

@@ -1,18 +1,20 @@
-"""RunDirectory: one run on disk, never half-written.
+"""RunDirectory: one run on disk. Every file in it is written completely or not at all.
 
 ::
 
     RUN/
-      config.json            everything that was asked for, resolved, with versions
-      metrics.jsonl          one line a second; evaluation.jsonl: one line an evaluation
-      status.json            the newest line, for `motet status`
+      config.json            all settings, resolved, with versions
+      metrics.jsonl          one line per second
+      evaluation.jsonl       one line per evaluation
+      status.json            the newest line of metrics.jsonl, for `motet status`
       logs/<process>.log
-      checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, perhaps the replay and the actors; the
-                             file of an agent whose name cannot be a file's is named in checkpoint.json
-      league/<step>/         in self-play: the snapshots that are in the pool; league.jsonl: one line a review
+      checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, optionally the replay and the actors;
+                             checkpoint.json names the file of each agent, since not every name is a valid file name
+      league/<step>/         in self-play: the snapshots in the pool
+      league.jsonl           in self-play: one line per review
 
-A checkpoint is written beside its final name and renamed when it is whole. Weights are safetensors, the rest is JSON:
-nothing in a run directory is code, and nothing is loaded with pickle.
+A checkpoint is written under a temporary name and renamed when it is complete. Weights are safetensors, the rest is
+JSON: nothing in a run directory is code, and nothing is loaded with pickle.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ from motet.text import typed
 __all__ = ["RunDirectory"]
 
 FORMAT = 1
-"""Of run directories; raised when an older motet could not read a newer one's."""
+"""Format version of run directories; increased when an older motet cannot read the new format."""
 
 
 class RunDirectory:
     """One run on disk.
 
     Args:
-        path: where it is, or is to be.
+        path: the directory; it need not exist yet.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,7 +54,7 @@ class RunDirectory:
 
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """A directory for a new run, where none is yet."""
+        """Make the directory of a new run. Raises if it already holds a run."""
         if not os.fspath(path):
             raise SettingError("run must be a path to write the run to, got an empty one")
         run = cls(path)
@@ -66,7 +68,7 @@ class RunDirectory:
         return run
 
     def begin(self, config: Mapping[str, Any]) -> RunDirectory:
-        """Begin a new run; what is there already is never written over. Only who holds the directory may call it."""
+        """Begin a new run. Raises instead of overwriting one. The caller must hold the directory's lock."""
         self._check_free()
         try:
             for folder in (self.logs, self.checkpoints):
@@ -81,17 +83,17 @@ class RunDirectory:
 
     def _check_free(self) -> None:
         if (self.path / "config.json").exists():
-            there = f"run: {str(self.path)!r} holds a run already"
+            there = f"run: {str(self.path)!r} already holds a run"
             if self.steps():
                 raise SettingError(f"{there}; give another name, or {self.way_on()}")
             raise SettingError(
-                f"{there}, which has no checkpoint to go on from; give another name, or remove the directory if the "
+                f"{there}, which has no checkpoint to resume from; give another name, or remove the directory if the "
                 f"run is dead (motet status {typed(self.path)})"
             )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """A run that was begun before."""
+        """Open an existing run."""
         run = cls(path)
         if not (run.path / "config.json").is_file():
             raise SettingError(f"run must be a run directory, got {str(run.path)!r}, which has no config.json")
@@ -103,18 +105,18 @@ class RunDirectory:
         return run
 
     def take_back(self) -> None:
-        """Remove what was made for a run that never began; whatever else is there stays. Only for who holds it."""
+        """Remove the files made for a run that never began, and nothing else. The caller must hold the lock."""
         for name in ("config.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         if self.logs in self._made:
             shutil.rmtree(self.logs, ignore_errors=True)
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # it holds something else
+            with contextlib.suppress(OSError):  # it holds other files
                 folder.rmdir()
 
     @property
     def logs(self) -> Path:
-        """Of the processes."""
+        """The folder of the processes' logs."""
         return self.path / "logs"
 
     @property
@@ -123,7 +125,7 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
-        """What was asked for."""
+        """The contents of ``config.json``."""
         try:
             found: dict[str, Any] = json.loads((self.path / "config.json").read_text())
         except (ValueError, OSError) as error:
@@ -131,12 +133,12 @@ class RunDirectory:
         return found
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a file whole or not at all."""
+        """Write a file completely or not at all."""
         with self._writing():
             _write_json(self.path / name, value)
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
-        """Add one line of JSON, whole or not at all; half a line that a death left behind is removed."""
+        """Append one line of JSON, completely or not at all. An incomplete last line, left by a crash, is removed."""
         data = memoryview((json.dumps(value) + "\n").encode())
         with self._writing(), (self.path / name).open("a+b", buffering=0) as file:
             end = _end_of_lines(file)
@@ -149,20 +151,20 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the disk refuses is said in words, with what there is to go on from."""
+        """Turn errors of writing into a StorageError that names the last checkpoint."""
         from safetensors import SafetensorError
 
         try:
             yield
         except (OSError, SafetensorError) as error:
             steps = self.steps()
-            last = f"its last whole checkpoint is at step {steps[-1]:,}" if steps else "it has no checkpoint yet"
+            last = f"its last complete checkpoint is at step {steps[-1]:,}" if steps else "it has no checkpoint yet"
             raise StorageError(f"the run {str(self.path)!r} could not be written: {error}; {last}") from error
 
     # ---- checkpoints
 
     def sweep(self) -> None:
-        """Remove what a death left behind half written. Only who holds the directory may call it."""
+        """Remove incomplete folders that a crash left behind. The caller must hold the directory's lock."""
         for folder in (self.path, self.checkpoints, self.path / "league"):
             for left in folder.glob(".*.new.*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -175,40 +177,40 @@ class RunDirectory:
             return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
 
     def way_on(self) -> str:
-        """What can be done with a run that nobody plays any more, in words."""
+        """Advice for the user of a run that no process is running."""
         if self.steps():
-            return f"go on: motet resume {typed(self.path)}"
-        return f"it has no checkpoint to go on from: {self._without_one()}"
+            return f"resume it: motet resume {typed(self.path)}"
+        return f"it has no checkpoint to resume from: {self._without_one()}"
 
     def _without_one(self) -> str:
         best = self.path / "best"
         saved = (best / "checkpoint.json").is_file()
-        play = f"play its best policies (motet eval {typed(self.path)} -p {typed(best)}), or " if saved else ""
-        return f"{play}begin anew under another name, or remove {typed(self.path)} first"
+        play = f"evaluate its best policies (motet eval {typed(self.path)} -p {typed(best)}), or " if saved else ""
+        return f"{play}start again under another name, or remove {typed(self.path)} first"
 
     def save(self, checkpoint: Checkpoint, keep: int = 2) -> Path:
-        """Write a checkpoint and forget all but the newest ``keep``."""
+        """Write a checkpoint and remove all but the newest ``keep``."""
         target = self._write_folder(checkpoint, self.checkpoints / f"{checkpoint.step:012d}")
         for step in self.steps()[:-keep]:
             shutil.rmtree(self.checkpoints / f"{step:012d}", ignore_errors=True)
         return target
 
     def save_best(self, checkpoint: Checkpoint) -> Path:
-        """Keep the policies of the best evaluation so far."""
+        """Save the policies of the best evaluation so far."""
         return self._write_folder(checkpoint, self.path / "best")
 
     def best_score(self) -> float:
-        """The score of the best evaluation so far; minus infinity where there is none."""
+        """The score of the best evaluation so far; minus infinity before the first one."""
         path = self.path / "best" / "checkpoint.json"
         if not path.exists():
             return -math.inf
         try:
             return float(decode(json.loads(path.read_text())["notes"])["score"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{path} does not say how well its policies did: {error!r}") from error
+            raise CorruptionError(f"{path} has no readable score: {error!r}") from error
 
     def save_snapshot(self, checkpoint: Checkpoint, pool: Sequence[int]) -> Path:
-        """Keep a snapshot of the league; those of steps that are not in its pool any more go."""
+        """Save a snapshot of the league, and remove the snapshots of steps that are no longer in its pool."""
         target = self._write_folder(checkpoint, self.path / "league" / f"{checkpoint.step:012d}")
         for folder in target.parent.iterdir():
             if folder.name.isdigit() and int(folder.name) not in pool:
@@ -216,15 +218,15 @@ class RunDirectory:
         return target
 
     def _write_folder(self, checkpoint: Checkpoint, target: Path) -> Path:
-        """Write a folder beside its name, whole, and let it replace what may be there."""
+        """Write a folder under a temporary name, then let it replace the one at the target, if any."""
         with self._writing():
             return write_checkpoint(checkpoint, target)
 
     def load(self, step: int | None = None) -> Checkpoint:
-        """The checkpoint of a step; the newest by default. A damaged one is an error that names another one."""
+        """Read the checkpoint of a step, by default the newest. The error for a damaged one names an intact one."""
         steps = self.steps()
         if not steps:
-            raise SettingError(f"run: {str(self.path)!r} cannot go on; {self.way_on()}")
+            raise SettingError(f"run: {str(self.path)!r} cannot be resumed; {self.way_on()}")
         chosen = steps[-1] if step is None else step
         if chosen not in steps:
             raise SettingError(f"checkpoint must be one of the steps {steps}, got {chosen}")
@@ -234,18 +236,19 @@ class RunDirectory:
             raise CorruptionError(f"{error}; {self._way_past(chosen)}") from error
 
     def _way_past(self, damaged: int) -> str:
-        """Which checkpoint can be read instead, in words."""
+        """Advice for the user: which checkpoint can be read instead."""
         for step in reversed(self.steps()):
             if step != damaged:
                 with contextlib.suppress(CorruptionError, StorageError):
                     read_checkpoint(self.checkpoints / f"{step:012d}")
                     return (
-                        f"the checkpoint of step {step:,} is whole: motet resume {typed(self.path)} --checkpoint {step}"
+                        f"the checkpoint of step {step:,} is intact: "
+                        f"motet resume {typed(self.path)} --checkpoint {step}"
                     )
-        return f"the run has no other whole checkpoint: {self._without_one()}"
+        return f"the run has no other intact checkpoint: {self._without_one()}"
 
     def give_up_after(self, step: int) -> list[int]:
-        """Remove the checkpoints after a step that the run goes on from: they are of a future that is given up."""
+        """Remove all checkpoints after the step from which the run resumes, since their training is discarded."""
         gone = [later for later in self.steps() if later > step]
         for later in gone:
             shutil.rmtree(self.checkpoints / f"{later:012d}", ignore_errors=True)
@@ -262,7 +265,7 @@ def _write_json(target: Path, value: Any) -> None:
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
-    """Where the last whole line ends; what follows it is cut off."""
+    """Cut off an incomplete last line, and return the offset at which the last complete line ends."""
     end = file.seek(0, os.SEEK_END)
     torn = 0
     while end > torn:

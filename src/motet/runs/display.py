@@ -1,7 +1,7 @@
-"""What a user sees of a run: a live table in a terminal, plain lines where there is none. Made from Snapshots only.
+"""Display of a run: a live table in a terminal, plain lines otherwise. Its only input are Snapshots.
 
-:class:`History` keeps what a single snapshot cannot tell (trends, how long a process has waited); :func:`frame` and
-:func:`line` make the picture of one moment; :class:`Live` and :class:`Lines` show it again and again.
+:class:`History` keeps what a single snapshot does not contain (trends, how long a process has waited). :func:`frame`
+and :func:`line` format one snapshot. :class:`Live` and :class:`Lines` show each new one.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = [
 ]
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-_WIDE = 110  # columns of a terminal from which on there is room for more
+_WIDE = 110  # a terminal with at least this many columns gets a wider table
 _DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "loss", "steps/s", "trend")  # in this order
-_LONG_WAIT_S = 4.0  # from here on it is said what a process waits for
-_KEPT = 512  # points of a trend; every second one is dropped when there are more
+_LONG_WAIT_S = 4.0  # after this many seconds the display names what a process waits for
+_KEPT = 512  # maximum number of points of a trend; beyond it every second point is dropped
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
-    """The curves of some values in one line, from the lowest to the highest.
+    """A curve in one line of text, scaled from the lowest to the highest value.
 
     >>> sparkline([0, 1, 2, 3], 4), sparkline([5, 5], 4), sparkline([], 4)
     ('▁▃▆█', '▁▁', '')
     """
     found = [value for value in values if math.isfinite(value)]
-    if len(found) > width:  # means of equal stretches
+    if len(found) > width:  # means over intervals of equal length
         edges = [round(i * len(found) / width) for i in range(width + 1)]
         found = [sum(found[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     if not found:
@@ -63,7 +63,7 @@ def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
 
 
 class History:
-    """What one snapshot cannot tell: trends, a steady rate, and since when a process has been waiting."""
+    """What a single snapshot does not contain: trends, a smoothed rate, and how long each process has been waiting."""
 
     def __init__(self) -> None:
         self._returns: dict[str, list[float]] = {}
@@ -73,7 +73,7 @@ class History:
         self.resumed = False
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take note of a snapshot."""
+        """Add a snapshot."""
         if self._pace and snapshot.seconds < self._pace[-1][0]:
             self.resume()
         self._pace.append((snapshot.seconds, snapshot.steps))
@@ -85,52 +85,52 @@ class History:
                     del points[::2]
         done = snapshot.steps, sum(agent.updates for agent in snapshot.agents)
         for row in snapshot.processes:
-            # Waiting for the pace is part of the work, as long as the work goes on.
+            # Waiting for the pace is normal as long as steps or updates are being done.
             going_on = row.waits_for.endswith("(pace)") and done != self._done
             if going_on or row.waits_for != self._waiting.get(row.name, ("", 0.0))[0]:
                 self._waiting[row.name] = row.waits_for, snapshot.seconds
         self._done = done
 
     def resume(self) -> None:
-        """What comes next is of another process, with a clock of its own."""
+        """Start a new session: the next snapshots come from another process, whose clock starts at 0."""
         self.resumed = True
         self._pace.clear()
         self._waiting.clear()
 
     def returns(self, agents: Iterable[AgentRow]) -> list[float]:
-        """The curves of the sum of some agents' returns."""
+        """The curve of the sum of these agents' returns."""
         curves = [self._returns.get(row.name, []) for row in agents]
         length = min((len(curves) for curves in curves), default=0)
         return [sum(values) for values in zip(*(curves[-length:] for curves in curves), strict=True)] if length else []
 
     def waits_s(self, process: ProcessRow, now: float) -> float:
-        """How long a process has been waiting for the same thing."""
+        """Seconds that a process has been waiting for the same thing."""
         what, since = self._waiting.get(process.name, ("", now))
         return now - since if what and what == process.waits_for else 0.0
 
     def steps_per_s(self) -> float:
-        """Over the last snapshots."""
+        """Steps per second over the last snapshots."""
         (began, before), (now, steps) = (self._pace[0], self._pace[-1]) if self._pace else ((0.0, 0), (0.0, 0))
         return (steps - before) / (now - began) if now > began else 0.0
 
     def left_s(self, snapshot: Snapshot) -> float | None:
-        """How long the rest will take."""
+        """Estimated seconds until all steps are done."""
         rate = self.steps_per_s() or snapshot.steps_per_s
         return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
 
 
 class PlainTable(Table):
-    """A table without lines in which text is data: whatever it holds is shown in one line, and none of it is markup."""
+    """A table without borders that shows text literally: always in one line, and never as markup."""
 
     def __init__(self) -> None:
         super().__init__(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
 
     def add_column(self, header: RenderableType = "", *args: Any, **more: Any) -> None:
-        """One more column."""
+        """Add a column."""
         super().add_column(_as_text(header), *args, **more)
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
-        """One more row."""
+        """Add a row."""
         super().add_row(*map(_as_text, cells), **more)
 
 
@@ -139,7 +139,7 @@ def _as_text(cell: Any) -> Any:
 
 
 def fitted(table: Table, console: Console) -> Table:
-    """Without its last columns where the terminal is too narrow for all of them: the others are shown whole."""
+    """Drop the last columns of a table until the rest fits the terminal without being cut."""
     unbounded = console.options.update(width=10_000)
     while len(table.columns) > 2 and console.measure(table, options=unbounded).maximum > console.width:
         table.columns.pop()
@@ -158,7 +158,7 @@ def frame(
     ascii_only: bool = False,
     processes: bool = True,
 ) -> RenderableType:
-    """The picture of one moment, for a terminal of this size."""
+    """Format a snapshot for a terminal of this size."""
     fit = max(1, height - 8)
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
@@ -169,7 +169,7 @@ def frame(
         parts.append(Text(f"and {hidden} more agents", style="dim"))
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
-        parts.append(Text("played by the serial engine instead of processes", style="bold yellow"))
+        parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
     if width < _WIDE and (gone := rows_gone(snapshot)):
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
@@ -184,7 +184,7 @@ def _agents(
     bars = _PLAIN_BARS if ascii_only else _BARS
     rare = ("stage", "forced", "restarts", *(("lost", "refused") if wide else ()))
     more = [name for name in rare if any(getattr(row, name) for row in snapshot.agents)]
-    trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # what is rare takes its room
+    trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # rare columns take their space from the trend
     columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
     columns += [*(["episodes", "updates"] if wide else []), *more]
     table = PlainTable()
@@ -192,7 +192,7 @@ def _agents(
     titles = [label(row.name, most) for row in shown]
     table.add_column("agent", style="cyan", no_wrap=True, max_width=most, overflow="ellipsis")
     room = {name: max(len(name), {"trend": trend, "return": 7, "loss": 7}.get(name, 5)) for name in columns}
-    taken = min(most, max(map(len, ("together", *titles))))
+    taken = min(most, max(map(len, ("total", *titles))))
     for name in _DISPENSABLE:  # in a narrow terminal
         if taken + sum(2 + room[column] for column in columns) <= width:
             break
@@ -233,7 +233,7 @@ def _agents(
             "steps/s": short(snapshot.steps_per_s),
             "upd/s": short(sum(row.updates_per_s for row in snapshot.agents)),
         }
-        add(Text("together", style="not cyan"), cells, "dim")
+        add(Text("total", style="not cyan"), cells, "dim")
     return table
 
 
@@ -242,7 +242,7 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
     if snapshot.state == "running":
         state = f"{clock(history.left_s(snapshot))} left"
     elif history.resumed:
-        state = f"{snapshot.state} {clock(snapshot.seconds)} after it was resumed"
+        state = f"{snapshot.state} {clock(snapshot.seconds)} after resuming"
     else:
         state = f"{snapshot.state} {'in' if snapshot.state == 'done' else 'after'} {clock(snapshot.seconds)}"
     text = f"{snapshot.steps:,} of {snapshot.limit:,} steps   {share:.0%}   {plain(state)}"
@@ -256,7 +256,7 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
 
 
 def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -> Text:
-    """Every process with a mark: at work, waiting, silent, done; and what it waits for, when it waits long."""
+    """Every process with a mark (working, waiting, no heartbeat, done), and what it waits for if it waits long."""
     marks = {"work": "*", "wait": "?", "silent": "!", "done": "="} if ascii_only else {}
     text = Text()
     for i, row in enumerate(snapshot.processes):
@@ -274,21 +274,21 @@ def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -
 
 
 def _glued(text: str, ascii_only: bool) -> str:
-    """Text that no line break divides."""
+    """Text that is never broken across lines."""
     if ascii_only:
         return text
     return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple[str, str, str]:
-    """Of a process: which kind, in words if there is something to say, and a style."""
+    """The condition of a process: its kind, a remark (may be empty), and a style."""
     if row.done or state != "running":
         return "done", "", "dim"
     if not row.pid:
         return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
         return "silent", f"no heartbeat for {row.beat_s:.0f} s", "red"
-    if row.waits_for == Wait.EVALUATION.words:  # which is nobody's concern
+    if row.waits_for == Wait.EVALUATION.words:  # normal, however long it takes
         return "wait", "", "dim"
     if row.waits_for and waits_s >= _LONG_WAIT_S:
         return "wait", f"waits for {row.waits_for}, {waits_s:.0f} s", "yellow"
@@ -299,7 +299,7 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
 
 
 def line(snapshot: Snapshot, history: History) -> str:
-    """One moment in one line."""
+    """Format a snapshot as one line."""
     parts = [
         f"{clock(snapshot.seconds):>7}",
         f"{snapshot.steps:,} of {snapshot.limit:,} steps ({snapshot.steps / max(snapshot.limit, 1):.0%})",
@@ -321,7 +321,7 @@ def line(snapshot: Snapshot, history: History) -> str:
 
 
 def rows_gone(snapshot: Snapshot) -> list[str]:
-    """Rows that nobody will learn from, in words; of all agents together."""
+    """Numbers of rows that no learner will use, as text, summed over all agents."""
     counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
     return [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
 
@@ -343,28 +343,28 @@ def _returns(agents: Sequence[AgentRow]) -> str:
 
 
 class Display(Protocol):
-    """Shows a run while it goes on."""
+    """Shows a run while it is running."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """How things are now."""
+        """Show a snapshot."""
         ...
 
     def say(self, line: str) -> None:
-        """Something happened."""
+        """Show a message."""
         ...
 
     def close(self) -> None:
-        """Leave the last picture as it is."""
+        """Stop updating; what was shown last stays on the screen."""
         ...
 
 
 class Live:
-    """A table that is drawn anew, with what happened in lines above it.
+    """A table that is redrawn with each snapshot, with messages above it.
 
     Args:
-        console: where to.
-        title: above the table.
-        history: what was before, if anything.
+        console: the terminal.
+        title: text above the table.
+        history: the snapshots before this session, if any.
     """
 
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
@@ -374,29 +374,29 @@ class Live:
         self._live.start(refresh=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """How things are now."""
+        """Show a snapshot."""
         self._history.add(snapshot)
         size, plain = self._console.size, self._console.options.ascii_only
         picture = frame(snapshot, self._history, self._title, size.width, size.height, plain)
-        self._live.transient = False  # what was shown once stays
+        self._live.transient = False  # the last table stays on the screen
         self._live.update(picture, refresh=True)
 
     def say(self, line: str) -> None:
-        """Something happened."""
+        """Show a message."""
         self._console.print(Text(plain(line), style="yellow"), soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the last picture as it is."""
+        """Stop updating; what was shown last stays on the screen."""
         self._live.stop()
 
 
 class Lines:
-    """A line now and then: every two seconds at first, once a minute in long runs.
+    """One line at intervals: every two seconds at first, once a minute in long runs.
 
     Args:
-        console: where to.
+        console: the output.
         title: the first line.
-        history: what was before, if anything.
+        history: the snapshots before this session, if any.
     """
 
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
@@ -404,7 +404,7 @@ class Lines:
         self._due, self._title = 0.0, title
 
     def show(self, snapshot: Snapshot) -> None:
-        """How things are now."""
+        """Show a snapshot."""
         self._history.add(snapshot)
         if self._title:
             self._write(self._title)
@@ -414,18 +414,18 @@ class Lines:
             self._due = snapshot.seconds + min(max(2.0, snapshot.seconds / 10), 60.0)
 
     def say(self, line: str) -> None:
-        """Something happened."""
+        """Show a message."""
         self._write(line)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: every line is written already."""
 
     def _write(self, text: str) -> None:
         self._console.print(Text(plain(text)), soft_wrap=True)
 
 
 def display(title: str = "", history: History | None = None, console: Console | None = None) -> Display:
-    """The display that fits where the output goes."""
+    """The display for this output: a live table in a terminal, lines otherwise."""
     console = console or Console(highlight=False)
     if console.options.ascii_only and isinstance(console.file, io.TextIOWrapper):
         console.file.reconfigure(errors="replace")  # a question mark rather than an error

@@ -1,7 +1,7 @@
-"""What runs left behind, as arrays: read from their directories, with everything that is wrong with them in words.
+"""History of runs as arrays, read from their directories, with a description of every problem found.
 
-A run that was resumed has several *sessions* in one file. Seconds and counters are counted on through all of them;
-snapshots of a future that was given up, because the run went on from an earlier checkpoint, are left out of the curves.
+A run that was resumed has several *sessions* in one file. Seconds and counters continue through all sessions. If a run
+was resumed from an earlier checkpoint, the snapshots after that checkpoint are discarded from the curves.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["COUNTERS", "Curves", "RunHistory", "SessionCounts", "Table", "extent
 
 Array = npt.NDArray[np.float64]
 Table = dict[str, Array]
-"""Columns of equal length by name; ``nan`` where something is not known."""
+"""Columns of equal length by name; unknown values are ``nan``."""
 
 _SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
 _LAGS = ("lag_versions", "lag_steps")
 _NOT_COUNTED = {"steps", "updates", "version", "version_before", "restarts", *_LAGS}  # processes count restarts
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _NOT_COUNTED)
-"""What is counted for an agent; from 0 in each session, but for what a kept replay counts on."""
+"""Counters of an agent. They start at 0 in each session, except those that a kept replay continues."""
 
-_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged line ends in
-_MAX_SAID = 500  # lines of a run's own log that are shown
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what a damaged line may raise
+_MAX_SAID = 500  # number of lines of the run's log that are shown
 
 
 @dataclass
 class Curves:
-    """How something went: a table for the team, and one for each agent, row by row the same moments."""
+    """Curves over time: a table for the team and one for each agent, whose rows belong to the same moments."""
 
     team: Table
     agents: dict[str, Table]
@@ -56,43 +56,43 @@ class RunHistory:
 
     path: Path
     name: str
-    """The shortest end of its path that no other run of the report has."""
+    """The shortest end of its path that is unique among the runs of a report."""
     config: dict[str, Any]
     state: str
-    """running, dead (ended without an end), done, stopped, failed; or new, before its first snapshot."""
+    """running, dead (it crashed), done, stopped, failed; or new, before its first snapshot."""
     snapshots: Curves
     evaluations: Curves
     newest: Snapshot | None
     sessions: int
     restarts: dict[str, int]
-    """By process, in all sessions."""
+    """Restarts by process, summed over all sessions."""
     counters: dict[str, dict[str, int]]
-    """By agent and name, in all sessions."""
+    """Counters by agent and name, summed over all sessions."""
     said: list[str]
     """The newest lines of its log."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def seed(self) -> Any:
-        """Of everything random in it."""
+        """Random seed."""
         return self.config.get("settings", {}).get("seed")
 
     @property
     def seconds(self) -> float:
-        """Time at work, in all sessions."""
+        """Seconds of training, summed over all sessions."""
         return float(self.snapshots.team["seconds"][-1]) if len(self.snapshots) else 0.0
 
     @property
     def steps(self) -> int:
-        """Done so far."""
+        """Steps done so far."""
         return self.newest.steps if self.newest else 0
 
 
 def read_run(path: str | os.PathLike[str]) -> RunHistory:
-    """A run with all it left behind.
+    """Read the history of a run.
 
     Raises:
-        MotetError: it is no run, of another format, or its config cannot be read.
+        MotetError: the path is not a run, has another format, or its config cannot be read.
     """
     directory = RunDirectory.open(path)
     config, problems = paths_now(directory.config()), list[str]()
@@ -104,7 +104,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         try:
             tally.add(snapshot_from(line))
         except _BROKEN as error:
-            damaged[number] = f"{error}, perhaps of another version of motet"
+            damaged[number] = f"{error}; another version of motet may have written it"
     problems += _left_out("metrics.jsonl", damaged)
     evaluations, damaged = _evaluations(directory.path)
     problems += _left_out("evaluation.jsonl", damaged)
@@ -113,7 +113,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         newest = read_status(directory)
     except MotetError as error:
         if newest is not None:
-            problems.append(f"{error}; its last line of metrics.jsonl is shown instead")
+            problems.append(f"{error}; the last line of metrics.jsonl is shown instead")
     state = newest.state if newest is not None else "new"
     alive = is_alive(directory.path)
     if state == "running" and not alive:
@@ -141,7 +141,7 @@ def _left_out(file: str, damaged: Mapping[int, str]) -> list[str]:
         return []
     first, *rest = sorted(damaged)
     lines = f"line {first} is" if not rest else f"line {first} and {len(rest)} more are"
-    return [f"{file}: {lines} left out, because it cannot be read: {damaged[first]}"]
+    return [f"{file}: {lines} ignored as unreadable: {damaged[first]}"]
 
 
 def _said(directory: RunDirectory) -> list[str]:
@@ -153,7 +153,7 @@ def _said(directory: RunDirectory) -> list[str]:
 
 
 class _Counts:
-    """Numbers that begin at 0 again now and then."""
+    """Sums of counters that start again at 0 in later sessions."""
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
@@ -170,7 +170,7 @@ class _Counts:
 
 
 class SessionCounts:
-    """Takes snapshots, oldest first, and counts on through all sessions."""
+    """Adds up time and counters over all sessions, from snapshots in order, oldest first."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[dict[str, float], dict[str, dict[str, float]]]] = []
@@ -181,7 +181,7 @@ class SessionCounts:
         self._seconds_before = 0.0
 
     def add(self, now: Snapshot) -> None:
-        """One more snapshot."""
+        """Add a snapshot."""
         agents = {row.name: _row(row) for row in now.agents}
         returns = [row["mean_return"] for row in agents.values()]
         team = {"steps": float(now.steps), "seconds": float(now.seconds), "steps_per_s": float(now.steps_per_s)}
@@ -195,7 +195,7 @@ class SessionCounts:
         self.restarts.add({row.name: row.restarts for row in now.processes}, anew)
         for agent in now.agents:
             counts = self.counters.setdefault(agent.name, _Counts())
-            # From 0 in each session, always.
+            # These two start at 0 in each session.
             counts.add({"episodes": agent.episodes, "version": agent.version - agent.version_before}, anew)
             counts.add({name: getattr(agent, name) for name in COUNTERS if name != "episodes"})
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
@@ -248,7 +248,7 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
             }
             team = {"steps": step, "mean": float(line["team"]), "episodes": float(episodes)}
         except _BROKEN as error:
-            damaged[number] = f"{error}, perhaps of another version of motet"
+            damaged[number] = f"{error}; another version of motet may have written it"
             continue
         rows = [row for row in rows if row[0]["steps"] < step]
         rows.append((team, agents))
@@ -259,7 +259,7 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
 
 
 def thinned(x: Array, y: Array, points: int = 240) -> tuple[Array, Array]:
-    """A curve of at most so many points: those that are known, each position once, evenly picked, the last one kept."""
+    """Thin a curve to at most ``points`` points: finite ones only, the last of each x, evenly spaced, with the end."""
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
     last = np.append(np.diff(x) > 0, True) if len(x) else np.zeros(0, bool)
@@ -271,7 +271,7 @@ def thinned(x: Array, y: Array, points: int = 240) -> tuple[Array, Array]:
 
 
 def interval(values: Array) -> tuple[Array, Array, Array]:
-    """Mean over the first axis, and its 95 % interval by Student's t; for two values their range.
+    """Mean over the first axis and its 95 % confidence interval by Student's t; for one or two values their range.
 
     >>> [round(float(v), 2) for v in interval(np.array([1.0, 2.0, 3.0]))]
     [2.0, -0.48, 4.48]
@@ -289,5 +289,5 @@ def extent(values: Array) -> tuple[Array, Array, Array]:
 
 
 def _t(n: int) -> float:
-    """Of n values; infinite for a single one."""
+    """Student's t quantile for the 95 % interval of n values; infinite for one value."""
     return student(0.95, n - 1) if n > 1 else math.inf

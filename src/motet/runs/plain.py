@@ -1,4 +1,4 @@
-"""Plain values: what JSON can hold, and arrays, tuples, bytes and keys that it cannot, in a form that it can."""
+"""Encode plain values as JSON, including those that JSON has no type for: arrays, tuples, bytes, keys of any type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["decode", "encode"]
 
 
 def encode(value: Any) -> Any:
-    """Plain values (nested tuples, lists, dicts, int, float, str, bytes, bool, None, arrays) as JSON.
+    """Encode plain values (nested tuples, lists, dicts, int, float, str, bytes, bool, None, arrays) as JSON.
 
     >>> decode(encode((1, b"a", {"x": (2.5, None)}, 2**100))) == (1, b"a", {"x": (2.5, None)}, 2**100)
     True
@@ -37,7 +37,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What :func:`encode` was given."""
+    """Return the value that :func:`encode` was given."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):

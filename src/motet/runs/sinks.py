@@ -1,7 +1,7 @@
-"""Where snapshots go besides the run directory: the display, TensorBoard, Weights & Biases.
+"""Sinks: where snapshots go besides the run directory (the display, TensorBoard, Weights & Biases).
 
-Each sink is fed by a thread of its own (:class:`Feed`), so that a slow disk, a stopped terminal or a network that is
-gone neither stalls nor ends a run. A sink that raises is said once and gets nothing more; what was left out is counted.
+Each sink runs in a separate thread (:class:`Feed`), so that a slow disk, a stopped terminal or a broken network neither
+delays nor ends a run. A sink that raises is reported once and turned off. Snapshots that were not written are counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from motet.text import label, plain, valid
 
 __all__ = ["Feed", "TensorBoard", "Wandb", "scalars"]
 
-_ROOM = 600  # snapshots that may wait: ten minutes
+_ROOM = 600  # maximum number of waiting snapshots: ten minutes
 
 
 class Feed:
-    """Does jobs for one sink, in order, in a thread of its own.
+    """Runs the jobs of one sink, in order, in a separate thread.
 
     Args:
-        name: of the sink.
-        complain: called with one line, once, if it fails; from the sink's thread.
+        name: name of the sink.
+        complain: called with one line, once, if the sink fails; from the sink's thread.
     """
 
     def __init__(self, name: str, complain: Callable[[str], None]) -> None:
@@ -43,20 +43,20 @@ class Feed:
         self._thread.start()
 
     def put(self, job: Callable[[], None]) -> None:
-        """Have a job done, soon. Never waits."""
+        """Queue a job without waiting for it."""
         if self.broken or self._jobs.qsize() >= _ROOM:
             self._left_out += 1
         else:
             self._jobs.put(job)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait for the jobs to be done, but no longer than this."""
+        """Wait until all jobs are done, at most ``timeout_s`` seconds."""
         self._jobs.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._complain(f"{self._name} did not finish within {timeout_s:g} s; what it had not written is lost")
+            self._complain(f"{self._name} did not finish within {timeout_s:g} s; snapshots not written yet are lost")
         elif self._left_out and not self.broken:
-            self._complain(f"{self._name} was too slow: {self._left_out} snapshots were left out")
+            self._complain(f"{self._name} was too slow: {self._left_out} snapshots were not written")
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -64,13 +64,13 @@ class Feed:
                 continue
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is said, and the run goes on
+            except Exception as error:  # noqa: BLE001 - any error is reported, and the run continues
                 self.broken = True
-                self._complain(f"{self._name} failed, and is off from here on: {type(error).__name__}: {error}")
+                self._complain(f"{self._name} failed and is now turned off: {type(error).__name__}: {error}")
 
 
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    """Every number of a snapshot with its name, as ``return/agent_0``: what is alike stands together."""
+    """Every number of a snapshot with its name, such as ``return/agent_0``, so that the same metric is grouped."""
     yield "run/steps_per_s", snapshot.steps_per_s
     yield "run/restarts", float(sum(row.restarts for row in snapshot.processes))
     for row in snapshot.agents:
@@ -96,10 +96,10 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoard:
-    """Event files for ``tensorboard --logdir``. Needs neither torch nor tensorflow.
+    """Writes event files for ``tensorboard --logdir``. Needs neither torch nor tensorflow.
 
     Args:
-        folder: where they go.
+        folder: the folder for the event files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,23 +112,23 @@ class TensorBoard:
         self._writer = EventFileWriter(str(folder), flush_secs=10)
 
     def write(self, snapshot: Snapshot) -> None:
-        """One point of every curve."""
+        """Write one point of every curve."""
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=time.time(), step=snapshot.steps, summary=summary))
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered data and close."""
         self._writer.close()
 
 
 class Wandb:
-    """A run at Weights & Biases; offline where there is no login, or with ``WANDB_MODE=offline``.
+    """Logs a run to Weights & Biases; offline if no login is found, or with ``WANDB_MODE=offline``.
 
     Args:
-        run: the run directory, whose name the run gets.
-        config: what the run was asked for.
-        say: called with one line if there is something to know.
+        run: the run directory; its name becomes the name of the W&B run.
+        config: the settings of the run.
+        say: called with one line if the run is logged offline.
     """
 
     def __init__(self, run: Path, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -136,8 +136,8 @@ class Wandb:
 
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not _has_login():
-            mode = "offline"  # it would ask for a login and wait
-            say(f"wandb: no login found, so it writes offline; later: wandb sync {run / 'wandb' / 'offline-run-*'}")
+            mode = "offline"  # otherwise it would wait for a login
+            say(f"wandb: no login found, logging offline; upload later: wandb sync {run / 'wandb' / 'offline-run-*'}")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "motet"),
             name=plain(run.name),
@@ -149,21 +149,21 @@ class Wandb:
 
     @staticmethod
     def require() -> None:
-        """Raise unless it is installed."""
+        """Raise unless wandb is installed."""
         if importlib.util.find_spec("wandb") is None:
             raise SettingError("wandb: Weights & Biases is not installed; pip install wandb, or leave out --wandb")
 
     def write(self, snapshot: Snapshot) -> None:
-        """One point of every curve."""
+        """Write one point of every curve."""
         self._run.log(dict(scalars(snapshot)), step=snapshot.steps)
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered data and close."""
         self._run.finish()
 
 
 def _storable(value: Any) -> Any:
-    """Plain values in which all text can be encoded."""
+    """Plain values whose strings can all be encoded as UTF-8."""
     if isinstance(value, Mapping):
         return {valid(str(key)): _storable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -172,7 +172,7 @@ def _storable(value: Any) -> Any:
 
 
 def _has_login() -> bool:
-    """Whether Weights & Biases would find a key where it looks for one."""
+    """Whether Weights & Biases would find an API key (environment or netrc)."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urllib.parse.urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname

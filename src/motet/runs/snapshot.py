@@ -1,4 +1,4 @@
-"""Snapshots: a run at one moment, as plain data. Sinks turn them into JSON, TensorBoard, W&B or a table."""
+"""Snapshots: the state of a run at one moment, as plain data. Sinks write them as JSON, TensorBoard, W&B or a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AgentRow", "ProcessRow", "Snapshot", "Wait"]
 
 
 class Wait(IntEnum):
-    """What a process may be waiting for, in words too."""
+    """What a process may be waiting for, as a number and as text."""
 
     NOTHING = 0, ""
     START = 1, "its start"
@@ -19,13 +19,13 @@ class Wait(IntEnum):
     ACTORS = 4, "the actors (pace)"
     LEARNERS = 5, "the learners (pace)"
     EVALUATION = 6, "its next evaluation"
-    ROOM = 7, "room for its rows (their learner, or the way there, is slow)"
+    ROOM = 7, "room for its rows (the learner, or the connection to it, is slow)"
     EVALUATOR = 8, "the evaluation of this round (lockstep)"
 
     words: str
 
     def __new__(cls, number: int, words: str = "") -> Wait:
-        """A number that knows its words."""
+        """Make a member from its number and its text."""
         made = int.__new__(cls, number)
         made._value_, made.words = number, words
         return made
@@ -33,47 +33,47 @@ class Wait(IntEnum):
 
 @dataclass
 class AgentRow:
-    """One agent."""
+    """The state of one agent."""
 
     name: str
     steps: int
     updates: int
     episodes: int
     mean_return: float | None
-    """Over the last 100 episodes of every actor."""
+    """Mean return over the last 100 episodes of every actor; None before the first episode has ended."""
     mean_length: float | None
     steps_per_s: float
     updates_per_s: float
     replay_fill: float
-    """Rows stored, or where they are read once waiting, over the capacity."""
+    """Rows stored in the replay (if rows are read once: rows waiting) divided by its capacity."""
     replay_ratio: float
-    """Transitions drawn for each step."""
+    """Sampled transitions per step."""
     version: int
     lag_versions: int
-    """How many versions the actor that is furthest behind is behind the newest."""
+    """Versions between the newest one and the oldest one that an actor uses."""
     lag_steps: int
     """Steps done since the newest version was published."""
     broken: int
-    """Episodes that broke off."""
+    """Number of episodes cut off by a failure, such as the death of their actor."""
     metrics: dict[str, float] = field(default_factory=dict)
     stage: str = ""
-    """Of its algorithm's stages, where there are several."""
+    """Current stage of its algorithm, if there are several."""
     forced: int = 0
-    """How often an actor was too far behind and had to take the newest version."""
+    """Number of times that an actor was too far behind and had to load the newest version."""
     restarts: int = 0
-    """Of the process that learns for it."""
+    """Restarts of its learner process."""
     lost: int = 0
-    """Rows that are known to have been made and never reached a learner, and those lost with one (engine ray); of rows
-    that are read once, those that were not in the checkpoint from which the run went on."""
+    """Engine ray: rows that were made but never reached a learner, and rows that were lost with a learner. If rows are
+    read once: rows that were not in the checkpoint from which the run was resumed."""
     refused: int = 0
     """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
-    """The version with which the run was resumed, where versions count on."""
+    """The version from which the run was resumed, if its versions continue from there."""
 
 
 @dataclass
 class ProcessRow:
-    """One process."""
+    """The state of one process."""
 
     name: str
     pid: int
@@ -83,12 +83,12 @@ class ProcessRow:
     restarts: int
     done: bool
     node: str = ""
-    """Where it is, on a cluster."""
+    """The cluster node on which it runs."""
 
 
 @dataclass
 class Snapshot:
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     seconds: float
     steps: int
@@ -99,7 +99,7 @@ class Snapshot:
     processes: list[ProcessRow]
     state: str = "running"
     fell_back: str = ""
-    """Why the serial engine plays it although processes were asked for; empty where it does not."""
+    """Why the serial engine is used although processes were requested; empty if it is not."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -1,7 +1,8 @@
-"""Runs on disk, seen from outside: whether one is alive, and what it looks like right now.
+"""Status of runs on disk: whether a run is alive, and its snapshots.
 
-A living run holds a lock on its directory's ``.lock``, which the kernel lets go when the process dies, however it dies:
-so nobody needs to guess from process numbers, and no two processes write to one run.
+A running process holds a lock on the ``.lock`` file of its run directory. The kernel releases the lock when the process
+dies in any way. So whether a run is alive does not have to be guessed from process ids, and two processes never write
+to the same run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def hold(run: Path) -> Iterator[None]:
-    """Be the one process that writes to a run."""
+    """Hold the lock of a run, as the only process that writes to it."""
     lock = run / ".lock"
     try:
         opened = lock.open("w")
@@ -58,7 +59,7 @@ def is_alive(run: Path) -> bool:
 def _lock(fd: int) -> bool:
     try:
         import fcntl
-    except ImportError:  # no such locks on Windows: then nobody is kept out
+    except ImportError:  # Windows has no such locks: every process gets it
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +69,7 @@ def _lock(fd: int) -> bool:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether the file is still there: a lock that went with a run which never began keeps nobody out."""
+    """Whether the path still names this file: the lock file is deleted with a run that never began."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def new_directory(world: str, algorithm: str, parent: Path = Path("runs")) -> Path:
-    """Make an empty directory ``runs/<world>-<algorithm>-<date>-<n>`` that no other run has."""
+    """Make a new, empty directory ``runs/<world>-<algorithm>-<date>-<n>``."""
     name = f"{file_name(world) or 'world'}-{file_name(algorithm) or 'algorithm'}-{time.strftime('%Y-%m-%d')}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -87,14 +88,14 @@ def new_directory(world: str, algorithm: str, parent: Path = Path("runs")) -> Pa
                 return path
     except OSError as error:
         raise SettingError(f"run: {str(parent)!r} cannot be written: {error.strerror or error}") from error
-    raise SettingError(f"run: {str(parent)!r} is full of runs of today; name one with --run")
+    raise SettingError(f"run: {str(parent)!r} has too many runs of today; give a name with --run")
 
 
 def read_status(run: RunDirectory) -> Snapshot:
     """The newest snapshot of a run."""
     path = run.path / "status.json"
     if not path.is_file():
-        raise SettingError(f"run: {str(run.path)!r} has no status.json: it has not got as far as its first snapshot")
+        raise SettingError(f"run: {str(run.path)!r} has no status.json: it ended or is still before its first snapshot")
     try:
         return snapshot_from(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError) as error:
@@ -102,7 +103,7 @@ def read_status(run: RunDirectory) -> Snapshot:
 
 
 def read_history(run: RunDirectory) -> list[Snapshot]:
-    """All snapshots of a run, oldest first. A last line that is being written is left out."""
+    """All snapshots of a run, oldest first. An incomplete last line is skipped."""
     path = run.path / "metrics.jsonl"
     found = []
     for number, line in read_lines(path):
@@ -114,10 +115,10 @@ def read_history(run: RunDirectory) -> list[Snapshot]:
 
 
 def read_lines(path: Path, damaged: dict[int, str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a JSON lines file with their numbers; none if there is no file.
+    """The lines of a JSON lines file with their numbers; nothing if the file does not exist.
 
-    A last line that is being written is left out. Lines that cannot be read are added to ``damaged``, with the reason;
-    without it the first one is an error.
+    An incomplete last line is skipped, since it is being written. Lines that cannot be read are added to ``damaged``
+    with the reason; if ``damaged`` is None, the first such line raises.
     """
     if not path.is_file():
         return
@@ -128,7 +129,7 @@ def read_lines(path: Path, damaged: dict[int, str] | None = None) -> Iterator[tu
             try:
                 line = json.loads(text)
                 if not isinstance(line, dict):
-                    raise ValueError(f"given a {type(line).__name__}, expected an object")
+                    raise ValueError(f"expected a JSON object, got a {type(line).__name__}")
             except (ValueError, RecursionError) as error:
                 if damaged is None:
                     raise CorruptionError(f"{path}, line {number} cannot be read: {error}") from error
@@ -138,7 +139,7 @@ def read_lines(path: Path, damaged: dict[int, str] | None = None) -> Iterator[tu
 
 
 def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
-    """A snapshot from its ``as_dict``; what this version does not know is left out."""
+    """Rebuild a snapshot from its ``as_dict``; fields that this version does not know are ignored."""
     agents = [AgentRow(**_known(AgentRow, row)) for row in plain["agents"]]
     processes = [ProcessRow(**_known(ProcessRow, row)) for row in plain["processes"]]
     return Snapshot(**{**_known(Snapshot, plain), "agents": agents, "processes": processes})

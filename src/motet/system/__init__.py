@@ -1,1 +1,1 @@
-"""Processes, shared memory and files: what the operating system gives. Nothing here knows what a learner is."""
+"""Processes, shared memory and files: motet's use of the operating system. Nothing here depends on training code."""

@@ -1,8 +1,8 @@
-"""Child processes: quick to start, named, deaf to Ctrl-C, dead when their parent is; their tracebacks come home.
+"""Child processes that start quickly, ignore Ctrl-C, end with their parent, and send their tracebacks to it.
 
-Children are forked from a server that has torch loaded already (15 ms instead of 1.5 s); where there is none they are
-spawned. What a child needs travels as its arguments: shared segments with their descriptors, users' factories wrapped
-in :class:`~motet.system.portable.Portable`. Nothing here knows what a learner is.
+Children are forked from a server that has torch loaded already (15 ms instead of 1.5 s); where no fork server is
+available they are spawned. Everything that a child needs is passed in its arguments: shared segments with their
+descriptors, users' factories wrapped in :class:`~motet.system.portable.Portable`. Nothing here depends on training.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name
 
 _MAX_TRACEBACK = 64 * 1024
 GUARD = "the script calls motet without a guard: put the call behind `if __name__ == '__main__':`"
-_UNKNOWN = 255  # what multiprocessing says of a child whose server died
+_UNKNOWN = 255  # the exit code that multiprocessing reports for a child whose server died
 
 
 class Child:
     """One child process.
 
     Args:
-        name: what it is called in messages, logs and process lists.
+        name: its name in messages, logs and process lists.
         target: the function it runs; importable, or wrapped in Portable by the caller.
-        args: its arguments.
-        log: a file that its output is appended to; without one it writes where the parent does.
+        args: arguments of the function.
+        log: a file to which its output is appended; None: it shares the output of the parent.
     """
 
     def __init__(
@@ -49,32 +49,32 @@ class Child:
         ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
-        if hasattr(self._process, "_Popen"):  # otherwise this Python has another way, and perhaps not the fault
+        if hasattr(self._process, "_Popen"):  # a Python without it starts processes in another way
             self._process._Popen = _asked_in_turn  # type: ignore[method-assign, assignment]
         self._text = ""
         check_main_guard()
         try:
             with _fork_server.starting():
                 self._process.start()
-        except (OSError, EOFError) as error:  # EOF: the server that forks children died of it
+        except (OSError, EOFError) as error:  # EOF: the fork server died while it forked the child
             self._home.close()
             why = "the server that starts children died" if isinstance(error, EOFError) else str(error)
             raise StartError(f"{name} could not be started: {why}") from error
-        except BaseException:  # what it needs cannot be pickled
+        except BaseException:  # an argument cannot be pickled
             self._home.close()
             raise
         finally:
             away.close()
         self._server = _fork_server.number()
         self._lost: bool | None = None  # whether its server died
-        self._pidfd: int | None = None  # means this child, also when its number is somebody else's
+        self._pidfd: int | None = None  # refers to this child even after the system has reused its pid
         if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):  # it was quick; or the system has none to give: its number must do
+            with contextlib.suppress(OSError):  # the child has ended already, or no descriptor is free: use the pid
                 self._pidfd = os.pidfd_open(self.pid)
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """Process id."""
         assert self._process.pid is not None
         return int(self._process.pid)
 
@@ -85,32 +85,32 @@ class Child:
 
     @property
     def exit(self) -> int | None:
-        """None while it lives; then its exit code, negative for a signal."""
+        """None while the child runs; then its exit code, negative for a signal."""
         code: int | None = self._process.exitcode
         if code == _UNKNOWN and self._lost is None:
             self._lost = _fork_server.died(self._server)
-        return -signal.SIGKILL if self._lost else code  # killed with its server, which alone could have told its code
+        return -signal.SIGKILL if self._lost else code  # killed with its server, which alone knew its exit code
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; True if it has ended."""
+        """Wait for the child to end. Returns True if it has ended."""
         self._process.join(timeout_s)
         return self.exit is not None
 
     def kill(self, timeout_s: float = 5.0) -> None:
-        """End it now, and see that it is dead: whoever takes its place may start after this returns."""
+        """Kill the child and wait until it is dead. A replacement may be started as soon as this returns."""
         with contextlib.suppress(ProcessLookupError):  # a stopped process dies of SIGKILL too
             if self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             elif self.exit is None:
                 os.kill(self.pid, signal.SIGKILL)
         gone = self.join(timeout_s)
-        if gone and self._pidfd is not None:  # what the server said may be that it is gone itself
+        if gone and self._pidfd is not None:  # join() also returns when only the server died, so ask the kernel
             gone = bool(multiprocessing.connection.wait([self._pidfd], timeout_s))
         if not gone:
             raise WaitTimeoutError(f"{self.name} (pid {self.pid}) did not die within {timeout_s} s of SIGKILL")
 
     def traceback(self) -> str:
-        """What it raised, if it did."""
+        """The traceback of the exception that ended the child; empty if it did not raise."""
         while self._home is not None and not self._text:
             try:
                 if not self._home.poll(0):
@@ -121,7 +121,7 @@ class Child:
         return self._text
 
     def describe_end(self) -> str:
-        """How it ended, for people."""
+        """Human-readable exit reason."""
         code = self.exit
         if code is None:
             return f"{self.name} is running"
@@ -129,16 +129,16 @@ class Child:
             return f"{self.name} was killed by {signal_name(-code)}"
         if self.traceback():
             return f"{self.name} raised"
-        if code == 1:  # whatever it raises later comes home
-            return f"{self.name} could not begin: it failed to import your script, or {GUARD}"
+        if code == 1:  # it failed before _enter, which sends every later exception to the parent
+            return f"{self.name} could not start: it failed to import your script, or {GUARD}"
         return f"{self.name} ended with exit code {code}"
 
     def wrote(self) -> str:
-        """Where to read what it wrote, for people. Before it begins it writes where the parent does."""
-        return f"see {self._log}" if self._log is not None and self._log.exists() else "what it wrote is above"
+        """Human-readable location of the child's output. Until the log is opened, that is the output of the parent."""
+        return f"see {self._log}" if self._log is not None and self._log.exists() else "its output is above"
 
     def close(self) -> None:
-        """Give back what the parent holds for it. It must have ended."""
+        """Release what the parent holds for the child. It must have ended."""
         self._process.close()
         self._home.close()
         if self._pidfd is not None:
@@ -147,10 +147,10 @@ class Child:
 
 
 def _asked_in_turn(process: Any) -> Any:
-    """Start a process so that one thread at a time asks for its exit code.
+    """Start a process so that only one thread at a time can ask for its exit code.
 
-    Python reads the exit code of a child of the fork server from a pipe, once. A thread that reads second finds the end
-    of the pipe and takes the child for killed. Other threads do read: starting a process polls all the others first.
+    Python reads the exit code of a child of the fork server from a pipe, once. A second thread that reads finds the end
+    of the pipe and takes the child for killed. Other threads do read: starting a process polls all others first.
     """
     started = type(process)._Popen(process)
     poll, turn = started.poll, threading.RLock()
@@ -165,7 +165,7 @@ def _asked_in_turn(process: Any) -> Any:
 
 
 def signal_name(number: int) -> str:
-    """Of a signal, for people.
+    """The name of a signal.
 
     >>> signal_name(9), signal_name(35)
     ('SIGKILL', 'signal 35')
@@ -177,20 +177,20 @@ def signal_name(number: int) -> str:
 
 
 def check_main_guard() -> None:
-    """Raise if this is a child that is importing the user's script, which calls motet without a guard."""
+    """Raise if this is a child that is importing the user's script, and the script calls motet without a guard."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise MotetError(f"motet was called while a child process was importing your script: {GUARD}")
 
 
 def one_thread() -> None:
-    """One numeric thread in this process. Several processes that each use all cores are 7 to 15 times slower."""
+    """Use one numeric thread in this process. Several processes that each use all cores are 7 to 15 times slower."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C or SIGTERM once: set the event. Twice: at once."""
+    """Set the event on the first Ctrl-C or SIGTERM, and raise KeyboardInterrupt on the second."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -217,42 +217,41 @@ def _enter(
     log: Path | None,
 ) -> None:
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # and this; programs that a world starts do not ignore it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which programs that a world starts inherit
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _fork_server.DEAF_TO)  # held back while it was started
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _fork_server.DEAF_TO)  # blocked while the child was started
     if log is not None:
         _redirect(log)
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1)  # kill -USR1 shows where it is
+        faulthandler.register(signal.SIGUSR1)  # kill -USR1 prints a traceback
     one_thread()
     try:
         target(*args)
-    except BaseException as error:  # noqa: BLE001 - it goes home and to the log, whatever it is
+    except BaseException as error:  # noqa: BLE001 - every exception is sent to the parent and written to the log
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {name}\n{text}")
         sys.stderr.flush()
-        # A parent that is gone has no use for the text.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the parent may be gone
             home.send_bytes(text.encode(errors="backslashreplace")[-_room(home) :])
         raise SystemExit(1) from None
 
 
 def _room(home: multiprocessing.connection.Connection) -> int:
-    """How much can be sent home though nobody reads it before this process has ended."""
+    """Bytes that fit into the pipe: the parent may read them only after this process has ended."""
     try:
         import fcntl
 
         return min(_MAX_TRACEBACK, fcntl.fcntl(home.fileno(), fcntl.F_GETPIPE_SZ) // 2)
-    except (ImportError, AttributeError):  # other systems do not say; they have more than this
+    except (ImportError, AttributeError):  # the size is unknown on other systems, but larger than this
         return 4096
 
 
 def _die_with_parent() -> None:
-    """End when the parent ends, however it ends, even while stopped.
+    """Make this process end when the parent ends in any way, even while this process is stopped.
 
-    The parent in the kernel's eyes is the fork server. If that does not end with the true parent, the kernel is asked
+    For the kernel, the parent is the fork server. If the server does not end with the true parent, the kernel is asked
     to watch the true parent too.
     """
     ends_with_parent = _fork_server.let_go()
@@ -265,14 +264,14 @@ def _die_with_parent() -> None:
             signal_when_parent_ends(signal.SIGKILL)
     else:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if parent is not None and not parent.is_alive():  # it went before we asked
+    if parent is not None and not parent.is_alive():  # it ended before prctl was called
         os._exit(1)
 
 
 def signal_when_parent_ends(number: signal.Signals) -> None:
     """On Linux: have the kernel send this signal to this process when the parent ends, even while it is stopped.
 
-    The parent holds the other end of a pipe as long as it lives. The last call counts.
+    The parent holds the other end of a pipe until it ends. A later call replaces the signal of an earlier one.
     """
     import fcntl
 

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, and names for them."""
+"""Writing files and folders completely or not at all, and making safe file names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["file_name", "file_stems", "replace_folder", "sync", "write_whole"]
 
 _UNSAFE = re.compile(f'[{HIDDEN}<>:"/\\\\|?*]+')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?", re.I | re.S)
-_MARKED = re.compile(r"~[0-9a-f]{16}", re.I)  # what a stem ends with that is not the name itself
-_BYTES = 200  # of a stem at most: with what follows it is less than the 255 that file systems take
+_MARKED = re.compile(r"~[0-9a-f]{16}", re.I)  # the end of a stem that is not the name itself
+_BYTES = 200  # maximum length of a stem: with its suffix it stays below the 255 bytes that file systems allow
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def file_name(text: str, room: int = 80) -> str:
-    """Text as part of a file's name: on any file system, in one folder. May be empty, and is the same for many texts.
+    """Text as part of a file name that is valid on any file system. May be empty, and is not unique.
 
     >>> file_name("ALE/Pong-v5"), file_name("../../x"), file_name("..")
     ('ALE-Pong-v5', 'x', '')
@@ -36,10 +36,10 @@ def file_name(text: str, room: int = 80) -> str:
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """For each name what its file is called, without the ending: distinct on any file system, and always the same.
+    """The file name of each name, without suffix: distinct on any file system, and the same on every call.
 
-    A name that is safe is its own stem. Any other, and any that differs from another one only in what some file systems
-    ignore (case, the form of its accents), gets a mark made from the whole name.
+    A safe name is used unchanged. An unsafe name gets a hash of the whole name appended. So does a name that differs
+    from another one only in what some file systems ignore (case, Unicode normalisation), unless it is the folded form.
 
     >>> file_stems(["agent_0", "A", "red/0"])
     {'agent_0': 'agent_0', 'A': 'A', 'red/0': 'red-0~36825b529af739d9'}
@@ -55,14 +55,14 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def _folded(name: str) -> str:
-    """Equal for names that some file system takes for one."""
+    """A key that is equal for names that some file systems do not distinguish."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
 def _is_safe(name: str) -> bool:
     if not name or name.startswith(".") or _UNSAFE.search(name) or len(name.encode()) > _BYTES:
         return False
-    # A mark is what another name may get, and what ends in .replay would be the file of another agent's rows.
+    # Another name may get a stem that ends in a mark, and a stem that ends in .replay is the replay file of an agent.
     return not (_RESERVED.fullmatch(name) or _MARKED.search(name[-17:]) or name.lower().endswith(".replay"))
 
 
@@ -72,7 +72,7 @@ def _marked(name: str) -> str:
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file beside the target, which then replaces it at once, and is on the disk."""
+    """Let ``write`` make a file beside the target, sync it to disk, and replace the target with it atomically."""
     beside = target.with_name(f".{target.stem}.{uuid.uuid4().hex[:8]}{target.suffix}")
     try:
         write(beside)
@@ -83,15 +83,16 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def sync(file: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file is on disk (fsync)."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 
 
 def replace_folder(fresh: Path, target: Path) -> None:
-    """Let a folder replace what may be at the target, which is removed.
+    """Move a folder to the target, and remove the folder that was there, if any.
 
-    At any moment one of the two is there, whole, also if this process is killed (on Linux; elsewhere, if it raises).
+    On Linux the target is one of the two complete folders at any moment, even if this process is killed. Elsewhere
+    this holds only when the function returns or raises.
     """
     if not target.exists():
         fresh.rename(target)
@@ -110,7 +111,7 @@ def replace_folder(fresh: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names, at once; False where that is not possible."""
+    """Exchange the names of two folders atomically. Returns False where the system cannot do that."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     if rename is None:
         return False

@@ -1,19 +1,20 @@
-"""The server that children are forked from: loaded once, quiet, and without a name in any file system.
+"""The fork server that children are started from: it loads modules once, ignores Ctrl-C, and leaves no named socket.
 
-Python's own fork server, which knows nothing of the three. All that motet does to it is here; nothing else touches it.
-There are two ways to use it.
+It is the fork server of Python's ``multiprocessing``, which offers none of the three. Everything that motet changes in
+it is in this module. There are two ways to use it.
 
 *Nameless*, the usual one: this module writes to private attributes of ``multiprocessing``.
 
-*Standard*: only what ``multiprocessing`` documents. It is used where the environment has ``MOTET_START=standard``, and
-where those attributes are not as this module knows them; that is decided once, at the first use. Its losses:
+*Standard*: this module uses only what ``multiprocessing`` documents. That is so where the environment has
+``MOTET_START=standard``, and where the private attributes differ from those that this module expects. It is decided
+once, at the first use. The drawbacks:
 
-- The server's socket has a name, in a folder ``pymp-…`` in the temporary folder. After ``kill -9`` it stays there. The
-  path of the temporary folder must be short (about 70 characters), since the address of a socket is.
-- A child that has children of its own starts a server for them, which imports everything once more: seconds with torch.
-- Children keep the server alive. A process that a world forked, and that outlives the run, keeps it too.
-- If the server dies, its children's exit codes are lost, as in the nameless way, but the server's death cannot be told
-  from a child that ended with exit code 255. Both count as killed.
+- The server's socket has a name, in a folder ``pymp-…`` in the temporary folder. It stays there after ``kill -9``. The
+  path of the temporary folder must be short (about 70 characters), since the address of a socket is limited.
+- A child that starts children starts another server for them, which imports everything again: seconds with torch.
+- Children keep the server alive. So does a process that a world forked and that outlives the run.
+- If the server dies, its children's exit codes are lost. That is so in the nameless way too, but here the server's
+  death cannot be distinguished from a child that ended with exit code 255. Both count as killed.
 
 Where there is no fork server, and on macOS, children are spawned.
 """
@@ -48,16 +49,16 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLI
 _DESCRIPTORS = Path("/proc/self/fd")
 
 DEAF_TO = (signal.SIGINT, signal.SIGTERM)
-"""What children leave to their parent to decide about."""
+"""Signals that children ignore, because their parent handles them."""
 
-_lock = threading.Lock()  # of this process alone
+_lock = threading.Lock()  # held while a server is started or multiprocessing's temporary folder is changed
 _server: Any = getattr(forkserver, "_forkserver", None)
-_started = False  # a child was started from a server, by this process
-_socket: int | None = None  # holds the server's socket, which has no name to be found by
+_started = False  # this process has started a child from a server
+_socket: int | None = None  # descriptor of the server's socket, which has no name in the file system
 
 
 def context() -> ForkServerContext | SpawnContext:
-    """The way children are started: an explicit context, never the process-wide default."""
+    """The multiprocessing context that starts children: explicit, never the process-wide default."""
     if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
@@ -67,7 +68,7 @@ def context() -> ForkServerContext | SpawnContext:
 
 @functools.cache
 def why_standard() -> str | None:
-    """Why the server is used by documented means only; None: it is used in the nameless way."""
+    """Why the server is used in the standard way; None: it is used in the nameless way."""
     asked = os.environ.get("MOTET_START", "")
     if asked not in ("", "standard"):
         raise SettingError(f"MOTET_START must be 'standard' or not set, got {asked!r}")
@@ -77,7 +78,7 @@ def why_standard() -> str | None:
 
 
 def _is_known() -> bool:
-    """Whether each private attribute that the nameless way touches is there, and used as this module believes."""
+    """Whether each private attribute that the nameless way uses exists, and is used as this module expects."""
     kinds = {"_forkserver_address": str, "_forkserver_alive_fd": int, "_forkserver_pid": int}
     methods = [part for part in vars(type(_server)).values() if inspect.isfunction(part)]
     used = {name for method in methods for name in method.__code__.co_names}
@@ -100,12 +101,12 @@ def _is_nameless() -> bool:
 
 
 def is_up() -> bool:
-    """Whether a server was started before: children come quickly then."""
+    """Whether a server was started before, so that children start quickly."""
     return _started
 
 
 def number() -> int | None:
-    """The process number of the server that runs now, if there is one and it is known."""
+    """The process id of the running server; None if no server runs or its id is not known."""
     return _server._forkserver_pid if _is_nameless() and _server._forkserver_pid is not None and _runs() else None
 
 
@@ -113,11 +114,11 @@ def died(server: int | None) -> bool:
     """Whether a child's exit code is unknown because its server died.
 
     Args:
-        server: what :func:`number` gave when the child was started.
+        server: the result of :func:`number` when the child was started.
     """
     if server is None:
         return isinstance(context(), ForkServerContext)
-    deadline = time.monotonic() + 1.0  # a server that dies is silent a moment before it is dead
+    deadline = time.monotonic() + 1.0  # the pipe of a dying server closes a moment before the server is dead
     while (alive := number() == server) and time.monotonic() < deadline:
         time.sleep(0.001)
     return not alive
@@ -125,22 +126,23 @@ def died(server: int | None) -> bool:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Start children in here: from a server that runs by then, one numeric thread each, deaf to Ctrl-C and SIGTERM.
+    """Context for starting children: a server runs, children get one numeric thread, SIGINT and SIGTERM are blocked.
 
-    Sent to a whole group of processes they would end the server, and with it all children. They are held back here, by
-    a mask that the server inherits and keeps, and come when the child is there; what they mean is decided then.
+    If these signals reached the server (Ctrl-C goes to the whole process group), they would end it and all children.
+    The server inherits the mask and keeps it. In this process, a signal that arrives meanwhile is delivered at the end
+    of the context, and handled as usual.
     """
     global _started
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
-        resource_tracker.ensure_running()  # it would take the mask away when it is started
+        resource_tracker.ensure_running()  # starting it later would reset the mask
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
         _forget_a_file_that_is_none()
         if _is_nameless():
             _have_one()
             yield
-        else:  # the server, or the child itself, starts in there
+        else:  # the server or, where children are spawned, the child starts inside
             with _lock, _one_thread():
                 yield
         _started = isinstance(context(), ForkServerContext)
@@ -150,21 +152,21 @@ def starting() -> Iterator[None]:
 
 
 def _forget_a_file_that_is_none() -> None:
-    """Children import the script that is run from its file: not where it came from standard input, or has gone."""
+    """Drop ``__main__.__file__`` if that file does not exist (script on standard input): children would import it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is not None and not os.path.exists(file):
-        with contextlib.suppress(AttributeError):  # another thread was quicker
+        with contextlib.suppress(AttributeError):  # another thread has deleted it
             del main.__file__
 
 
 def host_children() -> None:
-    """Let this child start children of its own, as quickly as its parent starts children, and take them with it.
+    """Let this child start children as quickly as its parent does, and make them end with it.
 
-    A child of a fork server would begin by starting a server of its own, which loads everything once more. Instead a
-    copy of this process, as it is now and without its descriptors, becomes that server: call it first thing, before
-    anything is here that children should not see. In the standard way, and where ``forkserver.main`` takes more than
-    this module knows (Python 3.14), the server is started as usual instead.
+    By default a child of a fork server would start another server, which loads everything again. Instead, a copy of
+    this process, as it is now and without its descriptors, becomes that server. So call this first in the child, before
+    the process holds anything that its children should not see. In the standard way, and where ``forkserver.main`` has
+    parameters that this module does not know (Python 3.14), the server is started as usual instead.
     """
     global _started
     multiprocessing.current_process().daemon = False
@@ -187,10 +189,10 @@ def host_children() -> None:
 
 
 def let_go() -> bool:
-    """In a child: no longer keep the server alive. True if the server now ends with the true parent.
+    """In a child: no longer keep the server alive. Returns True if the server now ends with the true parent.
 
-    It ends when the last copy of its alive descriptor is closed. Each child was given a copy; without it only the true
-    parent keeps the server alive.
+    The server ends when the last copy of its alive descriptor is closed. Each child was given a copy; once that is
+    closed, only the true parent keeps the server alive.
     """
     alive = _server._forkserver_alive_fd if why_standard() is None else None
     if alive is None:  # the standard way, or a spawned child
@@ -212,13 +214,13 @@ def _have_one() -> None:
 def _runs() -> bool:
     try:
         return os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:  # another thread has just buried it
+    except ChildProcessError:  # another thread has just reaped it
         return False
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """What is executed meanwhile has one numeric thread: libraries read how many when they are loaded."""
+    """Give processes that are started meanwhile one numeric thread: libraries read these variables when loaded."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
@@ -233,9 +235,9 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nameless() -> Iterator[str]:
-    """A folder for a socket, gone with its contents when this ends; its path is short, however long the true one is."""
+    """A folder for a socket, removed with its contents at the end. Its path is short even if the true path is long."""
     true = tempfile.mkdtemp(prefix="motet-")
-    if not _DESCRIPTORS.is_dir():  # then names are all there is
+    if not _DESCRIPTORS.is_dir():  # without /proc the folder can only be reached by name, so it stays
         yield true
         return
     fd = os.open(true, os.O_PATH | os.O_DIRECTORY)
@@ -250,7 +252,7 @@ def _nameless() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _temporary(folder: str) -> Iterator[None]:
-    """Have multiprocessing put its sockets there."""
+    """Have multiprocessing put its sockets into this folder."""
     config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")
     config["tempdir"] = folder
@@ -261,26 +263,26 @@ def _temporary(folder: str) -> Iterator[None]:
 
 
 def _hold(address: str) -> str:
-    """An address of this socket that works without its name, in this process alone."""
+    """An address that reaches this socket without its name; valid in this process only."""
     global _socket
     if not _DESCRIPTORS.is_dir():
         return address
     if _socket is not None:
-        os.close(_socket)  # of a server that died
+        os.close(_socket)  # belongs to a server that died
     _socket = os.open(address, os.O_PATH)
     return str(_DESCRIPTORS / str(_socket))
 
 
 def _serve(listener: int, alive: int) -> NoReturn:
-    """Be a fork server until the one who started it is gone."""
+    """Be a fork server until the process that started it is gone."""
     global _socket
-    _socket = None  # of the one who started it; closed below
+    _socket = None  # belongs to the process that started this one; closed below
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         for name in os.listdir("/dev/fd"):
             if int(name) > 2 and int(name) not in (listener, alive):
-                with contextlib.suppress(OSError):  # the one that listed them
+                with contextlib.suppress(OSError):  # the descriptor of listdir is closed already
                     os.close(int(name))
         forkserver.main(listener, alive, [])
     finally:

@@ -1,4 +1,4 @@
-"""Importing what users name: ``module:attribute``, and the way back from an object to its path."""
+"""Import objects that users name as ``module:attribute``, and find the path of an object."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _MOVED = {
     "motet.worlds._treasure_rules": "motet.worlds.treasure_hunt.rules",
     **{f"motet.algorithm:{name}": "motet.schedule" for name in ("Exponential", "Linear", "Staged", "Stages")},
 }
-"""What files of earlier versions name, and where that is now.
+"""Paths in files of earlier versions, and the present path of each.
 
-A key is a module, or ``module:Name`` where only that name moved. A value is the module, or ``module:Name`` where it has
-another name now. Entries are followed one after another: a class that is renamed after its module moved needs one more
-entry, from where it was last.
+A key is a module, or ``module:Name`` where only that name moved. A value is the new module, or ``module:Name`` where
+the name changed too. Entries are followed one after another: a class that is renamed after its module moved needs one
+more entry, whose key is its last path.
 """
 
 
 class Imported:
-    """A factory that was found by its path, and is known by it: a partial, a lambda, an object that can be called.
+    """A factory that was imported by its path and remembers it: a partial, a lambda or another callable object.
 
     Args:
         path: ``module:attribute``.
-        made: what is there.
+        made: the object at that path.
     """
 
     def __init__(self, path: str, made: Callable[..., Any]) -> None:
         self.path, self._made = path, made
         self.suggests = getattr(made, "suggests", {})
-        with contextlib.suppress(ValueError, TypeError):  # of what is not written in Python it is not known
-            self.__signature__ = inspect.signature(made)  # the parameters that are left, for flags
+        with contextlib.suppress(ValueError, TypeError):  # callables that are not written in Python may have none
+            self.__signature__ = inspect.signature(made)  # its free parameters become flags
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        """What the factory makes."""
+        """Call the factory."""
         return self._made(*args, **settings)
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class Imported:
 
 
 def known_by_path(path: str, found: Any) -> Any:
-    """What was found at a path; wrapped so that it is known by the path if it does not know where it comes from."""
+    """The object found at a path; wrapped in :class:`Imported` if its path cannot be found from the object itself."""
     if not callable(found):
         return found
     try:
@@ -73,21 +73,21 @@ def known_by_path(path: str, found: Any) -> Any:
 
 
 def path_of(thing: Any) -> str:
-    """Where a class or function is imported from; an error unless that finds the very same one."""
+    """The path ``module:name`` of a class or function. Raises unless importing it gives this very object."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module == "__main__":
         raise SettingError(
-            f"class or function must be one that can be imported, got {thing!r} of a script: move it to a module"
+            f"class or function must be importable, got {thing!r}, which is defined in a script: move it to a module"
         )
     if module is None or name is None or "<" in name:
-        raise SettingError(f"class or function must be one that can be imported, got {thing!r}")
+        raise SettingError(f"class or function must be importable, got {thing!r}")
     if find(module, name) is not thing:
-        raise SettingError(f"class or function must be what importing {module}:{name} finds, got {thing!r}")
+        raise SettingError(f"class or function must be the one at {module}:{name}, got {thing!r}")
     return f"{module}:{name}"
 
 
 def now_at(module: str, name: str) -> tuple[str, str]:
-    """The module and the name of something now, if files of an earlier version of motet name another one.
+    """The present module and name of an object, given those in a file that may be of an earlier version of motet.
 
     >>> now_at("motet.train", "Settings"), now_at("motet.algorithm", "Linear"), now_at("numpy", "zeros")
     (('motet.training.settings', 'Settings'), ('motet.schedule', 'Linear'), ('numpy', 'zeros'))
@@ -100,7 +100,7 @@ def now_at(module: str, name: str) -> tuple[str, str]:
 
 
 def path_now(path: str) -> str:
-    """A path ``module:Name`` of an earlier version, as it is now; any other text stays as it is.
+    """The present path of a ``module:Name`` that may be of an earlier version; any other text is returned unchanged.
 
     >>> path_now("motet.train:Settings")
     'motet.training.settings:Settings'
@@ -110,7 +110,7 @@ def path_now(path: str) -> str:
 
 
 def paths_now(plain: Any) -> Any:
-    """Plain values, such as a run's config, in which every ``class`` and ``path`` is as it is now.
+    """Plain values, such as a run's config, with every ``class`` and ``path`` replaced by its present path.
 
     >>> paths_now({"class": "motet.algorithm:Linear", "start": 1.0})
     {'class': 'motet.schedule:Linear', 'start': 1.0}
@@ -126,15 +126,15 @@ def paths_now(plain: Any) -> Any:
 
 
 def find(module: str, name: str) -> Any:
-    """What ``module:name`` names."""
+    """Import ``module:name``."""
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"class must be one that can be imported, got '{module}:{name}': {error}") from error
+        raise SettingError(f"class must be importable, got '{module}:{name}': {error}") from error
 
 
 def import_named(path: str, what: str, known: Sequence[str]) -> Any:
-    """What a user named ``module:attribute``; ``known`` are the short names that would do too."""
+    """Import what a user named as ``module:attribute``; ``known`` are the short names that an error lists."""
     module, _, name = path.partition(":")
     if not name:
         raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}")

@@ -1,4 +1,4 @@
-"""What this machine has to give: cores, memory, and how busy they are."""
+"""Resources of this machine: cores, memory, and how much of them is in use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from motet.errors import MotetError
 __all__ = ["available_bytes", "cgroup_room", "idle_s", "meminfo", "resident_bytes", "usable_cores"]
 
 HEADROOM = 0.95
-"""The share of what is available that one segment may take: the processes themselves need memory too."""
+"""Fraction of the available memory that one segment may take: the processes themselves need memory too."""
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def idle_s() -> float | None:
-    """How long the machine's cores have been idle, all together; None where that cannot be read."""
+    """Seconds that the machine's cores have been idle, summed over all cores; None where that cannot be read."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None
@@ -29,13 +29,17 @@ def idle_s() -> float | None:
 
 
 def resident_bytes() -> int:
-    """How much memory this process takes now; 0 where that cannot be read."""
+    """Resident memory of this process in bytes; 0 where that cannot be read."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:
-    """How much room a new segment may take: the least of free memory and every control group's limit."""
+    """Bytes that a new segment may take; None where that is not known.
+
+    In memory: the minimum of the free memory and of what every control group still allows. With a directory: the free
+    space of its file system.
+    """
     if directory is not None:
         stat = os.statvfs(directory)
         return int(stat.f_bavail * stat.f_frsize * HEADROOM)
@@ -46,7 +50,7 @@ def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | No
 
 
 def meminfo(key: str) -> int:
-    """A size that the kernel knows, in bytes, e.g. ``MemAvailable``."""
+    """An entry of ``/proc/meminfo`` in bytes, e.g. ``MemAvailable``."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
@@ -54,7 +58,7 @@ def meminfo(key: str) -> int:
 
 
 def cgroup_room() -> list[int]:
-    """What each memory control group on the way to the root still allows."""
+    """Bytes that each memory control group, from that of this process up to the root, still allows."""
     room: list[int] = []
     groups = Path("/proc/self/cgroup")
     for line in groups.read_text().splitlines() if groups.exists() else ():

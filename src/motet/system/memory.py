@@ -1,9 +1,9 @@
 """Anonymous shared memory, laid out from a spec of named arrays.
 
-A :class:`Segment` is one mapping without a name in any file system: nothing to unlink, nothing to leak, whatever is
-killed. It is made by one process, poisoned (so that use before writing shows), and handed to children when they are
-started, also to those started much later. All of its room is reserved when it is made: a machine that cannot hold it
-says so at once, with the sizes, instead of killing something in the middle of a run.
+A :class:`Segment` is one mapping without a name in any file system, so nothing has to be unlinked and nothing leaks,
+even if processes are killed. One process makes it, fills it with a poison value (so that a read before the first write
+shows), and passes it to children when they are started, at any later time too. All of its memory is reserved when it is
+made: a machine that cannot hold it raises at once, with the sizes, instead of killing a process in the middle of a run.
 
 >>> segment = Segment({"status": ArraySpec((4,), "uint64"), "flat": ArraySpec((1000,), "float32")})
 >>> segment["flat"].shape, bool(np.isnan(segment["flat"]).all())
@@ -34,19 +34,20 @@ from motet.system.machine import available_bytes
 __all__ = ["LINE", "Segment", "format_bytes"]
 
 LINE = 64
-"""Bytes of a cache line: what every array is aligned to, so that no two writers share one."""
+"""Bytes of a cache line. Every array is aligned to it, so that no two writers share a cache line."""
 
 POISON = 0xFF
-"""What fresh memory is filled with: NaN in every float, -1 in every signed integer, an absurd size in the others."""
+"""Byte that fills fresh memory: NaN in every float, -1 in every signed integer, the maximum in unsigned ones."""
 
 
 class Segment:
     """Named arrays in one anonymous shared mapping.
 
     Args:
-        spec: the arrays, by name. Each begins on its own cache line.
-        directory: put the memory into a nameless file on this file system instead of into memory, for sizes beyond it.
-        sealed: nobody who gets it can make it smaller or larger, which would end whoever reads what is gone (Linux).
+        spec: the arrays, by name. Each begins on a new cache line.
+        directory: use a nameless file on this file system instead of memory, for sizes that exceed the memory.
+        sealed: no process that gets the segment can resize it (Linux). If it shrank, a process that reads the removed
+            part would be killed.
     """
 
     def __init__(
@@ -78,13 +79,13 @@ class Segment:
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             raise MotetError(
-                "a shared segment cannot be pickled by itself: hand it to a process as one of its arguments, "
-                "so that the descriptor of the memory goes with it"
+                "a shared segment cannot be pickled by itself: pass it to a process as one of its arguments, "
+                "so that the descriptor of the memory is sent too"
             )
         return _arrive, (reduction.DupFd(self._fd), self.size, self._spec)
 
     def __del__(self) -> None:
-        # The mapping itself lives as long as any array into it; the descriptor is only needed for handing it on.
+        # The mapping lives as long as any array into it; the descriptor is only needed to pass the segment on.
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
@@ -102,7 +103,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _reserve(size: int, directory: str | os.PathLike[str] | None, sealed: bool) -> int:
-    """A descriptor of ``size`` bytes without a name, all of them really there."""
+    """A descriptor of ``size`` bytes without a name, all of them allocated."""
     if directory is not None:
         fd = _nameless_file(Path(directory))
     elif hasattr(os, "memfd_create"):
@@ -135,7 +136,7 @@ def _nameless_file(directory: Path) -> int:
 
 
 def _unlinked_shm() -> int:
-    """POSIX shared memory whose name is gone before anybody else can see it (macOS)."""
+    """POSIX shared memory that is unlinked at once, so that no other process finds its name (macOS)."""
     import _posixshmem
 
     name = f"/motet-{os.getpid()}-{os.urandom(6).hex()}"
@@ -156,15 +157,15 @@ def _short(size: int, available: int | None, directory: str | os.PathLike[str] |
     where = "of memory" if directory is None else f"on the file system of {os.fspath(directory)!r}"
     free = "an unknown amount" if available is None else format_bytes(available)
     hint = (
-        "a smaller capacity, or, in Python, directory=… to put it on a disk"
+        "a smaller capacity or, in Python, directory=… to keep it on a disk"
         if directory is None
         else "a smaller capacity"
     )
-    return MemoryShortError(f"{format_bytes(size)} {where} asked for, {free} available: choose {hint}")
+    return MemoryShortError(f"{format_bytes(size)} {where} needed, {free} available: choose {hint}")
 
 
 def format_bytes(n: int) -> str:
-    """A size for people.
+    """A size with its unit.
 
     >>> format_bytes(1536), format_bytes(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')

@@ -1,7 +1,7 @@
-"""Name what cannot be pickled: which part of a user's object keeps it from being sent to another process.
+"""Find which part of a user's object cannot be pickled, and therefore not be sent to another process.
 
-``unpicklable_part`` goes down from an object to the innermost part that fails on its own, and gives its path
-(``world.keywords['config'].lock``). It runs only after pickling has failed, so it may take its time, within bounds.
+``unpicklable_part`` searches an object for the innermost part that cannot be pickled, and returns its path
+(``world.keywords['config'].lock``). It runs only after pickling has failed, so it may be slow, within bounds.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from motet.errors import UnpicklableError
 __all__ = ["MAKE_IT_THERE", "check_picklable", "pickled", "unpicklable_part"]
 
 MAKE_IT_THERE = "Give a function that makes it and that can be imported, or its path 'module:function'"
-"""What to do about a world or a policy of an evaluation."""
+"""Advice for a world or a policy of an evaluation that cannot be pickled."""
 _MAX_DEPTH = 30
 _MAX_TRIES = 5000
 Dumps = Callable[[Any], bytes]
 
 
 def pickled(value: Any, what: str, name: str, advice: str = "", dumps: Dumps = cloudpickle.dumps) -> bytes:
-    """The bytes of a user's object.
+    """Pickle a user's object.
 
     Args:
         value: the object.
-        what: what it is called in the message, for example ``policy Forager``.
-        name: what its path begins with, for example ``policy``.
-        advice: what the user can do.
-        dumps: pickles it.
+        what: its description in the error message, for example ``policy Forager``.
+        name: the beginning of the path in the error message, for example ``policy``.
+        advice: what the user can do about the error.
+        dumps: the function that pickles.
 
     Raises:
         UnpicklableError: it cannot be pickled; the message names the part.
@@ -49,12 +49,12 @@ def pickled(value: Any, what: str, name: str, advice: str = "", dumps: Dumps = c
 
 
 def check_picklable(value: Any, what: str, name: str, advice: str = "", dumps: Dumps = cloudpickle.dumps) -> None:
-    """As :func:`pickled`, without the bytes."""
+    """Raise as :func:`pickled` does; return nothing."""
     pickled(value, what, name, advice, dumps)
 
 
 def unpicklable_part(value: Any, name: str, dumps: Dumps = cloudpickle.dumps) -> tuple[str, Exception] | None:
-    """The path of the innermost part that cannot be pickled, and why; None if the whole can.
+    """The path of the innermost part that cannot be pickled, and the error; None if the object can be pickled.
 
     >>> import threading
     >>> unpicklable_part({"model": [1, threading.Lock()]}, "policy")
@@ -67,7 +67,7 @@ def unpicklable_part(value: Any, name: str, dumps: Dumps = cloudpickle.dumps) ->
 
 
 class _Search:
-    """Goes down to the parts that fail, each once."""
+    """Depth-first search for the part that fails; visits each part once."""
 
     def __init__(self, dumps: Dumps) -> None:
         self._dumps, self._by_value = dumps, dumps is cloudpickle.dumps
@@ -75,7 +75,7 @@ class _Search:
         self._tries = 0
 
     def inside(self, value: Any, path: str, error: Exception, depth: int) -> tuple[str, Exception] | None:
-        """The innermost part of something that fails; None if it fails only because it leads back to what was seen."""
+        """The innermost failing part of ``value``; None if it fails only because it refers to a part seen before."""
         self._seen.append(value)
         leads_back = False
         for label, part in _parts(value, self._by_value) if depth < _MAX_DEPTH else ():
@@ -97,15 +97,15 @@ class _Search:
 def _failure(value: Any, dumps: Dumps) -> Exception | None:
     try:
         dumps(value)
-    except Exception as error:  # noqa: BLE001 - it is what is looked for
+    except Exception as error:  # noqa: BLE001 - any failure is the result
         return error
     return None
 
 
 def _parts(value: Any, by_value: bool) -> Iterator[tuple[str, Any]]:
-    """What pickling an object leads to, each with how Python code reaches it.
+    """The parts of an object that pickling visits, each with the Python expression that reaches it.
 
-    ``by_value``: functions and classes are taken apart too. Plain pickle sends them by name.
+    ``by_value``: functions and classes have parts too. Plain pickle sends them by name.
     """
     if inspect.isfunction(value) or isinstance(value, type):
         if by_value:
@@ -142,7 +142,7 @@ def _parts_of_function(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_of_class(kind: type) -> Iterator[tuple[str, Any]]:
-    if not any(map(inspect.isfunction, vars(kind).values())):  # made by C: nothing of it is sent
+    if not any(map(inspect.isfunction, vars(kind).values())):  # implemented in C: sent by name
         return
     hidden = (types.GetSetDescriptorType, types.MemberDescriptorType)
     yield from ((f".{name}", part) for name, part in vars(kind).items() if not isinstance(part, hidden))
@@ -159,9 +159,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
     try:
         state = value.__getstate__()
-    except Exception:  # noqa: BLE001 - then the object itself is what fails
+    except Exception:  # noqa: BLE001 - then the object itself is the part that fails
         state = None
-    states = state if isinstance(state, tuple) and len(state) == 2 else (state,)  # with slots there are two
+    states = state if isinstance(state, tuple) and len(state) == 2 else (state,)  # an object with slots has two
     for one in states:
         if isinstance(one, dict):
             yield from ((f".{name}", part) for name, part in one.items())

@@ -1,4 +1,4 @@
-"""Portable: what a user gave, on its way to a child process."""
+"""Portable: wraps a user's object so that it can be sent to a child process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Portable"]
 
 
 class Portable:
-    """A user's object on its way to a child: by value where need be, so that lambdas and notebook cells travel too.
+    """A user's object that is sent to a child: by value where necessary, so that lambdas and notebook cells work too.
 
     Args:
         value: the object.
-        what: what it is called if it cannot be pickled.
-        name: what the path of the part at fault begins with; by default as ``what``.
+        what: its description in the error if it cannot be pickled.
+        name: the beginning of the path of the failing part in that error; by default as ``what``.
     """
 
     def __init__(self, value: Any, what: str = "object", name: str = "") -> None:

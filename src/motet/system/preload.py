@@ -1,4 +1,4 @@
-"""What the fork server imports before it forks children. The packages above say it; nothing here knows their names."""
+"""Modules that the fork server imports before it forks children. The packages that use this one register them."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def preload(*names: str) -> None:
 
 
 def preloaded() -> list[str]:
-    """The modules named so far, in that order."""
+    """The modules registered so far, in order."""
     return list(_names)

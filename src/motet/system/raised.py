@@ -1,4 +1,4 @@
-"""What a user's code raised, as text that can be kept and shown: bounded, printable, whatever the exception does."""
+"""Exceptions of users' code as text: bounded and printable, even if the exception's own methods raise."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 __all__ = ["DETAIL", "brief", "class_name", "describe", "pressed_by_user", "printable", "summary"]
 
 DETAIL = 2000
-"""Characters of a detail."""
+"""Maximum length of a description, in characters."""
 
 
 def describe(error: BaseException, but: str = "") -> str:
-    """What was raised, in one line, then where; without the frames of the file ``but``, which called it.
+    """The exception in one line, then its traceback without the frames of the file ``but``, which called the code.
 
     >>> describe(ValueError("no"))
     'ValueError: no'
@@ -22,20 +22,20 @@ def describe(error: BaseException, but: str = "") -> str:
         frames = traceback.extract_tb(error.__traceback__)
         where = traceback.format_list([frame for frame in frames if frame.filename != but])
         text = "\n".join([_what(error), *(line.rstrip() for line in where)])
-    except BaseException:  # noqa: BLE001 - an exception that cannot even be printed
+    except BaseException:  # noqa: BLE001 - printing the exception raised
         text = class_name(error)
     return printable(text)[:DETAIL]
 
 
 def summary(error: BaseException) -> str:
-    """What was raised, in one line.
+    """The exception in one line.
 
     >>> summary(SystemExit("closed"))
     'SystemExit: closed'
     """
     try:
         text = _what(error)
-    except BaseException:  # noqa: BLE001 - an exception that cannot even be printed
+    except BaseException:  # noqa: BLE001 - printing the exception raised
         text = class_name(error)
     return printable(text)[:DETAIL]
 
@@ -46,7 +46,7 @@ def _what(error: BaseException) -> str:
 
 
 def class_name(value: Any) -> str:
-    """Of its class, whatever its metaclass says.
+    """The name of a value's class, even if its metaclass overrides it.
 
     >>> class_name(3)
     'int'
@@ -55,12 +55,12 @@ def class_name(value: Any) -> str:
 
 
 def pressed_by_user(error: BaseException) -> bool:
-    """Whether somebody may have pressed Ctrl-C. Jobs ignore that key: there a KeyboardInterrupt is the code's own."""
+    """Whether the user may have pressed Ctrl-C. Jobs ignore SIGINT: there, user code raised the KeyboardInterrupt."""
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def printable(text: str) -> str:
-    """Text without what could steer a terminal or turn a line around.
+    """Text without characters that could control a terminal or change the direction of writing.
 
     >>> printable("red \\x1b[31m and\\r\\nback \\u202e")
     'red [31m and\\nback '
@@ -69,9 +69,9 @@ def printable(text: str) -> str:
 
 
 def brief(given: Any) -> str:
-    """Type and text of a value, bounded, whatever its methods do."""
+    """Type and repr of a value, bounded, even if its methods raise."""
     try:
         text = repr(given)
         return f"{class_name(given)} {text if len(text) <= 200 else text[:200] + '...'}"
-    except BaseException:  # noqa: BLE001 - a value that cannot even be printed
+    except BaseException:  # noqa: BLE001 - repr raised
         return f"an object of the class {class_name(given)} that cannot be shown"

@@ -1,9 +1,9 @@
-"""Supervisor: starts, watches, restarts and stops the processes of a run. It does not know what a learner is.
+"""Supervisor: starts, watches, restarts and stops the processes of a run. It does not depend on training code.
 
-A process that dies or shows no heartbeat for too long is killed, its death is confirmed, and it is started again
-after a pause that doubles with every restart; too many restarts within a window end the run. A process that *raises* is
-not restarted: an exception would come again, so its traceback is shown and the run ends, with everything else stopped
-in order. The death of the supervisor itself ends every child.
+A process that dies, or has no heartbeat for too long, is restarted. The supervisor first kills it and confirms its
+death, then waits for a pause that doubles with every restart. Too many restarts within a window end the run. A process
+that *raises* is not restarted, since the exception would be raised again: its traceback is shown, all other processes
+are stopped in order, and the run ends. If the supervisor itself dies, every child ends too.
 """
 
 from __future__ import annotations
@@ -25,95 +25,95 @@ __all__ = ["RestartLimits", "Role", "Supervisor"]
 
 @dataclass(frozen=True)
 class RestartLimits:
-    """When to restart, and when to give up.
+    """When to restart a process, and when to end the run instead.
 
     >>> RestartLimits(hang_s=10.0, restarts=3).restarts
     3
     """
 
     hang_s: Annotated[float, Ge(0)] = 60.0
-    """Without a heartbeat for so long a process counts as hung."""
+    """Seconds without a heartbeat before a process counts as hung."""
     start_s: Annotated[float, Ge(0)] = 120.0
-    """The same for its first heartbeat."""
+    """Seconds that a process may take from its start to its first heartbeat."""
     restarts: Annotated[int, Ge(0)] = 10
-    """Restarts of one process within the window before the run ends; for one that hangs, in a row."""
+    """Maximum restarts of one process within the window; after that the run ends. Hangs count over a longer window."""
     window_s: Annotated[float, Ge(0)] = 60.0
-    """The window."""
+    """Seconds over which restarts are counted."""
     back_off_s: Annotated[float, Ge(0)] = 0.02
-    """The pause before the first restart; doubled for every further one within the window, up to 1 s."""
+    """Seconds of pause before the first restart. It doubles with every further restart in the window, up to 1 s."""
     stop_s: Annotated[float, Ge(0)] = 30.0
-    """How long processes have to end when they are asked to."""
+    """Seconds that processes have to exit after they were asked to stop; then they are killed."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 class Process(Protocol):
-    """What fills a role: a child process here, or one on another machine."""
+    """The process of a role: a child process on this machine, or a process on another machine."""
 
     @property
     def sentinel(self) -> int:
-        """A descriptor that becomes ready for reading when it has ended."""
+        """A descriptor that becomes ready for reading when the process has ended."""
         ...
 
     @property
     def exit(self) -> int | None:
-        """None while it lives; then its exit code, negative if it was killed."""
+        """None while the process runs; then its exit code, negative if it was killed."""
         ...
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; True if it has ended."""
+        """Wait for the process to end. Returns True if it has ended."""
         ...
 
     def kill(self) -> None:
-        """End it now, and see that it is dead."""
+        """Kill the process and wait until it is dead."""
         ...
 
     def close(self) -> None:
-        """Give back what is held for it. It must have ended."""
+        """Release the resources held for the process. It must have ended."""
         ...
 
     def traceback(self) -> str:
-        """What it raised, if it did."""
+        """The traceback of the exception that ended the process; empty if it did not raise."""
         ...
 
     def describe_end(self) -> str:
-        """How it ended, for people."""
+        """Human-readable exit reason."""
         ...
 
     def wrote(self) -> str:
-        """Where to read what it wrote, for people."""
+        """Human-readable location of the process's output."""
         ...
 
 
 @dataclass
 class Role:
-    """What one process does until it ends by itself: one that dies before is started again."""
+    """One process of a run. It is restarted if it dies before its work is done."""
 
     name: str
     start: Callable[[int], Process]
-    """Starts the process for the n-th time, n from 0."""
+    """Function that starts the process, given how often it was started before."""
     heartbeat: Callable[[], float]
-    """When it last showed a heartbeat, by ``time.monotonic``."""
+    """Function that returns the time of the last heartbeat, by ``time.monotonic``."""
     essential: bool = True
-    """Whether the run waits for it to end by itself."""
+    """Whether the run waits until this process has finished its work."""
     child: Process | None = None
     starts: int = 0
     started: float = 0.0
     done: bool = False
     due: float = 0.0
-    """When it may be restarted."""
+    """Time of the next restart, by ``time.monotonic``."""
     restarts: deque[float] = field(default_factory=deque)
     total_restarts: int = 0
 
 
 class Supervisor:
-    """The processes of a run.
+    """Starts, watches, restarts and stops the processes of a run.
 
     Args:
-        roles: what is to be done, one process each.
-        limits: when to restart and when to give up.
-        say: tells the user what happened, in one line.
+        roles: the processes.
+        limits: when to restart a process, and when to end the run instead.
+        say: called with one line for the user when a process is restarted.
     """
 
     def __init__(self, roles: Sequence[Role], limits: RestartLimits, say: Callable[[str], None]) -> None:
@@ -129,10 +129,10 @@ class Supervisor:
             self._fill(role)
 
     def watch(self, timeout_s: float) -> None:
-        """Wait for at most so long for something to happen, and deal with it.
+        """Wait until a process ends or a restart is due, at most ``timeout_s`` seconds, then handle every process.
 
         Raises:
-            ChildError: a child raised, or one was restarted too often.
+            ChildError: a child raised, or was restarted too often.
         """
         sentinels = [role.child.sentinel for role in self.roles if role.child is not None]
         now = time.monotonic()
@@ -142,14 +142,14 @@ class Supervisor:
             self._attend_to(role)
 
     def finished(self, *names: str) -> bool:
-        """Whether these roles (all essential ones by default) have ended by themselves."""
+        """Whether these roles (by default all essential ones) have finished their work."""
         return all(role.done for role in self.roles if (role.name in names if names else role.essential))
 
     def stop(self) -> list[str]:
-        """Wait for every process to end by itself, then end the rest. Returns what did not go as it should, in lines.
+        """Wait for every process to exit, then kill those that did not. Returns one line for each irregular end.
 
         Raises:
-            ChildError: a child raised meanwhile. All have ended, all the same.
+            ChildError: a child raised meanwhile. Even then all processes have ended.
         """
         deadline = time.monotonic() + self._limits.stop_s
         odd, raised = [], []
@@ -158,18 +158,18 @@ class Supervisor:
             if child is None:
                 continue
             if not child.join(max(0.0, deadline - time.monotonic())):
-                odd.append(f"{role.name} did not end within {self._limits.stop_s:g} s of being asked to, and was ended")
+                odd.append(f"{role.name} did not exit within {self._limits.stop_s:g} s of the stop request; killed it")
             elif error := _raised(child):
                 raised.append(str(error))
             elif child.exit != 0:
-                odd.append(f"{child.describe_end()} while it was ending: what it did since its last version is lost")
+                odd.append(f"{child.describe_end()} while it was stopping: its work since its last version is lost")
             self._retire(role)
         if raised:
             raise ChildError("\n\n".join(raised))
         return odd
 
     def kill(self) -> None:
-        """End every process now."""
+        """Kill every process now."""
         for role in self.roles:
             self._retire(role)
 
@@ -179,7 +179,7 @@ class Supervisor:
         role.started = time.monotonic()
 
     def _refill(self, role: Role) -> None:
-        """A process that cannot be started now may be later: counted as a restart, up to the limit."""
+        """Start a process again. A failed start counts as a restart, since a later attempt may succeed."""
         try:
             self._fill(role)
         except StartError as error:
@@ -205,11 +205,9 @@ class Supervisor:
         limit = self._limits.hang_s if role.heartbeat() > role.started else self._limits.start_s
         if now - max(role.heartbeat(), role.started) > limit:
             role.child.kill()
-            # One that hangs again and again takes so long for it that they would never be too many within the window.
+            # A hang takes ``limit`` seconds to notice, so repeated hangs might never reach the limit within window_s.
             patience_s = (self._limits.restarts + 1) * (limit + 1.0)
-            self._restart(
-                role, f"{role.name} showed no heartbeat for {limit:g} s", max(self._limits.window_s, patience_s)
-            )
+            self._restart(role, f"{role.name} had no heartbeat for {limit:g} s", max(self._limits.window_s, patience_s))
 
     def _bury(self, role: Role) -> None:
         child = role.child
@@ -228,7 +226,7 @@ class Supervisor:
         now, window_s = time.monotonic(), self._limits.window_s if window_s is None else window_s
         recent = [then for then in role.restarts if then >= now - window_s]
         if len(recent) >= self._limits.restarts:
-            raise ChildError(f"{why}; it had {len(recent)} restarts within {window_s:g} s, which is the limit")
+            raise ChildError(f"{why}; the limit of {len(recent)} restarts within {window_s:g} s is reached")
         pause = min(self._limits.back_off_s * 2 ** min(len(recent), 30), 1.0)
         role.restarts.append(now)
         role.total_restarts += 1
@@ -237,7 +235,7 @@ class Supervisor:
 
 
 def _raised(child: Process) -> ChildError | None:
-    """What ended a child that was not killed, if anything did."""
+    """The error of a child that ended by an exception or with a positive exit code; None for any other end."""
     end, text = child.describe_end(), child.traceback()
     if text:
         return ChildError(f"{end}\n\n{text}")
