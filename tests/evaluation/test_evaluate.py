@@ -423,7 +423,7 @@ def test_texts_are_policies():
     assert as_given("random").title == "random"
     assert as_given("my.module:Team,kind=team,name=us").title == "us"
     for text, why in {
-        "nobody": "a run directory \\(there is none",
+        "nobody": "an existing run directory",
         "random,proportion=many": "proportion must be a number, got 'many'",
         "random,proportion=0": "proportion must be a finite number > 0, got 0",
         "random,colour=red": "policy must have options of the form class=",
@@ -432,7 +432,7 @@ def test_texts_are_policies():
         "my:A,kind=crowd": "kind must be 'agent', 'joint' or 'team', got 'crowd'",
         "my:A,step=3": "does not take",
         "": "policy must be one class",
-        "random,": "commas between",
+        "random,": "separated by commas",
         'my:A,kw.a="b': "quotes and brackets closed",
     }.items():
         with pytest.raises(SettingError, match=why):
