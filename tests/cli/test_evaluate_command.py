@@ -189,7 +189,7 @@ def test_a_tournament_by_command_goes_on(capsys):
     second = capsys.readouterr()
     assert "12 of 12 games were played before" in second.err
     assert len(json.loads(second.out)["result"]["games"]) == 12
-    assert "Who beat whom" in Path("cup.html").read_text()
+    assert "Cross table" in Path("cup.html").read_text()
 
 
 @pytest.mark.parametrize(("send", "jobs"), [(os.kill, 1), (os.killpg, 2)], ids=["Ctrl-C", "SIGTERM for all"])

@@ -572,7 +572,7 @@ def test_drawing_an_episode_changes_nothing(workers):
     assert len(frames) == 11
     assert all(frame.startswith(b"\x89PNG") for frame in frames)
     page = drawn.html()
-    assert "Episodes to watch" in page
+    assert "Rendered episodes" in page
     assert "<script>" in page
     assert "forager" in page
 
