@@ -145,7 +145,7 @@ def test_mistakes_are_told_in_words(capsys):
         (["eval", "matrix", "-p", "nobody"], "an existing run directory"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "film must be episodes from 0 to 99, got 200"),
         (["eval", "matrix", "-p", "random", "--limits.decision-s", "1"], "limits are only valid with isolate=True"),
-        (["tournament", "matrix", "-p", "random"], "policies must be two or more, got random alone"),
+        (["tournament", "matrix", "-p", "random"], "policies must be two or more, got only random"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):
         assert cli.main(given) == 2, given
