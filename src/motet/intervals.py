@@ -1,4 +1,4 @@
-"""Means with intervals, by formula: equal numbers in, equal bytes out."""
+"""Means with confidence intervals by closed formulas: equal input gives bit-identical output."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Score:
-    """A mean, and the interval that holds the true one with 95 % confidence (Student's t over episodes)."""
+    """A mean with its 95 % confidence interval (Student's t over episodes)."""
 
     count: int
     mean: float
     low: float
     high: float
     deviation: float
-    """Of single values, with n - 1."""
+    """Sample standard deviation of the values (n - 1 degrees of freedom)."""
     least: float
     most: float
 
 
 def score(values: Sequence[float]) -> Score | None:
-    """Of values that are independent of each other; None if there are none. A single one has no interval: it is all.
+    """Return the score of independent values, or None for no values. The interval of a single value is infinite.
 
     >>> one = score([1.0, 2.0, 3.0])
     >>> one.count, one.mean, round(one.low, 4), round(one.high, 4), one.deviation
@@ -45,7 +45,7 @@ def score(values: Sequence[float]) -> Score | None:
 
 
 def student(confidence: float, freedom: int) -> float:
-    """The t such that a Student-t variable lies within -t and t with this probability.
+    """Return t such that a Student-t variable lies between -t and t with this probability.
 
     >>> round(student(0.95, 1), 4), round(student(0.95, 10), 4), round(student(0.95, 100_000), 4)
     (12.7062, 2.2281, 1.96)
@@ -65,7 +65,7 @@ def student(confidence: float, freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """How likely it is between -t and t: the finite series for whole degrees of freedom."""
+    """Return the probability of [-t, t], by the finite series for integer degrees of freedom."""
     angle = math.atan2(t, math.sqrt(freedom))
     cos2 = freedom / (freedom + t * t)
     if freedom % 2:

@@ -1,11 +1,11 @@
-"""Policy: how one agent acts, one observation at a time. What ``train`` and ``plan`` make and ``evaluate`` takes.
+"""Policy: how one agent acts, one observation at a time. ``train`` and ``plan`` make policies; ``evaluate`` takes them.
 
-A :class:`Policy` may be anything with ``reset`` and ``act``; a :class:`JointPolicy` acts for several agents at once.
-:class:`BehaviourPolicy` makes a Policy of the acting half of an algorithm and its trained weights, and
-:class:`EpisodeState` is what whoever asks such a half carries through an episode for it;
-:class:`RandomPolicy` and :class:`ConstantPolicy` are there to compare with. A :class:`PolicySpec` says where a policy
-comes from, so that another process can make it. A *team* is a policy of two levels, made from a
-:class:`WorldDescription`: its ``agent_policy(agent)`` gives an object with ``reset()`` and ``step(observation)``.
+A :class:`Policy` is any object with ``reset`` and ``act``; a :class:`JointPolicy` acts for several agents at once.
+:class:`BehaviourPolicy` makes a Policy from an algorithm's behaviour and its trained weights. :class:`EpisodeState`
+holds what the caller of a behaviour keeps during an episode. :class:`RandomPolicy` and :class:`ConstantPolicy` are
+baselines. A :class:`PolicySpec` says how a policy is made, so that another process can make it. A *team* is a policy of
+two levels, made from a :class:`WorldDescription`: its ``agent_policy(agent)`` returns an object with ``reset()`` and
+``step(observation)``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 Kind = Literal["agent", "joint", "team"]
-"""One object acts for one agent; one acts for all agents of the policy; a team gives an object for each agent."""
+"""agent: one object acts for one agent. joint: one object acts for all. team: one object makes an object for each."""
 
 
 def kind_of(thing: Any) -> Kind:
-    """The kind of a policy class or object, recognised by its methods.
+    """Return the kind of a policy class or object, recognised by its methods.
 
     >>> kind_of(RandomPolicy)
     'agent'
@@ -60,32 +60,32 @@ class Policy(Protocol):
     """How one agent acts. Deterministic given the seed and the observations since the last reset."""
 
     def reset(self, seed: int) -> None:
-        """A new episode begins. Forget the last one, start the random stream anew."""
+        """Begin a new episode: clear the state and seed the random generator."""
         ...
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The action for one observation. ``mask`` ``[n]``: True where an action is allowed."""
+        """Return the action for one observation. ``mask`` ``[n]`` is True where an action is allowed."""
         ...
 
 
 @runtime_checkable
 class JointPolicy(Protocol):
-    """How several agents of one policy act. Deterministic given the seed and what was seen since the last reset."""
+    """How several agents of one policy act. Deterministic given the seed and the observations since the last reset."""
 
     def reset(self, seed: int) -> None:
-        """A new episode begins. Forget the last one, start the random stream anew."""
+        """Begin a new episode: clear the state and seed the random generator."""
         ...
 
     def act_jointly(
         self, observations: Mapping[str, Nest], masks: Mapping[str, npt.NDArray[np.bool_]]
     ) -> Mapping[str, Any]:
-        """One action for each of those that are asked now, by name. ``masks`` holds those that have one."""
+        """Return an action by agent for each of ``observations``. ``masks`` has only the agents with a mask."""
         ...
 
 
 @dataclass(frozen=True)
 class WorldDescription:
-    """What a team is made from: the agents of a world, their spaces, the names of their actions, and the settings.
+    """The description of a world from which a team is made: agents, spaces, action names and settings.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> description = WorldDescription.uniform(["red", "blue"], Box(0, 1, (4,)), Discrete(3), settings={"size": 9})
@@ -94,13 +94,13 @@ class WorldDescription:
     """
 
     agents: tuple[str, ...]
-    """All agents of the world, not only those of the team. An agent's index is its index in here."""
+    """All agents of the world, not only those of the team. Indices of agents refer to this tuple."""
     observation_spaces: Mapping[str, Space]
-    """By agent."""
+    """Observation space by agent."""
     action_spaces: Mapping[str, Space]
-    """By agent."""
+    """Action space by agent."""
     action_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By agent: one name for each action of a Discrete space; numbers where the world has no names; else empty."""
+    """Action names by agent for Discrete spaces (numbers if the world gives no names); empty for other spaces."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the world, by name."""
 
@@ -122,7 +122,7 @@ class WorldDescription:
         *,
         settings: Mapping[str, Any] | None = None,
     ) -> WorldDescription:
-        """The description of a world in which all agents have the same spaces."""
+        """Return the description of a world in which all agents have the same spaces."""
         spaces = dict.fromkeys(agents, observation_space), dict.fromkeys(agents, action_space)
         return cls(tuple(agents), *spaces, settings=dict(settings or {}))
 
@@ -135,30 +135,30 @@ def _numbers(space: Space) -> tuple[str, ...]:
 
 
 PLAYER = "player"
-"""What the one who learns is called, whatever the world calls its seats."""
+"""Name of the learning policy in self-play, independent of the agents' names."""
 
 
 class Translator(Protocol):
-    """Converts between motet and a project's own classes, for a team. It is made from a :class:`WorldDescription`.
+    """Converts between motet's classes and those of a team's project. It is made from a :class:`WorldDescription`.
 
-    A method that is missing leaves its values as they are. ``agent`` is the agent's index in the world.
+    If a method is missing, its values are not converted. ``agent`` is the agent's index in the world.
     """
 
     def description(self) -> Any:
-        """What the team is made from."""
+        """Return the argument from which the team is made."""
         ...
 
     def observation(self, observation: Nest, agent: int, mask: npt.NDArray[np.bool_] | None) -> Any:
-        """What the agent's ``step`` gets."""
+        """Return the argument of the agent's ``step``."""
         ...
 
     def action(self, action: Any, agent: int) -> Any:
-        """An element of the agent's action space, from what ``step`` returned."""
+        """Convert what ``step`` returned to an element of the agent's action space."""
         ...
 
 
 class BehaviourPolicy:
-    """A trained policy: the acting half of an algorithm with one version of its weights; greedy unless ``explore``.
+    """A trained policy: the behaviour of an algorithm with one version of its weights. Greedy unless ``explore``.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.algorithms import DQNConfig
@@ -181,16 +181,16 @@ class BehaviourPolicy:
     ) -> None:
         self._behaviour, self._explore = behaviour, explore
         self._carried = EpisodeState(1, n_frames)
-        # Its own copy: a subscriber's private copies take turns.
+        # Copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._behaviour.begin(seed)
         self._carried.begin(0)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The action for one observation."""
+        """Return the action for one observation."""
         one = map_nest(lambda array: np.asarray(array)[None], observation)
         masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
         actions, _ = self._carried.ask(self._behaviour, _ONLY, one, masks, self._explore)
@@ -201,9 +201,9 @@ _ONLY = np.zeros(1, np.int64)
 
 
 class EpisodeState:
-    """What agents carry through an episode: the newest observations, where a policy sees several of them.
+    """The state of agents during an episode: the newest observations, if the policy uses frame stacking.
 
-    One agent in one world is a *track*. Each track has its own state: a question on some tracks changes nothing on the
+    One agent in one world is a *track*. Each track has a separate state: asking on some tracks does not change the
     others.
 
     >>> state = EpisodeState(tracks=2, n_frames=3)
@@ -214,17 +214,18 @@ class EpisodeState:
     [[[1.0], [1.0], [2.0]], [[6.0], [6.0], [6.0]]]
 
     Args:
-        tracks: how many.
-        n_frames: observations stacked, the newest last. The first one of an episode is repeated, as readers do.
+        tracks: number of tracks.
+        n_frames: number of stacked observations, the newest last. The first observation of an episode is repeated, as
+            in samples from the replay.
     """
 
     def __init__(self, tracks: int, n_frames: int = 1) -> None:
         self._tracks, self._n_frames = tracks, n_frames
-        self._begins = np.ones(tracks, np.bool_)  # where the next observation is the first one of an episode
+        self._begins = np.ones(tracks, np.bool_)  # whether the next observation is the first of an episode
         self._frames: Nest = None  # [tracks, n_frames, ...]
 
     def begin(self, tracks: int | npt.NDArray[np.int64]) -> None:
-        """The next observation on these tracks is the first one of an episode."""
+        """Mark the next observation on these tracks as the first of an episode."""
         self._begins[tracks] = True
 
     def ask(
@@ -235,11 +236,11 @@ class EpisodeState:
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """What :meth:`Behaviour.act` gives on these tracks, which are in ascending order."""
+        """Return the result of :meth:`Behaviour.act` on these tracks, which must be in ascending order."""
         return behaviour.act(self.stacked(at, observations), masks, explore)
 
     def stacked(self, at: npt.NDArray[np.int64], observations: Nest) -> Nest:
-        """What a behaviour sees on these tracks. The arrays are reused by the next call."""
+        """Return the stacked observations on these tracks. The next call may overwrite the arrays."""
         if self._n_frames == 1:
             return observations
         if self._frames is None:
@@ -262,7 +263,7 @@ class EpisodeState:
         return map_nest(push, self._frames, observations)
 
     def get_state(self) -> dict[str, Any]:
-        """All of it, as plain values and arrays."""
+        """Return the whole state, as plain values and arrays."""
         frames = None if self._frames is None else map_nest(np.array, self._frames)
         return {"begins": self._begins.copy(), "frames": frames}
 
@@ -273,7 +274,7 @@ class EpisodeState:
 
 
 class RandomPolicy:
-    """Draws uniformly from what is allowed.
+    """Draws uniformly from the allowed actions.
 
     >>> from gymnasium.spaces import Discrete
     >>> policy = RandomPolicy(Discrete(3))
@@ -292,25 +293,25 @@ class RandomPolicy:
         self._rng = np.random.default_rng(0)
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._rng = np.random.default_rng(seed)
         if self._n is None:
             self._space.seed(seed)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """An allowed action."""
+        """Return a random allowed action."""
         if self._n is None:
             if mask is not None:
-                raise SpecError(f"mask: given one for {self._space!r}, expected none: masks are for Discrete actions")
+                raise SpecError(f"mask must be None for {self._space!r}, got one: only Discrete spaces have masks")
             return self._space.sample()
         allowed = np.arange(self._n) if mask is None else np.flatnonzero(mask)
         if not len(allowed):
-            raise SpecError("mask: it allows no action, expected at least one")
+            raise SpecError("mask allows no action, expected at least one")
         return self._space.dtype.type(allowed[int(self._rng.random() * len(allowed))] + self._first)
 
 
 class ConstantPolicy:
-    """Always does the same, e.g. nothing; where that is not allowed, the first thing that is.
+    """Always takes the same action. If a mask forbids it, the first allowed action.
 
     >>> ConstantPolicy(2).act(None)
     2
@@ -320,21 +321,21 @@ class ConstantPolicy:
         self._action, self._first = action, first
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The action; ``first`` is the lowest action of the space, to which a mask's first entry belongs."""
+        """Return the action. ``mask[0]`` belongs to ``first``, the lowest action of the space."""
         if mask is None or mask[self._action - self._first]:
             return self._action
         allowed = np.flatnonzero(mask)
         if not len(allowed):
-            raise SpecError("mask: it allows no action, expected at least one")
+            raise SpecError("mask allows no action, expected at least one")
         return type(self._action)(allowed[0] + self._first)
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """Where a policy comes from: a picklable factory and its arguments, called in the process in which it will act.
+    """How a policy is made: a picklable factory and its arguments, called in the process in which the policy acts.
 
     >>> PolicySpec(ConstantPolicy, {"action": 3}).make().act(None)
     3
@@ -343,24 +344,24 @@ class PolicySpec:
     """
 
     factory: Callable[..., Any] | str
-    """A class or function that makes the policy, or ``'module:Class'``: imported only where the policy is made."""
+    """A class or function that makes the policy, or ``'module:Class'``, imported only where the policy is made."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """By name."""
+    """Keyword arguments of the factory."""
     name: str = ""
-    """What it is called in results; by default the factory's name."""
+    """Name in results; by default the factory's name."""
     kind: Kind | None = field(default=None, repr=False)
-    """None: recognised by its methods, in the process in which it is made. A path of a joint policy needs "joint"."""
+    """None: recognised by the methods, where the policy is made. A joint policy given by its path needs "joint"."""
     shared: bool = field(default=False, repr=False)
-    """Of a team: one object acts for all its agents, which share memory. Else each agent has a team object."""
+    """For a team: whether one object acts for all its agents. Else each agent has a separate team object."""
     translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)
-    """Of a team that has classes of its own: makes a :class:`Translator`, or ``'module:attribute'`` that does."""
+    """For a team with other classes: factory of a :class:`Translator`, or its ``'module:attribute'``."""
 
     def __post_init__(self) -> None:
         if isinstance(self.factory, str):
             if not _is_path(self.factory):
                 raise SettingError(f"policy must be 'package.module:Class', got {self.factory!r}")
         elif not callable(self.factory):
-            raise SettingError(f"policy must be made by a class or a function, got {self.factory!r}")
+            raise SettingError(f"policy must be a class or a function that makes it, got {self.factory!r}")
         if self.kind not in (None, *get_args(Kind)):
             raise SettingError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if self.kind == "agent" and self.shared:
@@ -372,7 +373,7 @@ class PolicySpec:
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """Name of the policy."""
         if self.name:
             return valid(self.name)
         if isinstance(self.factory, str):
@@ -380,7 +381,7 @@ class PolicySpec:
         return getattr(self.factory, "__qualname__", None) or type(self.factory).__name__
 
     def make(self, **offered: Any) -> Policy:
-        """The policy. Of what is ``offered`` the factory gets what it has parameters for, unless it is an argument.
+        """Make the policy. The factory gets those of ``offered`` for which it has a parameter and no argument.
 
         ``evaluate`` offers ``observation_space``, ``action_space``, ``agent`` (its name), ``world`` (the settings of
         the world, by name) and ``description`` (a :class:`WorldDescription`).
@@ -392,31 +393,31 @@ class PolicySpec:
         return self.checked(self.build(**offered))
 
     def checked(self, made: Any) -> Policy:
-        """What was made, if it is a policy for one agent."""
+        """Return the object if it is a policy for one agent, else raise."""
         if isinstance(made, Policy):
             return made
         hint = {"joint": "; kind=joint is for policies with act_jointly", "team": "; IsolatedPolicy takes teams"}
         raise SettingError(
-            f"policy: {self.factory!r} made {brief(made)}, expected something with reset and act"
+            f"policy: {self.factory!r} made {brief(made)}, expected an object with reset and act"
             + hint.get(kind_of(made), "")
         )
 
     def resolved(self) -> Callable[..., Any]:
-        """The factory; imported here if it is given by its path."""
+        """Return the factory. It is imported here if it is given by its path."""
         return imported(self.factory) if isinstance(self.factory, str) else self.factory
 
     def build(self, **offered: Any) -> Any:
-        """What the factory makes, whatever it is: a Policy, or something that an adapter makes one of."""
+        """Return what the factory makes, unchecked: a Policy, or an object that an adapter converts to one."""
         factory = self.resolved()
         return factory(**{**_accepted(factory, offered), **self.arguments})
 
 
 def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any], Any]:
-    """How a policy is asked, wherever it lives: ``ask(observation, mask)`` calls its ``act`` as that can be called.
+    """Return ``ask(observation, mask)``, which calls a policy's ``act`` according to its signature.
 
-    The mask goes to the parameter called ``mask`` (or to ``*`` or ``**`` parameters); else to the second parameter, if
-    that has no default or None. A policy without such a parameter gets the observation alone. So does every policy
-    that can be called that way where there is no mask (None).
+    The mask goes to the parameter named ``mask`` (or to ``*`` or ``**`` parameters); else to the second parameter, if
+    that has no default or the default None. A policy without such a parameter gets only the observation. If the mask is
+    None and the parameter is not required, it is left out.
 
     >>> ask = asker(lambda observation: observation + 1)
     >>> ask(1, None), ask(1, [True, False])
@@ -429,7 +430,7 @@ def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any]
     """
     try:
         parameters = list(inspect.signature(method).parameters.values())
-    except (TypeError, ValueError):  # a builtin that does not tell: the contract holds
+    except (TypeError, ValueError):  # a builtin without a signature: assume that of Policy.act
         return lambda observation, mask: method(observation) if mask is None else method(observation, mask)
     kinds = inspect.Parameter
     positional = [one for one in parameters if one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
@@ -438,7 +439,7 @@ def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any]
         needed, by_name = named.default is kinds.empty, True
     elif len(positional) > 1:
         default = positional[1].default
-        if default is not kinds.empty and default is not None:  # it is for something else
+        if default is not kinds.empty and default is not None:  # it has another meaning
             return lambda observation, mask: method(observation)
         needed, by_name = default is kinds.empty, False
     elif any(one.kind is kinds.VAR_POSITIONAL for one in parameters):
@@ -457,26 +458,24 @@ def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any]
 
 
 def _is_path(text: str) -> bool:
-    """Whether it reads ``package.module:Name``."""
+    """Return whether a text has the form ``package.module:Name``."""
     module, _, name = text.partition(":")
     return bool(module and name) and all(part.isidentifier() for part in f"{module}.{name}".split("."))
 
 
 def imported(path: str, what: str = "policy") -> Callable[..., Any]:
-    """What ``'module:Class'`` names."""
+    """Import the class or function that ``'module:Class'`` names."""
     module, _, name = path.partition(":")
     module, name = now_at(module, name)
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise  # the module is there, and lacks something itself
-        raise SettingError(
-            f"{what} must be something that can be imported, got {path!r}: there is no module {error.name!r}"
-        ) from error
+            raise  # the module exists, but one of its imports does not
+        raise SettingError(f"{what} must be importable, got {path!r}: there is no module {error.name!r}") from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SettingError(f"{what} must be something that can be imported, got {path!r}: {module} has no {name}")
+            raise SettingError(f"{what} must be importable, got {path!r}: {module} has no {name}")
         found = getattr(found, part)
     if not callable(found):
         raise SettingError(f"{what} must be a class or a function, got {path!r}, which is {found!r}")
@@ -485,10 +484,10 @@ def imported(path: str, what: str = "policy") -> Callable[..., Any]:
 
 
 def _accepted(factory: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a factory takes by name: the parameters it has; all but the description if it has ``**``."""
+    """Return the offered arguments that a factory has parameters for. With ``**`` all but the description."""
     try:
         parameters = tuple(inspect.signature(factory).parameters.values())
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return {}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         named = {parameter.name for parameter in parameters}

@@ -142,10 +142,10 @@ def test_mistakes_are_told_in_words(capsys):
         (["eval", "runs/nowhere"], "'runs/nowhere', and no run directory has that name"),
         (["eval", "."], "'.', which is a directory but not a run"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--film", "1"], "film must be 0, the only episode"),
-        (["eval", "matrix", "-p", "nobody"], "a run directory (there is none of that name)"),
+        (["eval", "matrix", "-p", "nobody"], "an existing run directory"),
         (["eval", "matrix", "-p", "random", "--film", "200"], "film must be episodes from 0 to 99, got 200"),
         (["eval", "matrix", "-p", "random", "--limits.decision-s", "1"], "limits are only valid with isolate=True"),
-        (["tournament", "matrix", "-p", "random"], "policies must be two or more, got random alone"),
+        (["tournament", "matrix", "-p", "random"], "policies must be two or more, got only random"),
         (["eval", "matrix", "-p", "random", "-n", "1", "--out", "no/such/folder"], "cannot be written"),
     ):
         assert cli.main(given) == 2, given
@@ -158,7 +158,7 @@ def test_a_run_of_other_agents_says_what_can_be_typed(capsys):
     config = DQNConfig(hidden=(8,), batch_size=8, min_rows=32, capacity=500)
     motet.train(partial(MatrixGame, turns=7), config, motet.Settings(steps=40, engine="serial"), run="runs/mine")
     assert cli.main(["eval", "treasure_hunt", "-p", "runs/mine"]) == 2
-    assert "only for player_0, player_1; say whose to take, for example runs/mine,agent=player_0" in (
+    assert "only for player_0, player_1; choose one of them, for example runs/mine,agent=player_0" in (
         capsys.readouterr().err
     )
 
@@ -189,7 +189,7 @@ def test_a_tournament_by_command_goes_on(capsys):
     second = capsys.readouterr()
     assert "12 of 12 games were played before" in second.err
     assert len(json.loads(second.out)["result"]["games"]) == 12
-    assert "Who beat whom" in Path("cup.html").read_text()
+    assert "Cross table" in Path("cup.html").read_text()
 
 
 @pytest.mark.parametrize(("send", "jobs"), [(os.kill, 1), (os.killpg, 2)], ids=["Ctrl-C", "SIGTERM for all"])

@@ -144,7 +144,9 @@ def test_fewer_processes_mean_fewer_jobs_then_shared_ones_then_an_error(workers)
     )
     assert "share a process" in said[1]
     assert plain.deterministic() == few.deterministic() == shared.deterministic()
-    with pytest.raises(SettingError, match=r"max_processes must be at least the 2 policies of one episode, .*, got 1"):
+    with pytest.raises(
+        SettingError, match=r"max_processes must be at least 2, the number of isolated policies in one episode, got 1"
+    ):
         motet.evaluate(world, policies, episodes=4, isolate=True, max_processes=1, workers=workers)
 
 
@@ -330,14 +332,14 @@ def test_an_episode_that_kills_every_job_has_failed():
     result = motet.evaluate(playing.Duet, spec, episodes=2, on_message=said.append)
     assert [one.failed for one in result.episodes] == ["job"] * 2
     assert re.search(r"killed by SIGKILL while it played episode 0.*isolate", result.episodes[0].detail)
-    assert sum("restarting it" in line for line in said) == 4, "two more attempts for each"
+    assert sum("; restarting" in line for line in said) == 4, "two more attempts for each"
 
 
 def test_a_hung_job_is_named():
     spec = PolicySpec(playing.FailsAt, {"how": "sleep", "turn": 3})
     result = motet.evaluate(playing.Duet, spec, episodes=2, hang_s=0.5)
     assert [one.failed for one in result.episodes] == ["job"] * 2
-    assert re.search(r"player-0 showed no sign of life .* episode 0 .*isolate", result.episodes[0].detail)
+    assert re.search(r"player-0 sent no heartbeat for .* episode 0 .*isolate", result.episodes[0].detail)
 
 
 # ---- interruption
@@ -423,7 +425,7 @@ def test_texts_are_policies():
     assert as_given("random").title == "random"
     assert as_given("my.module:Team,kind=team,name=us").title == "us"
     for text, why in {
-        "nobody": "a run directory \\(there is none",
+        "nobody": "an existing run directory",
         "random,proportion=many": "proportion must be a number, got 'many'",
         "random,proportion=0": "proportion must be a finite number > 0, got 0",
         "random,colour=red": "policy must have options of the form class=",
@@ -432,7 +434,7 @@ def test_texts_are_policies():
         "my:A,kind=crowd": "kind must be 'agent', 'joint' or 'team', got 'crowd'",
         "my:A,step=3": "does not take",
         "": "policy must be one class",
-        "random,": "commas between",
+        "random,": "separated by commas",
         'my:A,kw.a="b': "quotes and brackets closed",
     }.items():
         with pytest.raises(SettingError, match=why):
@@ -455,7 +457,7 @@ def test_settings_that_cannot_be_are_refused():
         motet.evaluate("matrix", "random", episode=3)
     with pytest.raises(SettingError, match="limits are only valid with isolate=True"):
         motet.evaluate("matrix", "random", limits=PolicyLimits())
-    with pytest.raises(SettingError, match="a sandbox needs a process"):
+    with pytest.raises(SettingError, match="a sandbox needs a separate process"):
         motet.evaluate("matrix", "random,isolate=no", sandbox="best-effort")
     with pytest.raises(SettingError, match=r"policies must be given for each of .*, got \[\'nobody\'\]"):
         motet.evaluate("matrix", {"nobody": "random"})
@@ -572,7 +574,7 @@ def test_drawing_an_episode_changes_nothing(workers):
     assert len(frames) == 11
     assert all(frame.startswith(b"\x89PNG") for frame in frames)
     page = drawn.html()
-    assert "Episodes to watch" in page
+    assert "Rendered episodes" in page
     assert "<script>" in page
     assert "forager" in page
 
@@ -584,9 +586,9 @@ def test_drawing_an_episode_changes_nothing(workers):
 def test_a_world_that_cannot_be_drawn_is_played_all_the_same(workers, world, why):
     said: list[str] = []
     result = motet.evaluate(world, "random", episodes=2, film=(1,), workers=workers, on_message=said.append)
-    assert said == [f"episode 1 was not drawn: {why}"]
+    assert said == [f"episode 1 was not rendered: {why}"]
     assert not result.episodes[1].frames
-    assert "was not drawn" in result.html()
+    assert "was not rendered" in result.html()
 
 
 def test_the_table_of_one_game_can_be_played_by_hand():

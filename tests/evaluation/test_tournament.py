@@ -156,8 +156,8 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
 
 def test_what_cannot_be_played_is_refused(tmp_path):
     for policies, more, why in (
-        (["random"], {}, "policies must be two or more, got random alone"),
-        (["random", "noop"], {"group": 3}, "group must be 2, got 3: there are 2 policies, and 2 seats"),
+        (["random"], {}, "policies must be two or more, got only random"),
+        (["random", "noop"], {"group": 3}, "group must be 2, got 3: there are 2 policies and 2 seats"),
         (["random", "noop"], {"rounds": 0}, "rounds must be an int >= 1, got 0"),
         (["random", "noop,seat=player_0"], {}, "seat is not valid in a tournament"),
         (["random", "noop"], {"pairings": [("random", "me")]}, "pairings must be of random, noop, got me"),

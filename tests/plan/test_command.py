@@ -72,7 +72,7 @@ def test_of_rewards_alone_the_graph_is_saved_and_said_to_be_no_policy(tmp_path, 
     assert best_response(graph, "agent_0").value[0] == 10.0
     for given in (str(out), f"plan={out}"):
         assert main(["eval", "small_hunt", "-p", given]) == 2
-        assert "holds the graph of a world with rewards alone" in capsys.readouterr().err
+        assert "holds only the graph of a world with rewards" in capsys.readouterr().err
 
 
 def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):

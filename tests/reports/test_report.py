@@ -129,7 +129,7 @@ def test_seeds_of_one_experiment_are_one_curve_with_its_interval(seeds, tmp_path
     assert set(ratio["y"]) == set(ratio["l"]) == set(ratio["h"]) == {4.0}
     assert {"Policy lag", "Steps since the newest version", "Steps per second", "Replay fill", "loss"} <= set(found)
     text = words(made.path)
-    assert "1 group of 3 runs" in text and "equal settings apart from the seed" in text
+    assert "1 group of 3 runs" in text and "equal settings except for the seed" in text
     assert "No process was restarted." in text and "seed0" in text
 
 
@@ -151,9 +151,9 @@ def test_runs_that_differ_are_groups_beside_each_other(tmp_path):
     assert set(charts(made.path)["Team return over steps"]) == set(made.groups)
     text = words(made.path)
     assert (
-        "In what the groups differ" in text
+        "Settings that differ between groups" in text
         and "agents.left.gamma" in text
-        and "agents.right.gamma" not in (text.split("In what the groups differ")[1].split("Learning")[0])
+        and "agents.right.gamma" not in (text.split("Settings that differ between groups")[1].split("Learning")[0])
     )
     assert "2 groups of 2 runs and 2 runs" in text
 
@@ -183,13 +183,13 @@ def test_a_run_that_is_still_going_is_said_to_be(seeds, tmp_path):
     write(seeds[1], course(end=400, state="running"), seed=1)
     with hold(seeds[1]):
         text = words(report(seeds, tmp_path / "out.html").path)
-    assert "seed1 is still going: 400 of 1,000 steps" in text
-    assert "Means of group A end at 400 steps, as seed1 does" in text
+    assert "seed1 is still running: 400 of 1,000 steps" in text
+    assert "The means of group A end at 400 steps, where seed1 ends" in text
     found = charts(tmp_path / "out.html")["Team return over steps"]["A"]
     known = [x for x, y in zip(found["x"], found["y"], strict=True) if y is not None]
     assert max(known) <= 400 < max(found["x"]), "no mean where a run is missing"
     text = words(report(seeds, tmp_path / "out.html").path)
-    assert "seed1 died after 400 steps" in text
+    assert "seed1 crashed after 400 steps" in text
 
 
 def test_a_run_without_metrics_is_named(seeds, tmp_path):
@@ -237,7 +237,7 @@ def test_runs_that_cannot_be_read_are_refused_by_name_and_the_rest_is_shown(seed
     for said in (err, text):
         assert "run must be a run directory, got" in said and "empty'" in said and "nowhere'" in said
         assert "has format 99, this motet" in said and "broken/config.json cannot be read" in said
-        assert "odd' has a config.json without world" in said and "it holds 6 runs" in said
+        assert "odd' has a config.json without world" in said and "it contains 6 runs" in said
     assert err.count("not shown: ") == text.count("Not shown: ") == 6
     assert "seed0" in out and "out.html" in out
     with pytest.raises(SettingError, match=r"future.*format 99"):
@@ -293,7 +293,7 @@ def test_restarts_counters_and_what_was_said(tmp_path):
     faults = text.split("Faults and counters")[2]
     assert re.search(r"actor-0\s+4", faults) and not re.search(r"learner-0\s+0", faults)
     assert re.search(r"left\s+2", faults) and "broken" in faults
-    assert "<b>its</b> successor" in faults and "What run said (1 line)" in faults
+    assert "<b>its</b> successor" in faults and "Log of run (1 line)" in faults
     assert "run failed after 1,000 steps" in text
 
 
@@ -316,9 +316,9 @@ def test_doubtful_company_is_said(tmp_path):
     config["fell_back"] = "no process could be started"
     (two / "config.json").write_text(json.dumps(config))
     text = words(report([one, two], tmp_path / "out.html").path)
-    assert "one and two have the same seed, 3, and are counted as different runs" in text
-    assert "runs with torch 2.6 and 9.9 are mixed" in text
-    assert "two was played by the serial engine instead: no process could be started" in text
+    assert "one and two have the same seed (3) but count as separate runs" in text
+    assert "runs with different versions of torch: 2.6 and 9.9" in text
+    assert "two fell back to the serial engine: no process could be started" in text
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path):

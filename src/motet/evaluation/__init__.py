@@ -1,4 +1,4 @@
-"""Policies play episodes and tournaments; the numbers depend on the seed and on nothing else."""
+"""Evaluations and tournaments: policies play episodes. The results depend only on the seed."""
 
 from typing import TYPE_CHECKING
 

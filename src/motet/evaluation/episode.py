@@ -1,8 +1,9 @@
-"""Playing episodes: one world, everybody who sits in it, and what came of it. A worker process runs nothing else.
+"""Play single episodes: one world and the policies on its seats. This is all that a worker process runs.
 
-An :class:`EpisodePlan` says what is played, a :class:`Task` which episode, a :class:`Played` what came of it. Every
-draw is decided by the plan's seed and the task's key: the seeds of the world, of each policy and of each stand-in are
-derived from them. So it does not matter who plays an episode, when, or after which others.
+An :class:`EpisodePlan` holds what all episodes have in common, a :class:`Task` describes one episode, and a
+:class:`Played` is its result. The plan's seed and the task's key determine every random draw: the seeds of the world,
+of each policy and of each stand-in are derived from them. So the result does not depend on which worker plays the
+episode, when, or after which other episodes.
 """
 
 from __future__ import annotations
@@ -35,39 +36,39 @@ if TYPE_CHECKING:
 
 __all__ = ["Arena", "EpisodePlan", "Failure", "Played", "Task", "seat_groups"]
 
-_WORLD, _POLICY, _STAND_IN = 21, 22, 23  # what a seed is for
+_WORLD, _POLICY, _STAND_IN = 21, 22, 23  # keys that keep the seeds of different purposes apart
 StandIn = Literal["noop", "random", "forfeit"]
 FailedBy = Literal["", "world", "job"]
-"""Why an episode failed: its world raised, or its job ended or hung. Empty: it did not fail."""
+"""Cause of a failed episode: its world raised, or its job ended or hung. Empty if the episode did not fail."""
 
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """What is played. It travels to the workers."""
+    """The common part of all episodes. It is pickled and sent to the workers."""
 
     world: Callable[[], Any]
-    """Makes a world."""
+    """Factory of the world."""
     settings: Mapping[str, Any]
-    """The world's settings, for policies to know."""
+    """Settings of the world, as policies see them."""
     entries: tuple[Entry, ...]
     isolated: tuple[bool, ...]
-    """By entry: whether it lives in a process of its own."""
+    """By entry: whether the policy runs in a separate process."""
     seed: int = 0
     stand_in: StandIn = "noop"
-    """Who acts for a policy that failed, until the end of the episode; or the episode ends there."""
+    """Policy that replaces a failed one until the end of the episode. With "forfeit" the episode ends there."""
     limits: PolicyLimits | None = None
-    """Of isolated policies; None: the usual ones."""
+    """Limits of isolated policies. None: the defaults."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
     processes: int = 64
-    """Policy processes that one worker keeps at most."""
+    """Maximum number of policy processes that one worker keeps."""
     sharing: bool = False
     """Whether the seats of one isolated policy share a process."""
     pooled: bool = True
-    """Whether policies are kept from episode to episode, and reset in between."""
+    """Whether policies are kept between episodes and reset, instead of made again."""
 
     @property
     def patience_s(self) -> float:
-        """How long a policy process may be silent at most: on a busy machine ten times its longest limit."""
+        """Seconds that a policy process may stay silent: 12 times its longest limit, since the machine may be busy."""
         if not any(self.isolated):
             return 0.0
         from motet.isolation.policy import PolicyLimits
@@ -82,73 +83,73 @@ class Task:
 
     number: int
     seats: tuple[int, ...]
-    """By agent, the number of its entry."""
+    """By agent, the index of its entry."""
     key: tuple[int, ...]
-    """What its seeds are derived from, with the plan's."""
+    """Key from which the seeds are derived, together with the plan's seed."""
     out: tuple[int, ...] = ()
-    """Entries that are out: stand-ins act for them from the start."""
+    """Disqualified entries. Stand-ins act for them from the start."""
     film: bool = False
-    """Whether to draw it."""
+    """Whether to render the episode."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A policy failed in an episode."""
+    """A failure of a policy in an episode."""
 
     episode: int
     turn: int
-    """Before it nothing was wrong; 0 is before the first turn."""
+    """Number of completed turns before the failure; 0 is before the first turn."""
     policy: str
     agents: tuple[str, ...]
-    """For whom it should have acted."""
+    """Agents that the policy acted for."""
     cause: str
     """See :class:`motet.errors.PolicyFailure`."""
     detail: str = field(default="", compare=False)
-    """In words; may differ between runs."""
+    """Human-readable description; may differ between runs."""
     output: str = field(default="", compare=False)
-    """The last of what it printed."""
+    """End of the policy's output."""
 
 
 @dataclass
 class Played:
-    """What came of an episode."""
+    """Result of an episode."""
 
     number: int
     seats: tuple[int, ...]
     out: tuple[int, ...]
     returns: tuple[float, ...]
-    """By agent; empty if the episode failed."""
+    """Return by agent. Empty if the episode failed."""
     decisions: tuple[int, ...]
-    """By agent: how often it was its turn; empty if the episode failed."""
+    """Number of decisions by agent. Empty if the episode failed."""
     turns: int
     failures: tuple[Failure, ...] = ()
     segments: tuple[int, ...] = ()
-    """By agent, how many segments it had; empty if nobody had more than one."""
+    """Number of segments by agent. Empty if no agent had more than one."""
     forfeited: tuple[int, ...] = ()
-    """The entries that forfeited it; it ended there."""
+    """Entries that forfeited. The episode ended there."""
     latency: dict[int, LatencyHistogram] = field(default_factory=dict)
-    """By entry."""
+    """Decision latency by entry."""
     seconds: float = 0.0
     frames: tuple[bytes, ...] = ()
-    """PNG pictures, if it was filmed."""
+    """PNG images, if the episode was rendered."""
     frames_per_s: float = 0.0
     undrawn: str = ""
-    """Why it was not drawn, though it was to be."""
+    """Why a requested rendering failed."""
     output: dict[int, str] = field(default_factory=dict)
-    """By entry, the last of what it printed."""
+    """End of the policy's output, by entry."""
     failed: FailedBy = ""
-    """What ended the episode before its time, so that it counts for nobody."""
+    """Cause of a failed episode. It counts for no policy."""
     detail: str = ""
-    """How that happened, in words; may differ between runs."""
+    """Human-readable description of the failure; may differ between runs."""
 
     @classmethod
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
-        """An episode that failed: it counts for nobody."""
+        """Return the result of a failed episode. It counts for no policy."""
         return cls(task.number, task.seats, task.out, (), (), turns, failed=failed, detail=detail, **more)
 
 
 class Player(Protocol):
-    """Answers for one seat or several: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
+    """A policy on one or several seats: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
 
     @property
     def output(self) -> str: ...
@@ -161,7 +162,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class SeatGroup:
-    """The seats that one player answers for."""
+    """The seats of one player."""
 
     entry: int
     agents: tuple[int, ...]
@@ -169,47 +170,47 @@ class SeatGroup:
 
 
 def seat_groups(plan: EpisodePlan, task: Task) -> list[SeatGroup]:
-    """Who sits together, in the order of the agents."""
+    """Return the groups of seats that share a player, in the order of the agents."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for agent, number in enumerate(task.seats):
         if number in task.out:
             continue
         entry = plan.entries[number]
         together = entry.shared or (plan.sharing and plan.isolated[number])
-        # One policy on several seats of its own is several entries with one key.
+        # One policy with several fixed seats is several entries with the same key.
         found.setdefault((entry.key or number,) if together else (number, agent), []).append(agent)
     return [SeatGroup(task.seats[agents[0]], tuple(agents), len(key) == 1) for key, agents in found.items()]
 
 
 class _MachineryError(Exception):
-    """Something went wrong that is the fault of neither the world nor a policy; its cause says what."""
+    """An error caused by neither the world nor a policy. ``__cause__`` holds it."""
 
 
 class Arena:
-    """Where episodes are played: a world, and the policies that are kept between episodes.
+    """A world and the policies that are kept between episodes.
 
-    A world that raised is not used again: the next episode gets a new one, and new policies, since the old ones may
-    have been asked something that nobody waits for any more.
+    A world that raised is not used again. The next episode gets a new world and new policies, since the old policies
+    may still have a request whose answer was never read.
     """
 
     _world: World
-    """The newest one, for the agents and their spaces."""
+    """The world made last. It provides the agents and their spaces."""
 
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
-        self._worlds: dict[bool, tuple[World, float]] = {}  # by whether they draw; with their frames per second
+        self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
-        self._players: dict[SeatGroup, Player] = {}  # the least recently used first
+        self._players: dict[SeatGroup, Player] = {}  # least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
         try:
             self._made(film=False)
-        except BaseException as error:  # the first episode will meet it again, and then it is reported
+        except BaseException as error:  # the first episode raises it again and reports it
             if pressed_by_user(error):
                 raise
 
     def close(self) -> None:
-        """End everything that was started here."""
+        """Close all players and worlds."""
         self._close_players()
         while self._worlds:
             self._worlds.popitem()[1][0].close()
@@ -219,7 +220,7 @@ class Arena:
             self._players.popitem()[1].close()
 
     def play(self, task: Task) -> Played:
-        """One episode. If the world raises, the episode has failed."""
+        """Play one episode. If the world raises, the result is a failed episode."""
         film, rate = Film() if task.film else None, 0.0
         run: _EpisodeRun | None = None
         try:
@@ -240,7 +241,7 @@ class Arena:
     # ---- worlds
 
     def _made(self, film: bool) -> tuple[World, float]:
-        """The world to play in, and how quickly it wants to be shown."""
+        """Return the world and its frames per second."""
         if self._masked is None:
             self._masked = self._find_masked()
         return self._make_world(film)
@@ -256,14 +257,14 @@ class Arena:
         return self._worlds[film]
 
     def _find_masked(self) -> frozenset[int]:
-        """Agents that have masks, found by playing; if the world raises meanwhile, those that may have some."""
+        """Find the agents that have masks by playing. If the world raises, return all that might have one."""
         world, _ = self._make_world(film=False)
         try:
             for space in world.action_spaces:
-                space.seed(0)  # in each job the same
+                space.seed(0)  # the same in every job
             world.reset(0)
             return frozenset(masked_agents(world))
-        except BaseException as error:  # an episode that raises as well reports it
+        except BaseException as error:  # if it happens in an episode too, that reports it
             if pressed_by_user(error):
                 raise
             self._discard(film=False)
@@ -271,7 +272,7 @@ class Arena:
             return frozenset(i for i, space in spaces if hasattr(space, "n") and space.shape == ())
 
     def _discard(self, film: bool) -> str:
-        """Close a world that raised. Returns what else went wrong."""
+        """Close a world that raised. Return a text if closing raised too, else an empty string."""
         world, _ = self._worlds.pop(film, (None, 0.0))
         try:
             if world is not None:
@@ -285,7 +286,7 @@ class Arena:
     # ---- players
 
     def player(self, seat_group: SeatGroup) -> Player:
-        """The player for a group of seats; may raise a PolicyFailure."""
+        """Return the player for a group of seats. May raise a PolicyFailure."""
         if seat_group in self._players:
             self._players[seat_group] = self._players.pop(seat_group)
             return self._players[seat_group]
@@ -313,7 +314,7 @@ class Arena:
             seats = dict(zip(names, seat_group.agents, strict=True))
             arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
             spec = PolicySpec(JointPolicies, arguments, spec.title)
-            masked = False  # masks are part of the question
+            masked = False  # masks are part of the joint observation
         else:
             observation_space, action_space = (
                 world.observation_spaces[seat_group.agents[0]],
@@ -329,7 +330,7 @@ class Arena:
         return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
 
     def spaces(self, seat_group: SeatGroup) -> tuple[Any, Any]:
-        """The spaces of several seats as one."""
+        """Return the joint spaces of several seats."""
         if seat_group.agents not in self._joint_spaces:
             world = self._world
             self._joint_spaces[seat_group.agents] = joint_spaces(
@@ -347,13 +348,13 @@ class Arena:
             return
         try:
             player.replace()
-        except PolicyFailure:  # it fails to start: whoever needs it next finds that out, and says so
+        except PolicyFailure:  # it fails to start: its next use makes it again and reports the failure
             self._players.pop(seat_group).close()
         except Exception as error:
             raise _MachineryError from error
 
     def after_episode(self) -> None:
-        """Keep nobody, if so planned."""
+        """Close the players unless the plan keeps them."""
         if not self._plan.pooled:
             try:
                 self._close_players()
@@ -362,7 +363,7 @@ class Arena:
 
 
 class _EpisodeRun:
-    """One episode, while it is played."""
+    """The state of one episode while it is played."""
 
     def __init__(self, arena: Arena, world: World, task: Task, film: Film | None) -> None:
         self._arena, self._world, self._task, self._film = arena, world, task, film
@@ -378,7 +379,7 @@ class _EpisodeRun:
         self._decisions = [0] * len(world.agents)
         self._segments = [1] * len(world.agents)
         self._ended: set[int] = set()  # agents whose last segment is over
-        self._earned = [0.0] * len(world.agents)  # in segments that were closed by what their ends said
+        self._earned = [0.0] * len(world.agents)  # rewards of closed segments, as reported with their ends
         self._turn = 0
 
     def play(self) -> Played:
@@ -415,7 +416,7 @@ class _EpisodeRun:
         )
 
     def _begin(self) -> None:
-        """All policies begin the episode at once; then each is awaited."""
+        """Ask all policies to reset, then await each answer, so that they reset in parallel."""
         base = seed_for(self._plan.seed, _POLICY, *self._task.key)
         asked = []
         for seat_group in self._seat_groups:
@@ -457,9 +458,9 @@ class _EpisodeRun:
                 film.capture(world, group)
 
     def _begin_segments(self, group: Sequence[int]) -> None:
-        """Agents that are asked again after their end begin with a policy that remembers nothing, as in training.
+        """Reset the policies of agents that act again after the end of a segment, as in training.
 
-        A player that answers for several agents keeps what it knows: the others are in the middle of theirs.
+        A player with several agents is not reset, because its other agents are in the middle of their segments.
         """
         base = seed_for(self._plan.seed, _POLICY, *self._task.key)
         asked = []
@@ -474,7 +475,7 @@ class _EpisodeRun:
         self._await_resets(asked)
 
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
-        """One action for each of the group: all are asked first, then awaited. None: somebody forfeited."""
+        """Return an action for each agent of the group, or None after a forfeit. All are asked, then awaited."""
         world, joint = self._world, dict[SeatGroup, list[int]]()
         masks = {agent: world.mask(agent) for agent in group}
         asked: list[tuple[SeatGroup, list[int], float]] = []
@@ -557,7 +558,7 @@ class _EpisodeRun:
 
 
 def _where_it_raised(error: BaseException) -> str:
-    """What a world raised, in one line, and then where in the user's code."""
+    """Return one line with the error of a world, then the lines of its traceback in the user's code."""
     root = error
     while root.__cause__ is not None:
         root = root.__cause__

@@ -1,11 +1,11 @@
-"""evaluate(): policies play episodes; the numbers depend on the seed and on nothing else.
+"""evaluate(): let policies play episodes. The results depend only on the seed.
 
     policies ─▶ entries ─▶ seats of each episode ─▶ workers play ─▶ results in the order of episodes ─▶ Evaluation
 
-Who sits where, and every seed of the world, the policies and the stand-ins, is derived from the seed, the episode and
-the agent. So one seed gives one result, byte for byte, for any number of jobs, with or without processes of their own
-for the policies, kept from episode to episode or not. What was measured besides (how long decisions took, what a
-policy printed) stands apart in :attr:`Evaluation.measured`.
+The seating and the seeds of the world, the policies and the stand-ins are derived from the seed, the episode number
+and the agent. So the same seed gives the same result, byte for byte, for any number of jobs, whether or not policies
+are isolated, and whether or not they are kept between episodes. Measurements that may differ (decision latency, the
+output of policies) are kept separately in :attr:`Evaluation.measured`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["EvaluationSettings", "evaluate"]
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How policies are evaluated.
+    """Settings of an evaluation.
 
     >>> settings = EvaluationSettings(episodes=20, jobs=4, isolate=True, limits=PolicyLimits(decision_s=1.0))
     >>> settings.episodes, settings.limits.decision_s
@@ -43,37 +43,37 @@ class EvaluationSettings:
     """
 
     episodes: Annotated[int, Ge(1)] = 100
-    """Episodes to play."""
+    """Number of episodes."""
     seed: Annotated[int, Ge(0)] = 0
-    """Of everything random."""
+    """Random seed."""
     jobs: Annotated[int, Ge(1)] = 1
-    """Processes that play episodes at the same time. The result is the same for any number."""
+    """Number of processes that play episodes in parallel. The result is the same for any number."""
     engine: Literal["processes", "ray"] = "processes"
-    """Where these processes are: on this machine, or on a Ray cluster. The result is the same."""
+    """Where the jobs run: on this machine, or on a Ray cluster. The result is the same."""
     cluster: Cluster = field(default_factory=Cluster)
-    """What they take of a Ray cluster."""
+    """Resources of the jobs on a Ray cluster."""
     isolate: bool = False
-    """Give each policy, on each seat, a process of its own, in which its failures cost nobody else."""
+    """Run each policy, on each seat, in a separate process, so that its failures do not affect the others."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """Bar these processes from network, files and other processes: strictly, or as far as the machine can."""
+    """Deny isolated policies access to network, files and other processes: strictly, or as far as the machine can."""
     limits: PolicyLimits | None = None
-    """Of these processes: time, memory, open files, output. None: the usual ones."""
+    """Limits of isolated policies: time, memory, open files, output. None: the defaults."""
     stand_in: StandIn = "noop"
-    """Who acts for a policy that failed, to the end of the episode; forfeit: it ends there, and counts for nobody."""
+    """Policy that replaces a failed one until the episode ends. With forfeit the episode ends and is not counted."""
     max_failures: Annotated[int, Ge(1)] = 10
-    """A policy that has failed so often is out: from the next episode on the stand-in acts for it."""
+    """Number of failures that disqualify a policy. The stand-in replaces it from the next episode on."""
     max_failed_episodes: Annotated[int, Ge(1)] = 10
     """Stop after this many failed episodes (the world raised, or the job ended or hung), in the order of episodes."""
     max_processes: Annotated[int, Ge(1)] = 64
-    """Policy processes at most; with fewer than it takes there are fewer jobs, and then seats that share one."""
+    """Maximum number of policy processes. If it is too low, fewer jobs run, or seats of a policy share a process."""
     pooled: bool = True
-    """Keep policies from episode to episode, and reset them in between, instead of making new ones."""
+    """Keep policies between episodes and reset them, instead of making new ones."""
     film: tuple[int, ...] = ()
-    """Numbers of the episodes to draw."""
+    """Numbers of the episodes to render."""
     trust: bool = False
-    """Let a run name algorithms outside of motet, whose code is then imported and run."""
+    """Allow a run to name algorithms outside of motet, whose code is then imported and run."""
     hang_s: Annotated[float, Gt(0)] = 300.0
-    """A job without a turn for this long hangs: its episode has failed. Longer where isolated policies have longer."""
+    """Seconds without a turn before a job counts as hung and its episode fails. Longer if policy limits are longer."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -95,20 +95,20 @@ def evaluate(
 
     Args:
         world: makes the world: a callable, the name of a shipped world, or ``module:attribute``.
-        policies: a mapping from agent to policy; or a sequence that shares the seats, in proportion and shuffled by
-            the seed; or one for all. A policy is a run directory, ``module:Class``, a built-in name (``random``,
-            ``noop``), a text with options as on the command line, a :class:`PolicySpec`, a class or a function that
-            makes one, or an object, of which copies play.
-        settings: how it is done.
-        workers: processes to play in, for several evaluations one after the other; by default they are made and ended.
-        on_progress: called with the number of episodes done, and of all.
-        on_message: called with one line when something happens that the user should know.
-        changes: fields of ``settings`` to set.
+        policies: a mapping from agent to policy; or a sequence of policies, which get the seats in proportion, shuffled
+            by the seed; or one policy for all seats. A policy is a run directory, ``module:Class``, a built-in name
+            (``random``, ``noop``), a string with options as on the command line, a :class:`PolicySpec`, a class or
+            function that makes a policy, or an object, which is copied.
+        settings: settings of the evaluation.
+        workers: processes to use, to share them between evaluations; by default they are started and ended here.
+        on_progress: called with the number of finished episodes and the total.
+        on_message: called with a line of text for the user.
+        changes: fields of ``settings`` to change.
 
     Returns:
-        The result. Interrupted by Ctrl-C it is that of the episodes so far, marked as partial. An episode whose world
-        raises, or whose job ends or hangs, is marked as failed and counts for nobody; after ``max_failed_episodes`` of
-        them the result is that of the episodes so far, marked as partial.
+        The result. After Ctrl-C it covers the episodes so far and is marked as partial. An episode whose world raises,
+        or whose job ends or hangs, is marked as failed and counts for no policy. After ``max_failed_episodes`` of them
+        the evaluation stops, and the result is marked as partial.
 
     >>> import motet
     >>> result = motet.evaluate("treasure_hunt", ["random", "forager"], episodes=20, seed=1)  # doctest: +SKIP
@@ -142,10 +142,10 @@ def evaluate(
     partial = len(played) < len(tasks)
     for name, episode in judge.out.items():
         often = counted(chosen.max_failures, "time")
-        note(f"{name} failed {often} and is out after episode {episode}: the stand-in acts for it")
+        note(f"{name} failed {often} and is disqualified after episode {episode}: the stand-in acts for it")
     for one in played:
         if one.undrawn:
-            note(f"episode {one.number} was not drawn: {one.undrawn}")
+            note(f"episode {one.number} was not rendered: {one.undrawn}")
     why = why_stopped(stopped, judge, chosen) if partial else ""
     if partial:
         note(f"{why or 'interrupted'}: {len(played)} of {len(tasks)} episodes were played")
@@ -165,7 +165,10 @@ def evaluate(
 
 
 def to_the_end(results: Iterator[Played], stopped: list[str], *, begun: bool = False) -> Iterator[Played]:
-    """Results as they come. An error after the first of them (or ``begun``) is noted and ends them: none gets lost."""
+    """Yield the results. An error after the first one (or if ``begun``) is appended to ``stopped`` instead of raised.
+
+    So the results before the error are kept.
+    """
     try:
         for one in results:
             begun = True
@@ -177,19 +180,19 @@ def to_the_end(results: Iterator[Played], stopped: list[str], *, begun: bool = F
 
 
 def why_stopped(stopped: Sequence[str], judge: Disqualification, settings: EvaluationSettings) -> str:
-    """Why no more was played, in words; empty if it was interrupted."""
+    """Return why the evaluation stopped early; empty if it was interrupted."""
     if judge.ends:
         return f"max_failed_episodes ({settings.max_failed_episodes}) was reached"
     return stopped[0] if stopped else ""
 
 
 def failed_line(played: Played, what: str) -> str:
-    """That an episode failed, for people."""
-    return f"{what} {played.number} failed ({played.failed}) and counts for nobody: {first_line(played.detail)}"
+    """Return a message about a failed episode."""
+    return f"{what} {played.number} failed ({played.failed}) and is not counted: {first_line(played.detail)}"
 
 
 def first_line(text: str) -> str:
-    """The first line of a text, for people.
+    """Return the first line of a text, printable.
 
     >>> first_line("one\\ntwo"), first_line("")
     ('one', '')
@@ -198,7 +201,7 @@ def first_line(text: str) -> str:
 
 
 def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> EvaluationSettings:
-    """Some fields set to something else."""
+    """Return the settings with some fields changed."""
     known = [item.name for item in fields(EvaluationSettings)]
     if unknown := sorted(set(changes) - set(known)):
         raise SettingError(f"settings must be some of {', '.join(known)}, got {', '.join(unknown)}")
@@ -206,7 +209,7 @@ def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> Ev
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
-    """What a result says about a policy. A joint policy is shared by its kind."""
+    """Return the description of a policy in a result. A joint policy is always shared, so it is not marked."""
     shared = {"shared": True} if entry.shared and entry.kind != "joint" else {}
     return {
         "name": entry.title,
@@ -219,7 +222,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 
 def players(jobs: int, settings: EvaluationSettings) -> JobPool:
-    """Processes to play in, where the settings say."""
+    """Start the processes that play, on the engine of the settings."""
     if settings.engine == "ray":
         from motet.cluster.workers import ClusterWorkers
 

@@ -1,4 +1,4 @@
-"""Game: a world and everybody who may sit in it. Who sits where is derived from the seed and the episode."""
+"""Game: a world and the policies that play in it. The seating is derived from the seed and the episode number."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeTasks", "Game"]
 
-_SEATS = 20  # what a seed is for
+_SEATS = 20  # key that keeps these seeds apart from others
 
 
 @dataclass(frozen=True)
 class Game:
-    """A world and everybody who may sit in it: what evaluations and tournaments begin with."""
+    """A world and the policies that play in it. Evaluations and tournaments start from one."""
 
     factory: Callable[[], Any]
     described: dict[str, Any]
@@ -43,10 +43,10 @@ class Game:
 
     @classmethod
     def of(cls, world: Any, policies: Any, settings: EvaluationSettings) -> Game:
-        """From what the user gave."""
+        """Make a game from the arguments of the user."""
         factory = world_factory(world)
         described = {
-            # Where an object lies in memory differs from one process to the next.
+            # The address of an object differs between processes, so it is removed.
             key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
             for key, value in describe_world(factory).items()
         }
@@ -59,7 +59,7 @@ class Game:
         return cls(factory, described, _world_settings(factory, described), agents, chosen, settings.seed)
 
     def seats(self, number: int) -> tuple[int, ...]:
-        """By agent, who sits there in one episode: those with a seat of their own, the others in proportion."""
+        """Return the entry on each seat in one episode: fixed seats first, the others in proportion."""
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, _SEATS, number]))
         own = {entry.seat: i for i, entry in enumerate(self.entries) if entry.seat is not None}
         free = [agent for agent in self.agents if agent not in own]
@@ -69,22 +69,22 @@ class Game:
         return tuple(sitting[agent] for agent in self.agents)
 
     def check_seats(self) -> None:
-        """Raise if somebody has no seat, if a seat has nobody, or if a policy does not know its seat."""
+        """Raise if a policy has no seat, if a seat has no policy, or if a policy cannot play its seat."""
         taken = {entry.seat for entry in self.entries}
         free = [agent for agent in self.agents if agent not in taken]
         others = [entry.title for entry in self.entries if entry.seat is None]
         if free and not others:
             raise SettingError(
-                f"policies must be one for each seat, or one without seat=, got none for {', '.join(free)}"
+                f"policies must fill every seat, or one must have no seat=, got none for {', '.join(free)}"
             )
         if not free and others:
-            raise SettingError(f"policies: {others[0]} has no seat: all are taken by seat=")
+            raise SettingError(f"policies: {others[0]} has no seat: seat= of other policies takes all of them")
         for entry in self.entries:
             for agent in free if entry.seat is None else [entry.seat]:
                 entry.on(agent)
 
     def fullest(self, plan: EpisodePlan) -> int:
-        """Policy processes that an episode may take: each policy gets its share of the free seats, rounded up."""
+        """Return the maximum number of policy processes of an episode. Shares of the free seats are rounded up."""
         if plan.sharing and all(entry.seat is not None for entry in self.entries):
             everybody = Task(0, tuple(self.seats(0)), (0,))
             return sum(plan.isolated[seats.entry] for seats in seat_groups(plan, everybody))
@@ -105,9 +105,9 @@ class Game:
     def plan(
         self, need: Callable[[EpisodePlan], int], settings: EvaluationSettings, on_message: Callable[[str], None]
     ) -> tuple[EpisodePlan, int]:
-        """What the workers play, and how many of them at once: as many as processes are allowed for.
+        """Return the plan for the workers and the number of jobs, which ``max_processes`` may reduce.
 
-        ``need`` tells how many policy processes an episode takes at most.
+        ``need`` returns the maximum number of policy processes of an episode.
         """
         isolated = tuple(
             settings.isolate or settings.sandbox != "no" if entry.isolate is None else entry.isolate
@@ -116,12 +116,12 @@ class Game:
         if settings.sandbox != "no" and not all(isolated):
             name = self.entries[isolated.index(False)].title
             raise SettingError(
-                f"isolate must not be no where there is a sandbox, got no for {name}: a sandbox needs a process for "
+                f"isolate must not be no with a sandbox, got no for {name}: a sandbox needs a separate process for "
                 "each policy"
             )
         if settings.limits is not None and not any(isolated):
             raise SettingError(
-                "limits are only valid with isolate=True: only a policy in its own process can be held to them"
+                "limits are only valid with isolate=True: they can only be enforced on a policy in a separate process"
             )
         plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
@@ -133,21 +133,20 @@ class Game:
             shared = replace(plan, sharing=True)
             if (least := need(shared)) > most:
                 raise SettingError(
-                    f"max_processes must be at least the {least} policies of one episode, each in its own process, "
-                    f"got {most}: allow more, or isolate fewer"
+                    f"max_processes must be at least {least}, the number of isolated policies in one episode, "
+                    f"got {most}: allow more processes, or isolate fewer policies"
                 )
             on_message(f"max_processes {most} is less than {needed} seats: seats of the same policy share a process")
             plan, needed = shared, least
         jobs = min(settings.jobs, most // needed) if needed else settings.jobs
         if jobs < settings.jobs:
             on_message(
-                f"max_processes {most} leaves room for {jobs} of {settings.jobs} jobs, "
-                f"with {needed} policy processes each"
+                f"max_processes {most} allows only {jobs} of {settings.jobs} jobs, with {needed} policy processes each"
             )
         return replace(plan, processes=max(1, most // jobs)), jobs
 
     def episode(self, played: Played) -> Episode:
-        """With names instead of numbers."""
+        """Convert a result of a worker, with names instead of indices."""
         titles = [entry.title for entry in self.entries]
         return Episode(
             number=played.number,
@@ -168,7 +167,7 @@ class Game:
     def measured(
         self, played: Sequence[Played], seconds: float, jobs: int, plan: EpisodePlan, notes: Sequence[str]
     ) -> Measured:
-        """What was measured in some episodes."""
+        """Collect the measurements of episodes."""
         titles = [entry.title for entry in self.entries]
         latency: dict[str, LatencyHistogram] = {}
         output: dict[str, str] = {}
@@ -183,7 +182,7 @@ class Game:
 
 
 class EpisodeTasks(Sequence[Task]):
-    """All episodes. Who sits where is found when it is asked for: there may be millions."""
+    """All episodes. Seatings are computed on access, since there may be millions."""
 
     def __init__(self, game: Game, episodes: int, film: Sequence[int]) -> None:
         self._game, self._episodes, self._film = game, episodes, frozenset(film)
@@ -200,7 +199,7 @@ class EpisodeTasks(Sequence[Task]):
 
 
 def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
-    """Each gets its share of the seats, rounded up or down by chance so that it is right on average; then a shuffle."""
+    """Share out seats in proportion, shuffled. Shares are rounded up or down at random, without bias."""
     if not seats:
         return []
     order = rng.permutation(len(others))
@@ -213,7 +212,7 @@ def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float],
 
 
 def _world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the world that are plain values: those given, and the defaults of the others."""
+    """Return all settings of the world that are plain values: those given, and defaults for the rest."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

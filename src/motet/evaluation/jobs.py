@@ -1,13 +1,13 @@
 """Worker processes that play episodes, and the order in which their results count.
 
-Tasks go out to whoever is free, the next ones first; results are taken in the order of episodes, whoever was quicker.
-A policy that has failed too often is *out* from the next episode on. Later episodes that were played with it meanwhile
-are discarded and played again without it: so what counts does not depend on how many workers there are. A worker that
-is killed is restarted, and its episodes are played again by whoever is free: where a whole machine died, and there
-is no room to restart it, the others go on. An episode whose worker was killed time and again, ended by
-itself or hung has failed, and so has one whose world raised; after too many of them no more are played.
+Tasks are sent to free workers in order; results are taken in the order of episodes, not of arrival. A policy that has
+failed too often is *out* (disqualified) from the next episode on. Later episodes that were already played with it are
+discarded and played again without it, so the result does not depend on the number of workers. A worker that is killed
+is restarted, and free workers play its episodes again. If a whole machine died and there is no room to restart its
+workers, the others continue. An episode fails if its world raises, or if its worker hangs, exits by itself or is killed
+several times. After too many failed episodes no more are played.
 
-Workers are made once and play whatever plan they are given; a policy's code is never imported in the process that
+Workers are started once and can play one plan after another. A policy's code is never imported in the process that
 calls ``evaluate``.
 """
 
@@ -37,14 +37,14 @@ from motet.system.raised import DETAIL, printable
 
 __all__ = ["Disqualification", "JobPool"]
 
-_AHEAD = 2  # tasks that a worker has at hand: the one it plays and the next
+_AHEAD = 2  # tasks that a worker holds: the one it plays and the next
 _HEARTBEAT_S = 1.0
 _START_S = 120.0
-_DEATHS = 3  # of workers by signals, in one episode or before one; then it is to blame
+_DEATHS = 3  # workers killed by signals in one episode (or before one) until it counts as the cause
 
 
 def work(connection: Connection) -> None:
-    """What a worker process runs: arenas for plans, episodes for tasks, until it is asked to end."""
+    """Run a worker process: make an arena for each plan, play an episode for each task, until told to end."""
     host_children()
     arena: Arena | None = None
     last = [time.monotonic()]
@@ -57,7 +57,7 @@ def work(connection: Connection) -> None:
     try:
         connection.send(("ready", None))
         while True:
-            kind, value = connection.recv()  # it ends with its parent
+            kind, value = connection.recv()  # raises when the parent is gone
             if kind == "end":
                 return
             try:
@@ -72,7 +72,7 @@ def work(connection: Connection) -> None:
                     connection.send(("played", arena.play(value)))
             except MotetError as error:
                 connection.send(("failed", (type(error).__name__, str(error))))
-            except Exception:  # noqa: BLE001 - neither a world's nor a policy's fault: it goes home as it is
+            except Exception:  # noqa: BLE001 - caused by neither a world nor a policy: reported as it is
                 connection.send(("raised", traceback.format_exc()))
     finally:
         if arena is not None:
@@ -81,35 +81,35 @@ def work(connection: Connection) -> None:
 
 @dataclass
 class _EpisodeWorker:
-    """One process that plays episodes, and what it is doing."""
+    """One process that plays episodes, and its state."""
 
     child: Child
     pipe: Connection
     number: int
     tasks: list[Task] = field(default_factory=list)
     ready: int = 0
-    """Greetings that are still to come."""
+    """Number of "ready" messages still to come."""
     heard: float = field(default_factory=time.monotonic)
     turn: int = 0
     busy: bool = False
-    """It still plays what nobody waits for any more."""
+    """Whether it still plays episodes whose results are no longer needed."""
     late: bool = False
-    """It has not begun for so long that this was said."""
+    """Whether its slow start was reported."""
 
     @property
     def doing(self) -> str:
-        """What it is at, for people."""
+        """Human-readable current activity."""
         if self.tasks:
             return f"while it played episode {self.tasks[0].number} (last seen in turn {self.turn})"
-        return "while it got ready" if self.ready else "between two episodes"
+        return "while it started" if self.ready else "between two episodes"
 
 
 class JobPool:
     """Processes that play episodes.
 
     Args:
-        jobs: how many.
-        hang_s: one that shows no sign of life for so long counts as hung.
+        jobs: number of processes.
+        hang_s: seconds without a heartbeat before a process counts as hung.
     """
 
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
@@ -119,9 +119,9 @@ class JobPool:
         self._plan: EpisodePlan | None = None
         self._on_message: Callable[[str], None] = lambda line: None
         self._waiting: list[int] = []  # a heap: positions in the tasks
-        self._first = 0  # the number of the first task; they are numbered one after the other
-        self._deaths: Counter[str] = Counter()  # by what was being done
-        self._results: list[Played] = []  # that came, and are to be taken
+        self._first = 0  # number of the first task; numbers are consecutive
+        self._deaths: Counter[str] = Counter()  # by episode, or by worker outside of episodes
+        self._results: list[Played] = []  # received, not yet taken
         try:
             for number in range(jobs):
                 self._workers.append(_EpisodeWorker(*self._start(number), number, ready=1))
@@ -138,7 +138,7 @@ class JobPool:
 
     @property
     def jobs(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         return len(self._workers)
 
     def __enter__(self) -> JobPool:
@@ -148,8 +148,8 @@ class JobPool:
         self.close()
 
     def close(self) -> None:
-        """End all of them, and whatever they started, now."""
-        with contextlib.ExitStack() as each:  # the last is done first, and a failure keeps no other from its end
+        """Kill all workers and the processes that they started."""
+        with contextlib.ExitStack() as each:  # in reverse order; an error does not prevent the other steps
             for worker in self._workers:
                 for step in (worker.pipe.close, worker.child.close, worker.child.kill):
                     each.callback(step)
@@ -165,10 +165,10 @@ class JobPool:
         on_message: Callable[[str], None],
         known: Mapping[int, Played] = {},
     ) -> Iterator[Played]:
-        """Play all tasks, and give the results in the order of the tasks.
+        """Play all tasks and yield the results in the order of the tasks.
 
-        Fewer if ``stop`` is set meanwhile, or when the judge ends it. ``known``: results of some tasks, by number; such
-        a task is played only if a policy that took part has to be out.
+        It ends early if ``stop`` is set or the judge ends it. ``known`` holds results of some tasks by number; such a
+        task is played again only if one of its policies is disqualified by then.
         """
         self._plan, self._on_message = plan, on_message
         for worker in self._workers:
@@ -186,7 +186,7 @@ class JobPool:
             self._send(worker, "plan", Portable(plan))
         following, out = 0, -1
         problem: MotetError | None = None
-        horizon = 64 + 8 * len(used)  # tasks ahead of the next: results that wait take memory
+        horizon = 64 + 8 * len(used)  # limit on tasks ahead of the next one, since waiting results take memory
         try:
             while True:
                 while following in arrived:
@@ -208,7 +208,7 @@ class JobPool:
                     self._hand_out(used, tasks, following + horizon, judge)
                     self._listen(used)
                 except MotetError as error:
-                    problem = error  # first what came before it
+                    problem = error  # raised after the earlier results were yielded
                 while self._results:
                     played = self._results.pop()
                     i = played.number - self._first
@@ -217,17 +217,17 @@ class JobPool:
                     else:
                         heapq.heappush(self._waiting, i)
         finally:
-            for worker in used:  # one that only gets ready, though nothing is left to do, may go on with that
+            for worker in used:  # one that is still starting when all tasks are done may finish its start
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
-        """What was played with somebody who is out by now is to be played again."""
+        """Schedule episodes again that were played with a policy that is out by now."""
         for i in [i for i, played in arrived.items() if played.out != judge.out_of(tasks[i])]:
             del arrived[i]
             heapq.heappush(self._waiting, i)
 
     def _replace(self, worker: _EpisodeWorker) -> None:
-        """Give a worker a fresh process."""
+        """Replace the process of a worker by a new one."""
         child, pipe = worker.child, worker.pipe
         child.kill()
         worker.child, worker.pipe = self._start(worker.number)
@@ -250,18 +250,18 @@ class JobPool:
                     self._send(worker, "play", task)
 
     def _send(self, worker: _EpisodeWorker, kind: str, value: Any) -> None:
-        # If it is dead, _listen takes what it said before, and sees to the rest.
+        # If the worker is dead, _listen reads its last messages and handles the death.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((kind, value))
 
     def _listen(self, used: Sequence[_EpisodeWorker]) -> None:
-        """What comes within a short while."""
+        """Read the messages that arrive within 0.1 s, and handle dead and hung workers."""
         sources: dict[Any, _EpisodeWorker] = {}
         for worker in used:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
             worker = sources[source]
-            ended = worker.child.exit is not None  # asked first: what it said before its end is taken
+            ended = worker.child.exit is not None  # checked before reading, so that its last messages are read
             while worker.pipe.poll(0):
                 try:
                     kind, value = worker.pipe.recv()
@@ -293,40 +293,40 @@ class JobPool:
                 continue
             if not worker.ready or all(other.ready for other in used):
                 self._hung(worker, limit)
-            elif not worker.late:  # it has no episode that anybody waits for
+            elif not worker.late:  # it holds no episode
                 worker.late = True
-                self._on_message(f"{worker.child.name} has not begun for {limit:g} s; the others play without it")
+                self._on_message(f"{worker.child.name} has not started within {limit:g} s; the other jobs continue")
 
     def _bury(self, worker: _EpisodeWorker) -> None:
-        """A worker died, and is restarted. An episode in which it ended, or was killed time and again, has failed."""
+        """Restart a worker that died. Its episode fails if the worker exited by itself or was killed several times."""
         worker.child.join(5.0)
         text, end = worker.child.traceback(), f"{worker.child.describe_end()} {worker.doing}"
         blamed = f"episode {worker.tasks[0].number}" if worker.tasks else worker.child.name
         self._deaths[blamed] += 1
         if not text and (worker.child.exit or 0) < 0 and self._deaths[blamed] < _DEATHS:
-            self._on_message(f"{end}; {'that is played again, and ' if worker.tasks else ''}restarting it")
+            self._on_message(f"{end}; {'the episode is played again; ' if worker.tasks else ''}restarting")
             self._restart(worker)
             return
-        hint = "; give policies processes of their own (isolate), to see which one did it"
+        hint = "; isolate the policies to find out which one caused it"
         how = f"{end}\n\n{text}" if text else end + hint
         if not worker.tasks:
             raise ChildError(how)
         self._give_up(worker, how)
 
     def _hung(self, worker: _EpisodeWorker, limit: float) -> None:
-        if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # elsewhere it has none
-            os.kill(worker.child.pid, signal.SIGUSR1)  # it writes on stderr where it is
+        if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # 0 on a cluster
+            os.kill(worker.child.pid, signal.SIGUSR1)  # makes it write its stack to stderr
             time.sleep(0.2)
         how = (
-            f"{worker.child.name} showed no sign of life for {limit:g} s {worker.doing}: the world or a policy in "
-            "the same process hangs; give policies processes of their own (isolate) to have them interrupted"
+            f"{worker.child.name} sent no heartbeat for {limit:g} s {worker.doing}: the world or a policy in the "
+            "same process hangs; isolate the policies so that they can be interrupted"
         )
         if not worker.tasks:
             raise WaitTimeoutError(how)
         self._give_up(worker, how)
 
     def _give_up(self, worker: _EpisodeWorker, how: str) -> None:
-        """The episode that a worker played has failed; a new process goes on with the next."""
+        """Mark the current episode of a worker as failed and restart the worker."""
         self._results.append(Played.void(worker.tasks.pop(0), "job", printable(how)[:DETAIL]))
         self._restart(worker)
 
@@ -339,32 +339,32 @@ class JobPool:
 
 
 class Disqualification:
-    """Which policies are out, and when no more is played: decided by the failures in the order of episodes.
+    """Decides which policies are out and when to stop, from the failures in the order of episodes.
 
     Args:
-        entries: names of the entries; several entries of one name are one policy.
-        max_failures: a policy with this many failures is out.
-        max_failed_episodes: after this many failed episodes no more are played.
+        entries: names of the entries; entries with the same name are one policy.
+        max_failures: number of failures that disqualify a policy.
+        max_failed_episodes: number of failed episodes after which no more are played.
     """
 
     def __init__(self, entries: Sequence[str], max_failures: int, max_failed_episodes: int) -> None:
         self._entries, self._max, self._max_failed = list(entries), max_failures, max_failed_episodes
         self.failures: Counter[str] = Counter()
         self.out: dict[str, int] = {}
-        """By name, the episode after which it was out."""
+        """Disqualified policies by name, with the episode after which they were out."""
         self._failed = 0
 
     @property
     def ends(self) -> bool:
-        """Whether so many episodes failed that no more are to be played."""
+        """Whether too many episodes failed to continue."""
         return self._failed >= self._max_failed
 
     def out_of(self, task: Task) -> tuple[int, ...]:
-        """Those of a task's entries that are out now."""
+        """Return the entries of a task that are out now."""
         return tuple(sorted({entry for entry in task.seats if self._entries[entry] in self.out}))
 
     def take(self, played: Played) -> None:
-        """The next episode in order."""
+        """Count the failures of the next episode in order."""
         self._failed += bool(played.failed)
         for failure in played.failures:
             self.failures[failure.policy] += 1

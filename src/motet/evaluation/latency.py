@@ -1,4 +1,4 @@
-"""How long decisions took, in little room."""
+"""Histogram of decision latencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["LatencyHistogram"]
 
 @dataclass
 class LatencyHistogram:
-    """How long decisions took: a histogram, so that it stays small, with 4 % wide steps from 0.1 µs on.
+    """Histogram of decision latencies, with 4 % wide bins from 0.1 µs on.
 
     >>> latency = LatencyHistogram()
     >>> for _ in range(99): latency.add(0.001)
@@ -25,7 +25,7 @@ class LatencyHistogram:
     bins: dict[int, int] = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """One decision."""
+        """Add the latency of one decision."""
         self.count += 1
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
@@ -33,7 +33,7 @@ class LatencyHistogram:
         self.bins[step] = self.bins.get(step, 0) + 1
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Those of another histogram too."""
+        """Add all latencies of another histogram."""
         self.count += other.count
         self.seconds += other.seconds
         self.longest = max(self.longest, other.longest)
@@ -41,7 +41,7 @@ class LatencyHistogram:
             self.bins[step] = self.bins.get(step, 0) + number
 
     def quantile(self, share: float) -> float:
-        """So many of the decisions took no longer than this, to 4 %."""
+        """Return the latency that this share of the decisions did not exceed, accurate to 4 %."""
         left = share * self.count
         for step in sorted(self.bins):
             left -= self.bins[step]

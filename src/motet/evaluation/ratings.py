@@ -1,9 +1,10 @@
-"""Ratings from who beat whom: Bradley and Terry's model by maximum likelihood, in Elo's units, with intervals.
+"""Ratings from game results: the Bradley-Terry model by maximum likelihood, in Elo units, with intervals.
 
 The model: a player of strength ``a`` beats one of strength ``b`` with probability ``1 / (1 + exp(b - a))``; a draw is
-half a win for each. So that nobody's strength is infinite who won everything, each player also has ``prior`` draws
-against an imaginary one of average strength. Intervals follow from the curvature of the likelihood at its top (the
-observed information): they shrink with the number of games, and stay wide for who won everything.
+half a win for each. A player that won every game would have infinite strength. To prevent that, each player also has
+``prior`` draws against an imaginary player of average strength. Intervals follow from the curvature of the likelihood
+at its maximum (the observed information): they shrink with the number of games, and stay wide for a player that won
+every game.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ __all__ = ["Rating", "ratings", "strengths", "wins"]
 
 _MEAN = 1500.0
 _UNIT = 400 / math.log(10)
-_DEVIATIONS = 1.959963984540054  # of a normal distribution, for 95 %
+_DEVIATIONS = 1.959963984540054  # standard deviations of a normal distribution, for 95 %
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rating:
-    """A player's strength in Elo's units, and where it is with 95 % confidence. The players' mean is 1500."""
+    """Strength of a player in Elo units, with its 95 % confidence interval. The mean of all players is 1500."""
 
     rating: float
     low: float
@@ -37,10 +38,10 @@ class Rating:
 
 
 def wins(players: int, games: Sequence[Mapping[int, float]]) -> Floats:
-    """``[players, players]``: how often the first beat the second; a draw counts half for each.
+    """Return ``[players, players]``: the number of wins of the first over the second. A draw is half a win for each.
 
-    A game is the score of each of its players. With more than two every pair counts, all pairs of a game together as
-    much as one game for each but the first.
+    A game maps each of its players to a score. With ``n > 2`` players every pair counts; all pairs of a game together
+    weigh as much as ``n - 1`` games.
 
     >>> wins(2, [{0: 3.0, 1: 1.0}, {0: 2.0, 1: 2.0}]).tolist()
     [[0.0, 1.5], [0.5, 0.0]]
@@ -56,7 +57,7 @@ def wins(players: int, games: Sequence[Mapping[int, float]]) -> Floats:
 
 
 def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
-    """The most likely strengths ``[players]``, their mean being 0, and their covariances.
+    """Return the maximum likelihood strengths ``[players]``, with mean 0, and their covariance matrix.
 
     >>> theta, covariance = strengths(np.array([[0.0, 30.0], [10.0, 0.0]]), prior=0.0)
     >>> bool(np.isclose(theta[0] - theta[1], np.log(3)))
@@ -64,7 +65,7 @@ def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
     """
     if prior < 0 or (prior == 0 and not _connected(won)):
         raise SettingError(
-            f"prior must be a number > 0, got {prior}: somebody won or lost every game, and has no finite strength"
+            f"prior must be a number > 0, got {prior}: a player that won or lost every game has no finite strength"
         )
     count, games = len(won), won + won.T
     theta = np.zeros(count)
@@ -76,9 +77,9 @@ def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
         np.fill_diagonal(information, 0.0)
         np.fill_diagonal(information, -information.sum(1) + prior * average * (1 - average))
         if prior == 0:
-            information += 1.0  # strengths are known up to a common constant: let it be such that their sum is 0
+            information += 1.0  # strengths are only determined up to a constant: choose it so that their sum is 0
         step = np.linalg.solve(information, gradient)
-        theta += step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))  # Newton's method, held back far from the top
+        theta += step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))  # Newton's method with limited steps
         if np.abs(step).max() < 1e-12:
             break
     centre = np.eye(count) - 1 / count
@@ -86,7 +87,7 @@ def strengths(won: Floats, prior: float = 1.0) -> tuple[Floats, Floats]:
 
 
 def _connected(won: Floats) -> bool:
-    """Whether everybody beat everybody, perhaps by way of others: then the likelihood has a highest point."""
+    """Return whether the graph of wins is strongly connected. Then the likelihood has a maximum."""
     reach = (won > 0) | np.eye(len(won), dtype=np.bool_)
     for _ in range(len(won)):
         reach = (reach.astype(np.int64) @ reach.astype(np.int64)) > 0
@@ -94,14 +95,14 @@ def _connected(won: Floats) -> bool:
 
 
 def ratings(players: int, games: Sequence[Mapping[int, float]], *, prior: float = 1.0) -> list[Rating]:
-    """Of all players, from the scores of the players of each game.
+    """Return the ratings of all players, from the scores of the players in each game.
 
     >>> [round(one.rating) for one in ratings(2, [{0: 1.0, 1: 0.0}] * 3 + [{0: 0.0, 1: 1.0}], prior=0.0)]
     [1595, 1405]
     """
     if players < 2 or not games:
         raise SettingError(
-            f"players must be an int >= 2 and games one or more, got {players} players and {len(games)} games"
+            f"players must be an int >= 2 and games must not be empty, got {players} players and {len(games)} games"
         )
     theta, covariance = strengths(wins(players, games), prior)
     found = []

@@ -1,4 +1,4 @@
-"""The verb ``regret``: how far from optimal is what a run has learned? Joins runs on disk with exact planning."""
+"""``regret``: how far a learned policy is from optimal. Compares a run on disk with an exact plan."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ __all__ = ["regret"]
 
 
 def regret(run: Any, response: Response, model: Any = None, *, workers: int | None = None) -> Regret:
-    """The expected loss of what was learned against the exact best response, from every state on.
+    """Return the expected loss of a policy against the exact best response, for every start state.
 
     Args:
-        run: a run directory, whose newest greedy policy of the response's agent is taken; or a policy; or
-            probabilities [states, actions].
-        response: the best that the same agent can do, from ``motet.plan.best_response``.
-        model: the world that was learned in, which is also the model that was planned with; not needed for
-            probabilities.
-        workers: threads at most.
+        run: a run directory, of which the newest greedy policy of the response's agent is used; or a policy; or
+            action probabilities [states, actions].
+        response: the best response of the same agent, from ``motet.plan.best_response``.
+        model: the world of the run, which must also be the model of the plan; not needed for probabilities.
+        workers: maximum number of threads.
 
     >>> from motet.plan import best_response, enumerate_states
     >>> from motet.policy import ConstantPolicy
     >>> from motet.worlds import SmallHunt
     >>> hunt = SmallHunt(turns=2)
     >>> best = best_response(enumerate_states(hunt, rewards=True), "agent_0")
-    >>> regret(ConstantPolicy(3), best, hunt).expected  # to the right, twice: where the gem is
+    >>> regret(ConstantPolicy(3), best, hunt).expected  # moves right twice, to the gem
     0.0
     """
     policy = run
@@ -36,7 +35,7 @@ def regret(run: Any, response: Response, model: Any = None, *, workers: int | No
         from motet.policies.entries import load_policies
 
         if model is None:
-            raise SettingError("model must be the world of the run, with which it was planned, got none")
+            raise SettingError("model must be the world of the run, which was also used for planning, got none")
         name = response.graph.agents[response.agent]
         policies = load_policies(run, world=lambda: model)
         if name not in policies:

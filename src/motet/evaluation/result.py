@@ -1,6 +1,6 @@
-"""The result of an evaluation: episodes, scores, failures, and what was measured besides.
+"""The result of an evaluation: episodes, scores, failures and measurements.
 
-Everything but :class:`Measured` depends on the seed alone. ``docs/evaluate.md`` describes the JSON that it is saved as.
+Everything except :class:`Measured` depends only on the seed. ``docs/evaluate.md`` describes the JSON format.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Of what :meth:`Evaluation.as_dict` gives; raised when its readers would have to change."""
+"""Version of the format of :meth:`Evaluation.as_dict`. It is increased when readers have to change."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,26 @@ class Episode:
 
     number: int
     policies: tuple[str, ...]
-    """By agent, who sat there."""
+    """Name of the policy by agent."""
     returns: tuple[float, ...]
-    """By agent; empty if it failed."""
+    """Return by agent. Empty if the episode failed."""
     decisions: tuple[int, ...]
-    """By agent, how often it was its turn; empty if it failed."""
+    """Number of decisions by agent. Empty if the episode failed."""
     turns: int
     failures: tuple[Failure, ...] = ()
     out: tuple[str, ...] = ()
-    """Policies that were out already."""
+    """Policies that were already disqualified."""
     forfeited: tuple[str, ...] = ()
-    """Policies that forfeited it; it counts for nobody's mean."""
+    """Policies that forfeited. The episode is not counted in any mean."""
     segments: tuple[int, ...] = ()
-    """By agent, how many segments it had, if an agent had more than one."""
+    """Number of segments by agent. Empty if no agent had more than one."""
     frames: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
-    """PNG pictures, if it was to be drawn."""
+    """PNG images, if the episode was rendered."""
     frames_per_s: float = field(default=0.0, repr=False, compare=False)
     failed: FailedBy = ""
-    """Why it failed and counts for nobody: ``world`` (it raised), ``job`` (its process ended or hung); else empty."""
+    """Cause of a failed episode: ``world`` (it raised) or ``job`` (its process ended or hung); else empty."""
     detail: str = field(default="", compare=False)
-    """How it failed, in words; may differ between runs."""
+    """Human-readable description of the failure; may differ between runs."""
 
     @property
     def counts(self) -> bool:
@@ -70,31 +70,31 @@ class Episode:
 
 @dataclass(frozen=True)
 class Measured:
-    """What may differ from one evaluation to the next with the same seed."""
+    """Measurements, which may differ between evaluations with the same seed."""
 
     seconds: float
     jobs: int
     isolated: dict[str, bool]
-    """By policy."""
+    """Whether each policy ran in a separate process, by policy."""
     sandbox: str
     pooled: bool
     latency: dict[str, LatencyHistogram]
-    """By policy, how long its decisions took."""
+    """Decision latency by policy."""
     output: dict[str, str]
-    """By policy, the last of what it printed."""
+    """End of the output by policy."""
     notes: tuple[str, ...]
-    """What was said while it was played."""
+    """Messages during the evaluation."""
 
 
 class SeededResult:
-    """A result that depends on the seed alone: two are equal if their :meth:`deterministic` bytes are."""
+    """A result that depends only on the seed. Two are equal if their :meth:`deterministic` bytes are equal."""
 
     def result(self) -> dict[str, Any]:
-        """What depends on the seed alone, as plain values."""
+        """Return the part that depends only on the seed, as plain values."""
         raise NotImplementedError
 
     def deterministic(self) -> bytes:
-        """What depends on the seed alone, to be compared byte for byte."""
+        """Return the part that depends only on the seed, as bytes to compare."""
         return json.dumps(self.result(), indent=1, allow_nan=False).encode()
 
     def __eq__(self, other: object) -> bool:
@@ -108,9 +108,9 @@ class SeededResult:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(SeededResult):
-    """What came of an evaluation. Everything but ``measured`` depends on the seed alone.
+    """Result of an evaluation. Everything except ``measured`` depends only on the seed.
 
-    Two evaluations are equal if their :meth:`deterministic` bytes are.
+    Two evaluations are equal if their :meth:`deterministic` bytes are equal.
 
     >>> from motet import evaluate
     >>> result = evaluate("matrix", ["tit_for_tat", "random"], episodes=2)
@@ -119,32 +119,32 @@ class Evaluation(SeededResult):
     """
 
     world: dict[str, Any]
-    """Where the world comes from, and its settings."""
+    """Import path and settings of the world."""
     agents: tuple[str, ...]
     policies: tuple[dict[str, Any], ...]
-    """Name, source, kind, seat and proportion of each, and whether it is shared."""
+    """Name, source, kind, seat and proportion of each policy, and whether it is shared."""
     settings: dict[str, Any]
-    """Those that decide the result."""
+    """The settings that determine the result."""
     episodes: tuple[Episode, ...]
     out: dict[str, int]
-    """Policies that were out, and after which episode."""
+    """Disqualified policies, with the episode after which they were out."""
     partial: bool
-    """There are fewer episodes than were asked for."""
+    """Whether there are fewer episodes than requested."""
     measured: Measured
     stopped: str = ""
-    """Why there are fewer, in words, unless it was interrupted."""
+    """Why the evaluation stopped early; empty if it was interrupted."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the policies, each once."""
+        """Names of the policies, without repetitions."""
         return tuple(dict.fromkeys(one["name"] for one in self.policies))
 
     def scores(self) -> dict[str, Score | None]:
-        """By policy: its return on one seat, averaged over its seats of an episode, then over episodes."""
+        """Return the mean return per seat by policy: averaged over its seats in an episode, then over episodes."""
         return {name: score(self.returns(name)) for name in self.names}
 
     def seat_scores(self) -> dict[tuple[str, str], Score]:
-        """By policy and agent, where it sat there."""
+        """Return the mean return by policy and agent, where the policy acted for the agent."""
         found = {}
         for name in self.names:
             for agent in self.agents:
@@ -153,11 +153,11 @@ class Evaluation(SeededResult):
         return found
 
     def team(self) -> Score | None:
-        """All agents' returns together."""
+        """Return the mean of the sum of all agents' returns."""
         return score([math.fsum(episode.returns) for episode in self.episodes if episode.counts])
 
     def returns(self, policy: str, agent: str | None = None) -> list[float]:
-        """A policy's return in each episode that it played and that counts: on one seat, or the mean of its seats."""
+        """Return a policy's return in each counted episode it played: for one agent, or the mean over its agents."""
         found = []
         for episode in self.episodes:
             if not episode.counts:
@@ -172,7 +172,7 @@ class Evaluation(SeededResult):
         return found
 
     def failures(self) -> dict[str, dict[str, int]]:
-        """By policy, how often it failed, by cause."""
+        """Return the number of failures by policy and cause."""
         counted: dict[str, Counter[str]] = {}
         for episode in self.episodes:
             for failure in episode.failures:
@@ -180,11 +180,11 @@ class Evaluation(SeededResult):
         return {name: dict(sorted(counted[name].items())) for name in self.names if name in counted}
 
     def failed(self) -> dict[str, int]:
-        """How many episodes failed, by cause: ``world``, ``job``."""
+        """Return the number of failed episodes by cause: ``world``, ``job``."""
         return failed_by_cause(self.episodes)
 
     def result(self) -> dict[str, Any]:
-        """What depends on the seed alone, as plain values."""
+        """Return the part that depends only on the seed, as plain values."""
         scores = [{"policy": name, "seat": None, **plain_score(one)} for name, one in self.scores().items() if one]
         seats = [
             {"policy": name, "seat": agent, **plain_score(one)} for (name, agent), one in self.seat_scores().items()
@@ -206,7 +206,7 @@ class Evaluation(SeededResult):
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values; docs/evaluate.md describes them."""
+        """Return everything as plain values, in the format that docs/evaluate.md describes."""
         measured = self.measured
         details = [
             {"episode": one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
@@ -223,7 +223,7 @@ class Evaluation(SeededResult):
             }
             for name, one in measured.latency.items()
         }
-        # In the files latencies have been called tempo from the beginning.
+        # In files the latency is called "tempo", to stay compatible with earlier versions.
         named = {
             "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
         }
@@ -237,24 +237,24 @@ class Evaluation(SeededResult):
         return {"format": FORMAT, "result": self.result(), "measured": {**named, **extra}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON, whole or not at all."""
+        """Write everything as JSON, atomically."""
         target = Path(path)
         RunDirectory(target.parent).write_json(target.name, self.as_dict())
 
     def html(self) -> str:
-        """A page that stands alone: scores, distributions, seats, latency, failures, episodes to watch."""
+        """Return a self-contained HTML page: scores, distributions, seats, latency, failures, rendered episodes."""
         from motet.reports.results_page import evaluation_page
 
         return evaluation_page(self)
 
 
 def failed_by_cause(episodes: Sequence[Episode]) -> dict[str, int]:
-    """How many episodes failed, by cause."""
+    """Return the number of failed episodes by cause."""
     return dict(sorted(Counter(episode.failed for episode in episodes if episode.failed).items()))
 
 
 def failed_episodes(episodes: Sequence[Episode], what: str = "episode") -> list[dict[str, Any]]:
-    """Those that failed, with how that happened in words."""
+    """Return the failed episodes with their causes and details."""
     return [
         {what: one.number, "cause": one.failed, "policies": list(one.policies), "turn": one.turns, "detail": one.detail}
         for one in episodes
@@ -263,7 +263,7 @@ def failed_episodes(episodes: Sequence[Episode], what: str = "episode") -> list[
 
 
 def plain_score(one: Score) -> dict[str, Any]:
-    """As JSON takes it."""
+    """Return plain values for JSON."""
     return {
         key: value if not isinstance(value, float) or math.isfinite(value) else None
         for key, value in asdict(one).items()
@@ -271,7 +271,7 @@ def plain_score(one: Score) -> dict[str, Any]:
 
 
 def plain_episode(episode: Episode) -> dict[str, Any]:
-    """As JSON takes it."""
+    """Return plain values for JSON."""
     failures = [
         {"turn": one.turn, "policy": one.policy, "agents": list(one.agents), "cause": one.cause}
         for one in episode.failures

@@ -1,10 +1,10 @@
-"""tournament(): policies play each other, seats rotated; a table of who beat whom, and ratings with intervals.
+"""tournament(): policies play each other on rotated seats. Gives a cross table and ratings with intervals.
 
     policies ─▶ pairings ─▶ games: every pairing in every round on rotated seats ─▶ scores ─▶ cross table, ratings
 
-Who plays where and with which seeds follows from the seed and the order of the policies. Games are taken in
-their order, whatever the number of jobs, and each is written down as soon as it is taken: an interrupted tournament
-goes on where it stopped and ends with the table it would have had.
+The seating and the seeds of all games follow from the seed and the order of the policies. Results are taken in the
+order of games for any number of jobs, and each is written to disk at once. So an interrupted tournament can be resumed
+and gives the same table as without the interruption.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from motet.text import counted
 __all__ = ["Tournament", "tournament"]
 
 FORMAT = 1
-"""Of what :meth:`Tournament.as_dict` gives, and of tournament directories."""
+"""Version of the format of :meth:`Tournament.as_dict` and of tournament directories."""
 
-_TOURNAMENT = 25  # what a seed is for
+_TOURNAMENT = 25  # key that keeps these seeds apart from others
 
 
 @dataclass(frozen=True, eq=False)
 class Tournament(SeededResult):
-    """What came of a tournament. Two are equal if their :meth:`deterministic` bytes are.
+    """Result of a tournament. Two are equal if their :meth:`deterministic` bytes are equal.
 
     >>> result = tournament("matrix", ["tit_for_tat", "random"], rounds=1)
     >>> len(result.games), sorted(result.ratings()), result.partial
@@ -80,19 +80,19 @@ class Tournament(SeededResult):
     out: dict[str, int]
     partial: bool
     seconds: float
-    """Of this part of it, if it was interrupted."""
+    """Duration; of a resumed tournament, only since it was resumed."""
     stopped: str = ""
-    """Why there are fewer games than were asked for, in words, unless it was interrupted."""
+    """Why the tournament stopped early; empty if it was interrupted."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the policies."""
+        """Names of the policies."""
         return tuple(one["name"] for one in self.policies)
 
     def scores(self) -> list[dict[int, float]]:
-        """Of each game, by position in ``names``: a policy's mean return over its seats; who forfeits has lost.
+        """Return the scores of each game, by index in ``names``: the mean return of a policy over its seats.
 
-        A game that failed has no scores.
+        In a forfeited game the policies that forfeited have -1 and the others 0. A failed game has no scores.
         """
         found: list[dict[int, float]] = []
         index = {name: i for i, name in enumerate(self.names)}
@@ -111,7 +111,7 @@ class Tournament(SeededResult):
         return found
 
     def ratings(self) -> dict[str, Rating]:
-        """By policy, the strongest first."""
+        """Return the ratings by policy, the strongest first."""
         scores = [one for one in self.scores() if one]
         if not scores:
             return {}
@@ -120,12 +120,12 @@ class Tournament(SeededResult):
         return dict(sorted(named, key=lambda pair: -pair[1].rating))
 
     def returns(self) -> dict[str, Score | None]:
-        """By policy, its return in the games that count."""
+        """Return the mean return by policy, over counted games."""
         scores = [one for one, game in zip(self.scores(), self.games, strict=True) if game.counts]
         return {name: score([one[i] for one in scores if i in one]) for i, name in enumerate(self.names)}
 
     def cross_table(self) -> dict[str, dict[str, tuple[float, int]]]:
-        """By policy and opponent: the share of their games that it won, draws counting half, and how many they were."""
+        """Return, by policy and opponent, the share of games won and the number of games. A draw is half a win."""
         scores = [one for one in self.scores() if one]
         table: dict[str, dict[str, tuple[float, int]]] = {}
         count = len(self.names)
@@ -133,7 +133,7 @@ class Tournament(SeededResult):
         for one in scores:
             for first, second in itertools.permutations(one, 2):
                 met[first, second] += 1
-        # Between two policies every game counts as one, however many others took part.
+        # A game counts as one between each two of its policies, regardless of the number of players.
         won = np.zeros((count, count))
         for one in scores:
             won += wins(count, [one]) * (len(one) / 2)
@@ -144,7 +144,7 @@ class Tournament(SeededResult):
         return table
 
     def failures(self) -> dict[str, int]:
-        """By policy, how often it failed."""
+        """Return the number of failures by policy."""
         found: dict[str, int] = {}
         for game in self.games:
             for failure in game.failures:
@@ -189,13 +189,13 @@ class Tournament(SeededResult):
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values; docs/tournament.md describes them."""
+        """Return everything as plain values, in the format that docs/tournament.md describes."""
         failed = failed_episodes(self.games, "game")
         measured = {"seconds": self.seconds, "failed_games": failed, "versions": versions()}
         return {"format": FORMAT, "result": self.result(), "measured": measured}
 
     def html(self) -> str:
-        """A page that stands alone: ratings, cross table, games."""
+        """Return a self-contained HTML page: ratings, cross table, games."""
         from motet.reports.results_page import tournament_page
 
         return tournament_page(self)
@@ -219,17 +219,18 @@ def tournament(
 
     Args:
         world: as in :func:`motet.evaluate`; it needs two seats or more.
-        policies: as in :func:`motet.evaluate`, two or more of them.
-        rounds: in each, every pairing plays once with everybody on every seat in turn, the world's seed being the same.
-        group: policies that meet in a game; with more seats than that they share them equally.
-        pairings: who meets, by the policies' names; by default everybody meets everybody.
-        dir: a directory in which games are written down as they are played; one that is there goes on. Games that
+        policies: two or more policies, as in :func:`motet.evaluate`.
+        rounds: number of rounds. In each round every pairing plays one game for each rotation of its policies over the
+            seats, all with the same seed of the world.
+        group: number of policies in a game; if there are more seats, the policies share them in turn.
+        pairings: which policies play each other, by name; by default all combinations of ``group`` policies.
+        dir: a directory to which each game is written. If it holds the same tournament, that is resumed. Games that
             failed because their job ended or hung are then played again.
-        settings: how games are played; ``episodes`` and ``film`` have no meaning here.
+        settings: how games are played; ``episodes`` and ``film`` are ignored.
         workers: as in :func:`motet.evaluate`.
-        on_progress: called with the number of games done, and of all.
-        on_message: called with one line when something happens that the user should know.
-        changes: fields of ``settings`` to set.
+        on_progress: called with the number of finished games and the total.
+        on_message: called with a line of text for the user.
+        changes: fields of ``settings`` to change.
 
     ::
 
@@ -279,7 +280,7 @@ def _play(
     on_progress: Callable[[int, int], None],
     on_message: Callable[[str], None],
 ) -> tuple[list[Episode], float, dict[str, int], str]:
-    """Those games that are in the log already, and then the others. Games that a job lost are played again."""
+    """Take the games that are in the log, then play the others. Games that failed because of a job are played again."""
     names = [entry.title for entry in game.entries]
     judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
     kept = {number: one for number, one in log.read(len(tasks)).items() if one.failed != "job"}
@@ -312,7 +313,7 @@ def _play(
                 own.close()
     for name, number in judge.out.items():
         often = counted(settings.max_failures, "time")
-        on_message(f"{name} failed {often} and is out after game {number}: the stand-in acts for it")
+        on_message(f"{name} failed {often} and is disqualified after game {number}: the stand-in acts for it")
     _warn_of_voided(done, game, plan, on_message)
     why = why_stopped(stopped, judge, settings) if len(done) < len(tasks) else ""
     if len(done) < len(tasks):
@@ -321,7 +322,7 @@ def _play(
 
 
 def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, on_message: Callable[[str], None]) -> None:
-    """Where a policy shares the process of the job it can end it, and with it a game that it would lose."""
+    """Warn of games that failed with their job: a policy in the job's process can end it to avoid a loss."""
     shares = {entry.title for entry, alone in zip(game.entries, plan.isolated, strict=True) if not alone}
     voided = [one for one in games if one.failed == "job" and shares & set(one.policies)]
     if not voided:
@@ -337,12 +338,12 @@ def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, on_
 
 
 def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) -> list[tuple[int, ...]]:
-    """Who meets, by position in the entries."""
+    """Return the pairings, by index of the entries."""
     names, seats = [entry.title for entry in game.entries], len(game.agents)
     if len(set(names)) < len(names):
         raise SettingError(f"policies must have different names (name=…), got {', '.join(names)}")
     if len(names) < 2:
-        raise SettingError(f"policies must be two or more, got {', '.join(names)} alone")
+        raise SettingError(f"policies must be two or more, got only {', '.join(names)}")
     if seats < 2:
         raise SettingError(f"world must have two seats or more, got {counted(seats, 'seat')}: policies play each other")
     if fixed := [entry.title for entry in game.entries if entry.seat is not None]:
@@ -351,7 +352,7 @@ def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) 
         if not 2 <= group <= min(seats, len(names)):
             most = min(seats, len(names))
             raise SettingError(
-                f"group must be {'2' if most == 2 else f'2 to {most}'}, got {group}: there are {len(names)} policies, "
+                f"group must be {'2' if most == 2 else f'2 to {most}'}, got {group}: there are {len(names)} policies "
                 f"and {seats} seats"
             )
         return list(itertools.combinations(range(len(names)), group))
@@ -364,12 +365,12 @@ def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) 
             raise SettingError(f"pairings must have {many} different policies each, got {list(pairing)}")
         found.append(tuple(sorted(names.index(name) for name in pairing)))
     if len(set(found)) < len(found):
-        raise SettingError("pairings must be different, got one twice: rounds says how often they play")
+        raise SettingError("pairings must be different, got one twice; use rounds to play more games")
     return found
 
 
 def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
-    """All games: by round, so that an interrupted tournament has met everybody about as often."""
+    """Yield all games by round, so that an interrupted tournament has about equally many games of each pairing."""
     number = 0
     for round_ in range(rounds):
         for meeting in meetings:
@@ -380,13 +381,13 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
 
 
 def _need(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
-    """Policy processes that one game takes at most."""
+    """Return the maximum number of policy processes of a game."""
     seatings = {task.seats: task for task in tasks}.values()
     return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
 
 
 def _digest(entry: Entry) -> str:
-    """Of what a policy consists of, as far as that is data: so that nobody goes on with another one unawares."""
+    """Return a digest of the policy's data, so that a tournament is not resumed with another policy by mistake."""
     digest = hashlib.sha256()
     for name, spec in [("", entry.spec), *entry.by_agent.items()]:
         digest.update(name.encode(errors="surrogatepass"))
@@ -404,7 +405,7 @@ def _digest(entry: Entry) -> str:
 
 
 def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
-    """What the judge needs of a game that was played before."""
+    """Return a game of the log in the form that the judge takes."""
     out = tuple(sorted({names.index(name) for name in episode.out}))
     return Played(
         episode.number,
@@ -419,7 +420,7 @@ def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
 
 
 class _GameLog:
-    """The directory of a tournament: what was asked for, and one line for each game, in their order.
+    """The directory of a tournament: its settings, and one line for each game in order.
 
     A game that was played again has a later line, which replaces the earlier one.
     """
@@ -445,7 +446,7 @@ class _GameLog:
             self._held.__exit__(None, None, None)
 
     def read(self, games: int) -> dict[int, Episode]:
-        """The games so far, by number. A last line that was being written when the process died is cut off."""
+        """Return the games so far by number. An incomplete last line, left by a process that died, is cut off."""
         if self._path is None:
             return {}
         header = self._path / "tournament.json"
@@ -457,8 +458,8 @@ class _GameLog:
         if before != asked:
             changed = [key for key in asked if before.get(key) != asked[key]]
             raise SettingError(
-                f"dir: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; choose another "
-                "directory, or ask for the same"
+                f"dir: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; use another "
+                "directory, or the same arguments"
             )
         lines = (self._path / "games.jsonl").read_bytes().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n"):
@@ -468,7 +469,7 @@ class _GameLog:
         try:
             for at, line in enumerate(lines):
                 plain = json.loads(line)
-                if plain["number"] not in range(min(len(found) + 1, games)):  # the next, or one that was played again
+                if plain["number"] not in range(min(len(found) + 1, games)):  # the next one, or one played again
                     raise ValueError(f"line {at + 1} is game {plain['number']}")
                 found[plain["number"]] = _read_game(plain)
             return found
@@ -476,7 +477,7 @@ class _GameLog:
             raise CorruptionError(f"{self._path / 'games.jsonl'} cannot be read: {error}") from error
 
     def write(self, episode: Episode) -> None:
-        """One more game, in one write."""
+        """Append a game in one write."""
         if self._path is not None:
             plain = {**plain_episode(episode), **({"detail": episode.detail} if episode.failed else {})}
             self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")

@@ -1,1 +1,1 @@
-"""Who may sit in a seat: policies as users name them, saved, joint, in teams, scripted."""
+"""The policies that can take a seat: named by users, loaded from runs, joint, teams, scripted."""

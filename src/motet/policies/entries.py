@@ -1,9 +1,8 @@
-"""Policies as users name them: a run, a plan, a class by its import path, a built-in one, an object or a factory.
+"""Policies as users name them: a run, a plan, a class by its import path, a built-in name, an object or a factory.
 
-What is given becomes an :class:`Entry`: plain data and factories, nothing imported, nothing built. A policy's own code
-runs only where its :class:`PolicySpec` is made, which may be a process that is trusted with nothing. What a run
-directory says is data too: its weights are read here (safetensors), and its config may name no class outside of motet
-unless it is trusted.
+Each becomes an :class:`Entry`: plain data and factories. Nothing is imported or built here. A policy's code runs only
+where its :class:`PolicySpec` is made, which may be an untrusted process. A run directory is treated as data too: its
+weights are read here (safetensors), and its config must not name classes outside of motet unless it is trusted.
 """
 
 from __future__ import annotations
@@ -52,34 +51,34 @@ BUILT_IN = {
     "hockey_weak": "motet.worlds.hockey:Weak",
     "hockey_strong": "motet.worlds.hockey:Strong",
 }
-"""Policies by one word. ``noop`` does nothing, or what is nearest to it; ``forager`` walks to the nearest treasure of
-the treasure hunt; ``tit_for_tat`` plays matrix games, the last two hockey; ``constant`` needs ``kw.action``."""
+"""Built-in policies by name. ``noop`` takes action zero or the nearest to it; ``constant`` needs ``kw.action``;
+``forager`` plays the treasure hunt, ``tit_for_tat`` matrix games, the last two hockey."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One policy that takes part, on one seat or on several.
+    """One participating policy, on one seat or several.
 
     >>> as_given("random,proportion=2,name=dice")
     Entry(spec=PolicySpec(factory='motet.policy:RandomPolicy', arguments={}, name='dice'), proportion=2.0)
     """
 
     spec: PolicySpec
-    """Where it comes from."""
+    """How the policy is made."""
     seat: str | None = None
-    """The agent it acts for; None: it may get any seat."""
+    """The agent that the policy acts for. None: any seat."""
     proportion: Annotated[float, Gt(0), FINITE] = 1.0
-    """Its share of the seats, against those of the others."""
+    """Share of the seats, relative to the other policies."""
     kind: Kind = "agent"
-    """The interface it has, as far as it is known before it is made: a path may name a team without saying so."""
+    """The interface, as far as it is known before the policy is made. An import path may turn out to be a team."""
     isolate: bool | None = None
-    """Whether it lives in a process of its own; None: as all others."""
+    """Whether the policy runs in a separate process. None: as the evaluation's setting says."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
-    """Where it comes from on some seats: a run has learnt another policy for each."""
+    """How the policy is made, by agent. A run has a separate policy for each of its agents."""
     source: str = ""
-    """What was given, for reports."""
+    """What the user gave, for reports."""
     key: str = ""
-    """Equal for entries that are one policy on different seats."""
+    """Key that is equal for entries of the same policy on different seats."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -90,30 +89,30 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What it is called in results."""
+        """Name in results."""
         return self.spec.title
 
     @property
     def shared(self) -> bool:
-        """Whether one object acts for all its seats."""
+        """Whether one object acts for all seats of the policy."""
         return self.spec.shared or self.kind == "joint"
 
     def on(self, agent: str) -> PolicySpec:
-        """Where it comes from on one seat."""
+        """Return how the policy is made for one agent."""
         if not self.by_agent or agent in self.by_agent:
             return self.by_agent.get(agent, self.spec)
         known = ", ".join(self.by_agent)
         raise SettingError(
-            f"policy {self.title}: it has none for {agent}, only for {known}; say whose to take, for example "
+            f"policy {self.title} has no policy for {agent}, only for {known}; choose one of them, for example "
             f"{self.source},agent={next(iter(self.by_agent))}"
         )
 
 
 def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: Any = None) -> tuple[Entry, ...]:
-    """All policies that take part, each with a name of its own.
+    """Return all participating policies, with unique names.
 
     Args:
-        given: one for all seats; a mapping from agent to policy; or a sequence that shares the seats in proportion.
+        given: one policy for all seats; a mapping from agent to policy; or a sequence that shares the seats.
         agents: the seats.
         trust: as in :func:`as_entry`.
         world: as in :func:`as_entry`.
@@ -132,7 +131,7 @@ def entries(given: Any, agents: Sequence[str], *, trust: bool = False, world: An
 
 
 def _named(found: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Names that tell policies apart; equal policies on different seats keep one name."""
+    """Make names unique. Entries of the same policy on different seats keep one name."""
     taken = {entry.title for entry in found}
     names: dict[str, dict[str, str]] = {}
     for entry in found:
@@ -147,12 +146,12 @@ def _named(found: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
-    """What the user gave, as an entry.
+    """Return an entry for what the user gave.
 
     Args:
-        given: a text (see :func:`as_given`), a path, a PolicySpec, an Entry, a class or function, or an object.
+        given: a string (see :func:`as_given`), a path, a PolicySpec, an Entry, a class or function, or an object.
         trust: allow a run's config to name classes outside of motet, whose code is then imported and run.
-        world: how the world is described (``describe_world``): what a plan needs to read its observations.
+        world: the description of the world (``describe_world``), which a plan needs to read observations.
     """
     if isinstance(given, Entry):
         return given
@@ -173,12 +172,12 @@ def as_entry(given: Any, *, trust: bool = False, world: Any = None) -> Entry:
         return Entry(PolicySpec(given), source=getattr(given, "__qualname__", type(given).__name__), key=f"{id(given)}")
     raise SettingError(
         f"policy must be a run directory, 'module:Class', one of {', '.join(BUILT_IN)}, an object with reset and act, "
-        f"or something that makes one, got {given!r}"
+        f"or a class or function that makes one, got {given!r}"
     )
 
 
 def _of_object(given: Any) -> Entry:
-    """A copy of an object, as it is now: whatever it becomes while it plays, the user's own stays as it is."""
+    """Return an entry that plays with copies of an object, so that the user's object does not change."""
     name = getattr(given, "name", None)
     title = name if isinstance(name, str) and name else type(given).__name__
     kind = kind_of(given)
@@ -206,13 +205,13 @@ def check_entries(found: Sequence[Entry]) -> None:
 
 
 def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
-    """An entry from a text: what it is, then ``name=value`` with commas between.
+    """Parse an entry from a string: the policy, then options ``name=value``, separated by commas.
 
-    What it is: a built-in name, ``module:Class``, a run or checkpoint directory, or a folder of ``motet plan``; or by
-    name, ``class=my.module.Policy``, ``run=…``, ``plan=…``. Then ``data=`` (a path for the class), ``kw.NAME=`` (an
-    argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``shared=yes|no`` and
-    ``translate=module:attribute`` (of a team), ``isolate=yes|no``, and for a run ``agent=`` (whose policy) and
-    ``step=`` (of which checkpoint).
+    The policy is a built-in name, ``module:Class``, a run or checkpoint directory, or a folder of ``motet plan``; or,
+    explicitly, ``class=my.module.Policy``, ``run=…`` or ``plan=…``. The options are ``data=`` (a path for the class),
+    ``kw.NAME=`` (an argument), ``proportion=``, ``name=``, ``seat=``, ``kind=agent|joint|team``, ``shared=yes|no`` and
+    ``translate=module:attribute`` (for a team), ``isolate=yes|no``, and for a run ``agent=`` (whose policy to take) and
+    ``step=`` (which checkpoint).
 
     >>> as_given("class=my.Policy,data=w.safetensors,kw.depths=[3,4]").spec
     PolicySpec(factory='my:Policy', arguments={'data': 'w.safetensors', 'depths': [3, 4]}, name='')
@@ -243,14 +242,14 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
         entry = _of_class(BUILT_IN.get(value) or _class_path(value), arguments, options)
         name = name or (value if value in BUILT_IN else "")
     if options:
-        raise SettingError(f"policy has {', '.join(options)}, which a {form} does not take, in {text!r}")
+        raise SettingError(f"policy: a {form} does not take {', '.join(options)}, got {text!r}")
     if arguments and form == "run":
-        raise SettingError(f"policy has kw.{next(iter(arguments))}, which a run does not take, in {text!r}")
+        raise SettingError(f"policy: a run does not take kw.{next(iter(arguments))}, got {text!r}")
     return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)
 
 
 def _of_class(path: str, arguments: Mapping[str, Any], options: dict[str, str]) -> Entry:
-    """A class by its path. Only where it is made does it turn out whether it is a team, unless ``kind`` says so."""
+    """Return an entry for a class by its path. Unless ``kind`` is given, a team is recognised when it is made."""
     given: Any = options.pop("kind", None)
     entry = Entry(PolicySpec(path, arguments), kind=given or "agent")
     shared = _yes(options.pop("shared"), "shared") if "shared" in options else given == "joint"
@@ -262,7 +261,7 @@ def _of_class(path: str, arguments: Mapping[str, Any], options: dict[str, str]) 
 
 _PARTS = re.compile(
     r"(?:[^,\"\[{]|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\})+"
-)  # commas in quotes, lists and mappings are no borders
+)  # commas in quotes, lists and mappings do not separate
 _OPTIONS = (
     *("class", "run", "plan", "data", "proportion", "name", "seat", "kind", "shared", "translate", "isolate"),
     *("agent", "step"),
@@ -270,13 +269,13 @@ _OPTIONS = (
 
 
 def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]:
-    """What it is (class, run or plan, and which), the options, and the arguments."""
+    """Return the form (class, run or plan) and value, the options, and the arguments."""
     options: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     first = ""
     parts = _PARTS.findall(text)
     if ",".join(parts) != text:
-        raise SettingError(f"policy must be parts with commas between, with quotes and brackets closed, got {text!r}")
+        raise SettingError(f"policy must be parts separated by commas, with quotes and brackets closed, got {text!r}")
     for i, part in enumerate(parts):
         key, equals, value = part.partition("=")
         if key.startswith("kw.") and equals:
@@ -292,7 +291,7 @@ def _parsed(text: str) -> tuple[tuple[str, str], dict[str, str], dict[str, Any]]
             )
     named = [(form, options.pop(form)) for form in ("class", "run", "plan") if form in options]
     if len(named) + bool(first) != 1:
-        raise SettingError(f"policy must be one class, run or plan, and then its options, got {text!r}")
+        raise SettingError(f"policy must be one class, run or plan, followed by its options, got {text!r}")
     return (named[0] if named else _recognised(first)), options, arguments
 
 
@@ -309,8 +308,7 @@ def _recognised(first: str) -> tuple[str, str]:
     if ":" in first:
         return "class", first
     raise SettingError(
-        f"policy must be one of {', '.join(BUILT_IN)}, a run directory (there is none of that name), or "
-        f"'module:Class', got {first!r}"
+        f"policy must be one of {', '.join(BUILT_IN)}, an existing run directory, or 'module:Class', got {first!r}"
     )
 
 
@@ -325,18 +323,18 @@ def _is_plan(folder: Path) -> bool:
 
 
 def _no_policy(folder: Path) -> str:
-    """What a folder holds that is no policy."""
+    """Describe the content of a folder that does not hold a policy."""
     from motet.plan.folder import read_folder
 
     try:
         read_folder(folder, "graph")
     except SettingError:
         return "neither a run, a checkpoint nor a plan"
-    return "the graph of a world with rewards alone, for motet.plan.best_response; only plans with humans can play"
+    return "only the graph of a world with rewards, for motet.plan.best_response; only plans with humans can play"
 
 
 def _class_path(text: str) -> str:
-    """``my.module:Class``, also where the colon is a dot."""
+    """Return ``my.module:Class``, also for ``my.module.Class``."""
     if ":" in text:
         return text
     module, _, name = text.rpartition(".")
@@ -346,7 +344,7 @@ def _class_path(text: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null, or JSON; anything else is a text."""
+    """Parse a value as JSON; anything else is a string."""
     try:
         return json.loads(text)
     except ValueError:
@@ -370,7 +368,7 @@ def _yes(text: str, what: str) -> bool:
 
 
 def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Entry:
-    """The policies of a run: each seat gets that of its own name, or all get that of ``agent``."""
+    """Return the policies of a run: each seat gets the agent of the same name, or all seats get ``agent``."""
     run, folder = _folder(path, step)
     configs = run.config().get("agents", {})
     weights = read_weights(folder)
@@ -380,7 +378,7 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
             raise SettingError(f"agent must be one of {', '.join(names)} of the run {str(path)!r}, got {agent!r}")
         names = [agent]
     if not names:
-        raise SettingError(f"run: {str(path)!r} has no policy that its config knows")
+        raise SettingError(f"run: {str(path)!r} has no weights for any agent of its config")
     which = str(int(folder.name)) if folder.name.isdigit() else folder.name
     newest = step is None and not (path / "checkpoint.json").is_file()
     title = run.path.name if newest else f"{run.path.name}@{which}"
@@ -389,13 +387,13 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
         specs[name] = PolicySpec(run_policy, arguments, title if agent is None else f"{title}:{agent}")
-    if len(specs) == 1:  # it sits anywhere
+    if len(specs) == 1:  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
     return Entry(next(iter(specs.values())), by_agent=specs)
 
 
 def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
-    """The run, and the folder of one checkpoint."""
+    """Return the run and the folder of one checkpoint."""
     if (path / "checkpoint.json").is_file():
         above = path.resolve().parent
         home = above.parent if above.name in ("checkpoints", "league") else above
@@ -412,7 +410,7 @@ def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """By agent, what a checkpoint holds of its weights: a flat vector that begins with them. Nothing is unpickled."""
+    """Return, by agent, a flat vector from a checkpoint that begins with the weights. Nothing is unpickled."""
     found = {}
     for name, stem in read_notes(folder)["files"].items():
         path = folder / f"{stem}.safetensors"
@@ -431,7 +429,7 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _check_trust(plain: Any, trust: bool) -> None:
-    """Refuse a config that names a class outside of motet, before anybody imports it."""
+    """Refuse a config that names a class outside of motet, before it is imported."""
     from motet.runs.config import refuse_untrusted
 
     if not trust:
@@ -446,14 +444,14 @@ def run_policy(
     observation_space: Space,
     action_space: Space,
 ) -> Policy:
-    """The greedy policy of one agent of a run, made where it will act."""
+    """Make the greedy policy of one agent of a run, in the process in which it acts."""
     from motet.runs.config import rebuild_agents
 
     algorithm = rebuild_agents({who: config}, trust=trust)[who]
     sizes = algorithm.sizes(observation_space, action_space)
     if len(weights) not in (sizes.weights, sizes.state):
         raise SettingError(
-            f"agent {who}: the run must hold {sizes.weights} weights (or {sizes.state} numbers with the optimiser's) "
+            f"agent {who}: the run must have {sizes.weights} weights (or {sizes.state} with the optimiser state) "
             f"for {observation_space} and {action_space}, got {len(weights)}: it was trained in another world"
         )
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
@@ -465,12 +463,12 @@ def run_policy(
 def load_policies(
     run: str | os.PathLike[str], step: int | None = None, *, world: Any = None, trust: bool = False
 ) -> dict[str, Policy]:
-    """The greedy policies of a run's agents, from one of its checkpoints, to be used in this process.
+    """Load the greedy policies of a run's agents from a checkpoint, for use in this process.
 
     Args:
         run: the run directory, or one of its checkpoints.
-        step: of the checkpoint; the newest by default.
-        world: makes the run's world, where the run does not say how.
+        step: step of the checkpoint; the newest by default.
+        world: factory of the run's world, if the run does not name one.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
 
     ::
@@ -487,10 +485,10 @@ def load_policies(
     made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
     configs = config.get("agents", {})
     try:
-        # In self-play one has learnt to play every seat.
+        # In self-play a single policy has learned to play every seat.
         who = {name: PLAYER if list(configs) == [PLAYER] else name for name in made.agents}
         if missing := [name for name in who.values() if name not in configs or name not in weights]:
-            raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, which the world has")
+            raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, but the world does")
         spaces = zip(made.observation_spaces, made.action_spaces, strict=True)
         return {
             name: run_policy(configs[who[name]], weights[who[name]], name, trust, *own)
@@ -510,14 +508,14 @@ def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
         )
     if world is None or world.get("path") is None:
         raise SettingError(
-            f"plan: {str(path)!r} needs the world, to know which state an observation shows; give one by name, or in "
-            "Python PolicySpec(PlannedPolicy.load, {'path': …, 'agent': …, 'world': …})"
+            f"plan: {str(path)!r} needs the world, to map observations to states; give the world by name, or in Python "
+            "PolicySpec(PlannedPolicy.load, {'path': …, 'agent': …, 'world': …})"
         )
     return Entry(PolicySpec(planned, {"data": str(path), "model": dict(world), **arguments}, path.name))
 
 
 def planned(data: str, model: Mapping[str, Any], agent: str, goal: str | None = None) -> Policy:
-    """What was planned for one agent, made where it will act. The model is the world that is played."""
+    """Make the planned policy of one agent, in the process in which it acts. The model is the world that is played."""
     from motet.plan.solution import PlannedPolicy
     from motet.runs.config import rebuild_world
 

@@ -1,8 +1,8 @@
-"""Policies that sit on several seats: joint ones, shared teams, and copies that share a process.
+"""Policies on several seats: joint policies, shared teams, and copies that share a process.
 
-All become one :class:`Policy` over dict spaces, so that whoever asks (in the same process or across a boundary) needs
-to know nothing of them: the observation says who is asked, what each sees and what each may do; the action has an entry
-for every seat, and those that were not asked get a filler.
+Each becomes one :class:`Policy` over dict spaces, so that callers, in the same process or another, need no special
+case. The observation says which agents are asked, and holds their observations and masks. The action has an entry for
+every seat; agents that were not asked get a filler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["JointPolicies", "Kind", "TeamPolicy", "filler", "joint_question", "j
 def joint_spaces(
     agents: Sequence[str], observation_spaces: Sequence[Space], action_spaces: Sequence[Space], masked: Sequence[bool]
 ) -> tuple[Space, Space]:
-    """The spaces of several seats as one."""
+    """Return the joint spaces of several seats."""
     from gymnasium import spaces
 
     seen = spaces.Dict(dict(zip(agents, observation_spaces, strict=True)))
@@ -42,7 +42,7 @@ def joint_spaces(
 
 
 def filler(space: Space) -> Any:
-    """Any element of a space, always the same: nothing, or what is nearest to it."""
+    """Return a fixed element of a space: zero, or the element nearest to it."""
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping):
         return {key: filler(part) for key, part in inner.items()}
@@ -60,7 +60,7 @@ def joint_question(
     seen: Mapping[str, Nest],
     masks: Mapping[str, npt.NDArray[np.bool_]],
 ) -> dict[str, Any]:
-    """What a :class:`JointPolicies` is asked: an element of its observation space."""
+    """Return the observation of a :class:`JointPolicies`: an element of its observation space."""
     parts = observation_space.spaces
     question: dict[str, Any] = {
         "asked": np.array([agent in seen for agent in agents], np.int8),
@@ -77,17 +77,17 @@ def joint_question(
 class JointPolicies:
     """Several seats of one policy, as one Policy over dict spaces.
 
-    A joint policy or a shared team gets the seed as it is; copies get one each, by their positions.
+    A joint policy or a shared team gets the seed unchanged; each copy gets a seed derived from its position.
 
     Args:
-        specs: where the policy comes from, by seat.
-        shared: one object for all seats, from the first spec; else one for each seat.
-        seats: the agents: their positions in the world, by name.
+        specs: how the policy is made, by seat.
+        shared: one object for all seats, from the first spec; else one object for each seat.
+        seats: indices of the agents in the world, by name.
         observation_space: from :func:`joint_spaces`.
-        action_space: likewise.
+        action_space: from :func:`joint_spaces`.
         world: the settings of the world.
-        description: of the world, for teams.
-        data: where the policy's data are, for whoever bars it from everything else.
+        description: description of the world, for teams.
+        data: path of the policy's data; the sandbox reads it from the arguments to allow access.
     """
 
     def __init__(
@@ -122,21 +122,21 @@ class JointPolicies:
         self._policy, self._ask = policy, asker(policy.act_jointly, "masks")
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._policy.reset(seed)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
-        """An action for every seat; what counts is that of those who are asked."""
+        """Return an action for every seat. Only those of the agents that are asked are used."""
         asked = [agent for agent, now in zip(self._seats, observation["asked"], strict=True) if now]
         masks = {a: np.asarray(m, np.bool_) for a, m in observation.get("masks", {}).items() if a in asked}
         answers = self._ask({agent: observation["seen"][agent] for agent in asked}, masks)
         if missing := [agent for agent in asked if agent not in answers]:
-            raise SpecError(f"the joint policy gave no action for {', '.join(missing)}; expected one for each asked")
+            raise SpecError(f"the joint policy gave no action for {', '.join(missing)}, which were asked")
         return {agent: answers[agent] if agent in asked else filler(space) for agent, space in self._actions.items()}
 
 
 class _Each:
-    """One policy for each agent, behind the joint interface."""
+    """One policy per agent, with the interface of a joint policy."""
 
     def __init__(self, policies: Mapping[str, Any], seats: Mapping[str, int]) -> None:
         self._policies, self._seats = policies, seats

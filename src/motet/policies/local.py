@@ -1,4 +1,4 @@
-"""A policy in this process, with the manners of one that is isolated: asked, awaited, its failures named, replaced."""
+"""A policy in this process with the interface of an isolated one: ask, await the answer, report failures, replace."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["LocalPolicy"]
 
 
 class LocalPolicy:
-    """The same as :class:`motet.isolation.IsolatedPolicy` without a process of its own: nothing can interrupt it."""
+    """Like :class:`motet.isolation.IsolatedPolicy`, but in this process: it cannot be interrupted."""
 
-    output = ""  # it prints where this process does
+    output = ""  # it prints to this process's own stdout
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class LocalPolicy:
         self._todo: Callable[[], Any] | None = None
 
     def ask_reset(self, seed: int) -> None:
-        """Have it begin an episode."""
+        """Ask the policy to begin an episode."""
         self._todo = lambda: self._reset(seed)
 
     def ask(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> None:
-        """Have it decide."""
+        """Ask the policy for an action."""
         self._todo = lambda: self._act(observation, mask)
 
     def answer(self) -> Any:
-        """What came of it; None after a reset. Raises a PolicyFailure."""
+        """Return the action, or None after a reset. Raises a PolicyFailure."""
         todo, self._todo = self._todo, None
-        assert todo is not None, "answer() without a question"
+        assert todo is not None, "answer() needs ask() or ask_reset() first"
         return todo()
 
     def replace(self) -> None:
-        """Forget the policy; another one is made for the next episode."""
+        """Drop the policy; a new one is made for the next episode."""
         self._policy = None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Drop the policy."""
         self._policy = None
 
     def _reset(self, seed: int) -> None:
@@ -82,7 +82,7 @@ class LocalPolicy:
 
     def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
         ask = self._ask
-        assert ask is not None, "ask() before ask_reset()"
+        assert ask is not None, "ask() needs ask_reset() first"
         action = _blamed("exception", lambda: ask(observation, mask))
         try:
             return self._give(action)
@@ -91,7 +91,7 @@ class LocalPolicy:
 
 
 def _blamed(cause: str, call: Callable[[], Any]) -> Any:
-    """Whatever a user's policy raises is its failure, not ours."""
+    """Convert everything that a user's policy raises to a PolicyFailure."""
     try:
         return call()
     except BaseException as error:

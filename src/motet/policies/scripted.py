@@ -1,4 +1,4 @@
-"""Policies without learning, by one word on the command line: to compare with, and to practise against."""
+"""Scripted policies with a name on the command line, as baselines and training opponents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Forager", "Noop", "TitForTat", "constant"]
 
 
 class Noop:
-    """Does nothing, or what is nearest to it: zeros, or the first action; where that is not allowed, the first that is.
+    """Always takes a null action: zeros, or the first action. If a mask forbids it, the first allowed action.
 
     >>> from gymnasium.spaces import Discrete
     >>> int(Noop(Discrete(3, start=5)).act(None))
@@ -29,15 +29,15 @@ class Noop:
         self._policy = ConstantPolicy(self._action, first=int(getattr(action_space, "start", 0)))
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The action."""
+        """Return the null action."""
         return self._action if mask is None else self._policy.act(observation, mask)
 
 
 def constant(action: Any, action_space: Space) -> ConstantPolicy:
-    """Always the same action."""
+    """Make a policy that always takes the same action."""
     given = np.asarray(action, action_space.dtype)
     fitting = given[()] if given.shape == () else given
     if not action_space.contains(fitting):
@@ -46,23 +46,23 @@ def constant(action: Any, action_space: Space) -> ConstantPolicy:
 
 
 class Forager:
-    """Walks to the nearest gem or food it sees in the treasure hunt, around what it does not want; else it strolls."""
+    """Walks to the nearest visible gem or food in the treasure hunt, avoiding bones; without any it walks randomly."""
 
     _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
     def __init__(self, observation_space: Space) -> None:
         shape = observation_space.shape
         if len(shape) != 3 or shape[0] != 5 or shape[1] != shape[2]:
-            raise SettingError(f"forager must have the observation of the treasure hunt, got {observation_space}")
+            raise SettingError(f"forager needs the observation space of the treasure hunt, got {observation_space}")
         self._middle = shape[1] // 2
         self._rng = np.random.default_rng(0)
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._rng = np.random.default_rng(seed)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> int:
-        """A step."""
+        """Return a move."""
         wall, agent, gem, food, bone = np.asarray(observation, np.bool_)
         centre, blocked = self._middle, wall | agent | bone
         free = [move for move, (down, right) in enumerate(self._STEPS) if not blocked[centre + down, centre + right]]
@@ -78,18 +78,18 @@ class Forager:
 
 
 class TitForTat:
-    """Plays matrix games: begins with the first action, and then does what the other did last."""
+    """Plays matrix games: begins with the first action, then repeats the other player's last action."""
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self._own = int(action_space.n)
         if observation_space.shape != (2 * self._own + 1,):
             raise SettingError(
-                f"tit_for_tat must have the observation of a symmetric matrix game, got {observation_space}"
+                f"tit_for_tat needs the observation space of a symmetric matrix game, got {observation_space}"
             )
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> int:
-        """What the other did last."""
+        """Return the other player's last action."""
         return int(np.argmax(observation[self._own : 2 * self._own]))  # all zeros in the first turn

@@ -1,12 +1,12 @@
 """Teams: policies of two levels. A team object is made from a description of the world and gives a policy per agent.
 
-A :class:`~motet.policy.WorldDescription` flows in, is translated if the project has classes of its own, and becomes the
-team object; observations flow to what ``agent_policy`` gave, actions back. Unless a team is shared, every agent has a
-team object of its own, wherever it lives: in its own process, or in one with others.
+The team object is made from a :class:`~motet.policy.WorldDescription`, translated first if the project has other
+classes. The objects that ``agent_policy`` returned get the observations and return the actions. Unless a team is
+shared, every agent has a separate team object, whether it has a separate process or not.
 
 Teams take no seed. They draw from the process's random streams (``random``, ``numpy.random``, torch's) and from the
-spaces that they were given. So these are set while a team works, and put back afterwards: to one fixed seed while the
-team is made and asked for its agent policies, so that all copies agree; to the seed of ``reset`` from there on.
+spaces that they were given. So these streams are seeded while a team runs and restored afterwards: with one fixed seed
+while the team is made and asked for its agent policies, so that all copies agree; then with the seed of ``reset``.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ __all__ = [
 ]
 
 _MADE = 0
-"""The seed with which every team is made, whatever the episode and the agent."""
+"""The seed with which every team is made, for all episodes and agents."""
 
 
 class TeamPolicy:
-    """A team as one policy for some of its agents: all of them if it is shared, else one.
+    """A team as one policy for some of its agents: for all if it is shared, else for one.
 
     Args:
-        team: makes the team object.
-        agents: the agents it acts for: their indices in the world by name, or names in the order of the world.
+        team: factory of the team object.
+        agents: the agents to act for: their indices in the world by name, or names in the order of the world.
         translator: converts observations and actions; see :class:`~motet.policy.Translator`.
-        rng: what the spaces draw from that the team was given.
-        exclusive: nobody else draws in this process, so the streams need not be put back, which takes 0.2 ms.
+        rng: generator of the spaces that the team was given.
+        exclusive: no other code draws in this process, so the streams are not restored, which saves 0.2 ms.
 
     >>> class Member:
     ...     def reset(self): self.count = 0
@@ -88,7 +88,7 @@ class TeamPolicy:
             self._take_members()
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._streams = Streams(seed, self._rng)
         if self._exclusive:
             self._streams.begin()
@@ -98,7 +98,7 @@ class TeamPolicy:
                 member.reset()
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
-        """One step of each agent that is asked, in the order of the agents."""
+        """Return an action for each agent that is asked, in the order of the agents."""
         with self._drawing():
             return {a: self._step(a, observations[a], masks.get(a)) for a in self._members if a in observations}
 
@@ -109,13 +109,13 @@ class TeamPolicy:
         had_torch = "torch" in sys.modules
         with Streams(_MADE, self._rng).taken():
             made = team()
-        if not had_torch and "torch" in sys.modules:  # torch's stream was not set yet: once more, now that it can be
+        if not had_torch and "torch" in sys.modules:  # its stream was not seeded: make the team again
             with Streams(_MADE, self._rng).taken():
                 made = team()
         return made
 
     def _reset_team(self) -> None:
-        """Agent policies that a team gave before its reset may be stale after it."""
+        """Reset the team, and take its agent policies again: older ones may be stale after the reset."""
         if self._has_reset:
             self._team.reset()
             self._take_members()
@@ -141,49 +141,49 @@ class TeamPolicy:
 
 
 class Alone:
-    """One agent of a team, as a Policy for it alone."""
+    """One agent of a team, as a Policy."""
 
     def __init__(self, policy: TeamPolicy, agent: str) -> None:
         self._policy, self._agent = policy, agent
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         self._policy.reset(seed)
 
     def act(self, observation: Nest, mask: Any = None) -> Any:
-        """The action for one observation."""
+        """Return the action for one observation."""
         masks = {} if mask is None else {self._agent: mask}
         return self._policy.act_jointly({self._agent: observation}, masks)[self._agent]
 
 
 def make_policy(spec: PolicySpec, offered: Mapping[str, Any], *, exclusive: bool = False) -> Policy:
-    """The policy of one agent, whatever its spec makes. A team is recognised here; it needs a description.
+    """Make the policy of one agent from its spec. A team is recognised here; it needs a description.
 
     Args:
-        spec: where the policy comes from.
-        offered: what its factory may have by name: ``observation_space``, ``action_space``, ``agent``, ``world``,
-            ``description``.
-        exclusive: it has the process to itself.
+        spec: how the policy is made.
+        offered: arguments that the factory may take by name: ``observation_space``, ``action_space``, ``agent``,
+            ``world``, ``description``.
+        exclusive: no other code draws random numbers in this process.
     """
     kind = spec.kind or kind_of(spec.resolved())
     if kind == "joint" and not hasattr(spec.resolved(), "act"):
-        raise SettingError(f"{spec.title} acts for all its agents in one call (act_jointly): give it with kind=joint")
+        raise SettingError(f"{spec.title} acts for all its agents in one call (act_jointly): use kind=joint")
     made = None if kind == "team" else _made_or_team(spec, offered)
     if made is None:
         return _agent_of_team(spec, offered, exclusive)
     if spec.translate:
-        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, which is none")
+        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, not a team")
     return spec.checked(made)
 
 
 def is_team(spec: PolicySpec, offered: Mapping[str, Any]) -> bool:
-    """Whether a spec makes a team; a function is called to find out."""
+    """Return whether a spec makes a team. A function is called to find out."""
     kind = spec.kind or kind_of(spec.resolved())
     return kind == "team" or (spec.kind is None and _made_or_team(spec, offered) is None)
 
 
 def _agent_of_team(spec: PolicySpec, offered: Mapping[str, Any], exclusive: bool) -> Policy:
-    """The policy of one agent, from a team object of its own."""
+    """Make the policy of one agent, from a separate team object."""
     description, agent = _described(spec, offered), offered.get("agent")
     if agent not in description.agents:
         raise SettingError(f"agent must be one of {', '.join(description.agents)}, got {agent!r}")
@@ -192,10 +192,10 @@ def _agent_of_team(spec: PolicySpec, offered: Mapping[str, Any], exclusive: bool
 
 
 def _made_or_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Any:
-    """What a factory makes that does not look like a team, or None if it made one.
+    """Call a factory that is not known to make a team. Return the policy, or None if it made a team.
 
-    A function, or a joint policy, may want a description too. A team that a function makes is dropped, because the
-    random streams were not set, and made once more as a team. (``PolicySpec(kind="team")`` says so beforehand.)
+    A function or a joint policy may take a description too. A team that a function made is dropped, because the random
+    streams were not seeded; the caller makes it again as a team. ``PolicySpec(kind="team")`` avoids the first call.
     """
     factory, before = spec.resolved(), _streams(None)
     described = not isinstance(factory, type) or kind_of(factory) == "joint"
@@ -211,7 +211,7 @@ def _made_or_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Any:
 
 
 def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[str, Any]) -> JointPolicy:
-    """One object for all its agents: a joint policy, or a team that is shared."""
+    """Make one object for all its agents: a joint policy or a shared team."""
     factory = spec.resolved()
     kind = spec.kind or kind_of(factory)
     if kind == "agent" and isinstance(factory, type):
@@ -220,7 +220,7 @@ def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[s
     if made is None:
         return team_policy(spec, _described(spec, offered), seats, shared=True)
     if spec.translate:
-        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, which is none")
+        raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, not a team")
     if not isinstance(made, JointPolicy):
         raise SettingError(f"policy must have reset and act_jointly, got {brief(made)}, made by {spec.title}")
     return made
@@ -235,15 +235,15 @@ def team_policy(
     exclusive: bool = False,
     kind: type[TeamPolicy] = TeamPolicy,
 ) -> TeamPolicy:
-    """A team object with everything it needs, acting for some agents.
+    """Make a team object with its arguments, translator and random streams, to act for some agents.
 
     Args:
-        spec: where the team comes from.
-        description: of the world. The team gets a copy, so that it shares nothing with other teams.
-        agents: their indices in the world, by name.
+        spec: how the team is made.
+        description: description of the world. The team gets a copy, so that it shares nothing with other teams.
+        agents: indices of the agents in the world, by name.
         shared: whether these are all agents of the team.
-        exclusive: it has the process to itself.
-        kind: TeamPolicy, or a class that is made in the same way.
+        exclusive: no other code draws random numbers in this process.
+        kind: TeamPolicy, or a class with the same constructor.
     """
     factory, own = spec.resolved(), copy.deepcopy(description)
     rng = np.random.default_rng(_MADE)
@@ -263,7 +263,7 @@ def team_policy(
 
 
 def describe_world(world: World, settings: Mapping[str, Any] | None = None) -> WorldDescription:
-    """What teams are told about a world."""
+    """Return the description of a world for teams."""
     known: list[Space] = []
     actions = dict(zip(world.agents, world.action_spaces, strict=True))
     return WorldDescription(
@@ -276,7 +276,7 @@ def describe_world(world: World, settings: Mapping[str, Any] | None = None) -> W
 
 
 def _same(space: Space, known: list[Space]) -> Space:
-    """Equal spaces as one object: many agents that see pictures would make a description large."""
+    """Return one object for equal spaces, since image spaces of many agents would make a description large."""
     for one in known:
         if one is space or one == space:
             return one
@@ -285,7 +285,7 @@ def _same(space: Space, known: list[Space]) -> Space:
 
 
 def _action_names(world: World, agent: str, space: Space) -> tuple[str, ...]:
-    """As the world, or the environment in it, names them: ``action_names`` or ``get_action_meanings()``."""
+    """Return the action names of the world or its environment: ``action_names`` or ``get_action_meanings()``."""
     environment = getattr(world, "_env", None)
     environment = getattr(environment, "env", environment)
     for holder in (world, environment, getattr(environment, "unwrapped", None)):
@@ -328,10 +328,10 @@ def _translator(spec: PolicySpec, description: WorldDescription) -> Any:
 def _team_arguments(
     factory: Callable[..., Any], offered: Mapping[str, Any], settings: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What a team's constructor gets: the description for its first required parameter, the rest by their names."""
+    """Return the arguments of a team's constructor. Its first free required parameter gets the description."""
     try:
         parameters = inspect.signature(factory).parameters
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return [], dict(arguments)
     first = _first_free(factory, {*offered, *arguments})
     keywords = {name: value for name, value in offered.items() if name in parameters}
@@ -346,7 +346,7 @@ def _team_arguments(
 
 
 def _first_free(factory: Callable[..., Any], taken: set[str]) -> inspect.Parameter | None:
-    """The first required parameter that nothing else fills."""
+    """Return the first required parameter that no other argument fills."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except ValueError:
@@ -359,7 +359,7 @@ def _first_free(factory: Callable[..., Any], taken: set[str]) -> inspect.Paramet
 
 
 def _wants_name(agent_policy: Callable[..., Any]) -> bool:
-    """Whether the annotation of its parameter asks for an agent's name. Else it gets the index in the world."""
+    """Return whether the parameter is annotated as ``str``, for the agent's name. Else it gets the index."""
     try:
         parameter = next(iter(inspect.signature(agent_policy).parameters.values()), None)
     except (TypeError, ValueError):
@@ -374,11 +374,11 @@ def _wants_name(agent_policy: Callable[..., Any]) -> bool:
     return parameter.annotation is str
 
 
-# ---- chance
+# ---- random streams
 
 
 def _draw_from(space: Any, rng: np.random.Generator) -> None:
-    """Have a space and its parts draw from one generator; by itself each would begin with a seed of the system's."""
+    """Make a space and its parts draw from one generator. By default each would take a seed from the system."""
     parts = getattr(space, "spaces", ())
     for part in parts.values() if isinstance(parts, Mapping) else parts:
         _draw_from(part, rng)
@@ -386,7 +386,7 @@ def _draw_from(space: Any, rng: np.random.Generator) -> None:
 
 
 class Streams:
-    """The random streams that one team draws from: those of the process, and that of its spaces."""
+    """The random streams of one team: those of the process, and the generator of its spaces."""
 
     def __init__(self, seed: int, rng: np.random.Generator | None = None) -> None:
         self._seed: int | None = seed
@@ -394,8 +394,8 @@ class Streams:
         self._own: tuple[Any, ...] = ()
 
     def begin(self) -> None:
-        """From here on the process draws from these streams, from their beginning."""
-        assert self._seed is not None, "begin() only once"
+        """Seed the streams of the process."""
+        assert self._seed is not None, "begin() may be called only once"
         random.seed(self._seed)
         np.random.seed(self._seed % 2**32)
         if "torch" in sys.modules:
@@ -406,7 +406,7 @@ class Streams:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """In here the process draws from these streams; afterwards from those it had."""
+        """Use these streams within the context, and restore the previous ones after it."""
         before = _streams(self._rng)
         if self._seed is None:
             _set_streams(self._own, self._rng)

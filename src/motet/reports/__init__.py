@@ -1,4 +1,4 @@
-"""Pages about runs, evaluations and tournaments, to be kept and sent."""
+"""Self-contained HTML pages about runs, evaluations and tournaments."""
 
 from typing import TYPE_CHECKING
 

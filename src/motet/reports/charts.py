@@ -1,8 +1,8 @@
 """Charts for :mod:`motet.reports.html`: lines with bands, bars with intervals, histograms, strips of single values.
 
-Arrays in, one element out. Only the shapes are SVG, stretched to whatever room there is, with strokes and dots that
-keep their width; all words are HTML around it, so they stay readable on a narrow screen. Values that are no number
-leave a gap. What is given is what is drawn: thin out long curves first (a few hundred points are plenty).
+Each function takes arrays and returns one element. Only the shapes are SVG. They are stretched to the available size,
+but strokes and dots keep their width. All text is HTML around the SVG, so it stays readable on a narrow screen. Values
+that are not finite leave a gap. All given points are drawn: thin out long curves first (a few hundred points suffice).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["Bar", "Line", "bars", "histogram", "lines", "strips", "ticks"]
 
 _Point = TypeVar("_Point")
 
-_COLOURS = 8  # of the style sheet
-_SPAN = 1000.0  # units across a drawing, both ways
+_COLOURS = 8  # in the style sheet
+_SPAN = 1000.0  # width and height of a drawing in SVG units
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Line:
     high: Sequence[float] | None = None
     kind: Literal["line", "dots", "dashes"] = "line"
     colour: int | None = None
-    """Curves of one number have one colour; by default each has its own."""
+    """Number of the colour; by default each curve has a different colour."""
     behind: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
-    """Curves that this one sums up, drawn faintly behind it."""
+    """Curves that this one averages, drawn faintly behind it."""
 
 
 def lines(
@@ -54,17 +54,17 @@ def lines(
     beside: Sequence[Line] = (),
     height_rem: float = 15,
 ) -> Html:
-    """Curves with bands. A curve's name hides and shows it; pointing at the chart tells the values.
+    """Return a chart of curves with bands. A click on a name hides the curve; hovering shows the values.
 
     Args:
         series: the curves.
-        title: above it.
-        x_label: what stands on the axis from left to right.
-        y_label: what stands on the axis from bottom to top.
-        caption: below it.
-        from_zero: let the upright axis begin at 0, also where all values are far above it.
-        beside: curves of charts that this one is to be compared with: all get the same axes.
-        height_rem: of the drawing, in units of the page's letters.
+        title: title above the chart.
+        x_label: label of the horizontal axis.
+        y_label: label of the vertical axis.
+        caption: text below the chart.
+        from_zero: start the vertical axis at 0, even if all values are far above it.
+        beside: curves of charts to compare with; all get the same axes.
+        height_rem: height of the drawing in rem.
     """
     for line in (*series, *beside):
         _check(line)
@@ -119,14 +119,14 @@ def _entry(i: int, line: Line) -> Html:
 
 
 def _values_of(i: int, line: Line) -> dict[str, Any]:
-    """What the script shows of a curve."""
+    """Return the data of a curve for the script of the page."""
     values = {key: _rounded(part) for key, part in zip("xylh", _parts(line), strict=True) if part is not None}
     return {"n": plain(line.name), "k": f"{_colour_class(i, line)} {line.kind}", **values}
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One value, with its interval if it has one."""
+    """One value with an optional interval."""
 
     name: str
     value: float
@@ -136,7 +136,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child = None) -> Html:
-    """Values by name, lying, each with its interval as a whisker."""
+    """Return a chart of horizontal bars by name, with intervals as whiskers."""
     known = [bar for bar in rows if math.isfinite(bar.value)]
     if not known:
         return _empty(title, caption)
@@ -164,7 +164,7 @@ def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child =
 
 
 def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = "", caption: Child = None) -> Html:
-    """How single values lie: every one as a dot, the middle half as a box, the median as a line, by name."""
+    """Return a chart of distributions by name: each value as a dot, the interquartile range as a box, the median."""
     found = {name: [float(v) for v in values if math.isfinite(v)] for name, values in rows.items()}
     if not any(len(values) for values in found.values()):
         return _empty(title, caption)
@@ -178,10 +178,10 @@ def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = ""
             continue
         lower, middle, upper = (float(v) for v in np.quantile(values, (0.25, 0.5, 0.75)))
         colour = _colour_class(i)
-        # The golden ratio spreads neighbours apart, the same way each time.
+        # Multiples of the golden ratio spread neighbouring dots apart, deterministically.
         heights = (150 + 700 * (np.arange(len(values)) * 0.6180339887 % 1)).tolist()
         dots = "".join(f"M{across(v):.1f} {y:.0f}h0" for v, y in zip(values, heights, strict=True))
-        text = f"{name}: median {short(middle)}, half of {len(values)} between {short(lower)} and {short(upper)}"
+        text = f"{name}: median {short(middle)}, quartiles {short(lower)} and {short(upper)}, {len(values)} values"
         lane = [
             *_marks(marks, across),
             Html("span", class_=f"box {colour}", style=_span(across(lower), across(upper))),
@@ -194,16 +194,16 @@ def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = ""
 
 
 def histogram(
-    values: Sequence[float], *, title: str, x_label: str = "", y_label: str = "how many", caption: Child = None
+    values: Sequence[float], *, title: str, x_label: str = "", y_label: str = "count", caption: Child = None
 ) -> Html:
-    """How often values fall where."""
+    """Return a histogram."""
     found = np.asarray([v for v in values if math.isfinite(v)], np.float64)
     if not len(found):
         return _empty(title, caption)
     whole = bool(np.all(found == np.round(found))) and np.ptp(found) <= 40
     edges: Sequence[float] = (
         (np.arange(found.min(), found.max() + 2) - 0.5).tolist()
-        if whole  # one bar for each number
+        if whole  # one bar for each integer
         else np.histogram_bin_edges(found, min(40, max(5, math.ceil(2 * len(found) ** (1 / 3))))).tolist()
     )
     counts = np.histogram(found, edges)[0].tolist()
@@ -229,7 +229,7 @@ def histogram(
 
 
 def ticks(low: float, high: float, wanted: int = 5, whole: bool = False) -> list[float]:
-    """Round numbers between two ends.
+    """Return round numbers between two limits.
 
     >>> ticks(0, 1), ticks(-3, 17), ticks(0, 3, whole=True)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 5.0, 10.0, 15.0], [0.0, 1.0, 2.0, 3.0])
@@ -244,11 +244,11 @@ def ticks(low: float, high: float, wanted: int = 5, whole: bool = False) -> list
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     digits = max(0, 2 - math.floor(math.log10(step)))
     found = dict.fromkeys(round(i * step, digits) + 0.0 for i in range(first, last + 1))
-    return list(found) or [low]  # none twice, where they are closer than numbers can be
+    return list(found) or [low]  # without duplicates, which rounding can cause
 
 
 def _labels(values: Sequence[float]) -> list[str]:
-    """As few digits as tell the ticks apart, the same for all."""
+    """Return labels with the fewest digits that show all ticks, the same number for all."""
     size = max(map(abs, values))
     unit, scale = next(
         ((name, s) for name, s in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if size >= (10 * s if s == 1e3 else s)),
@@ -264,7 +264,7 @@ def _labels(values: Sequence[float]) -> list[str]:
 
 
 class _Scale:
-    """From values to units of a drawing."""
+    """Converts values to units of a drawing."""
 
     def __init__(self, low: float, high: float, upright: bool = False) -> None:
         self._low, self._span, self._upright = low, (high - low) or 1.0, upright
@@ -367,7 +367,7 @@ def _area(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], ac
 
 
 def _runs(points: Iterable[_Point | None]) -> list[list[_Point]]:
-    """Stretches without a gap."""
+    """Split points at gaps."""
     found: list[list[_Point]] = [[]]
     for point in points:
         if point is None:
@@ -384,7 +384,7 @@ def _check(line: Line) -> None:
     sizes = {len(part) for part in _parts(line) if part is not None}
     if len(sizes) > 1 or (line.low is None) != (line.high is None):
         raise SettingError(
-            f"line {line.name!r} must have arrays of one length, and bands with two ends, got lengths {sorted(sizes)}"
+            f"line {line.name!r} must have arrays of one length and both low and high or neither, got {sorted(sizes)}"
         )
 
 
@@ -393,7 +393,7 @@ def _parts(line: Line) -> tuple[Sequence[float] | None, ...]:
 
 
 def _points(line: Line) -> list[tuple[float, float]]:
-    """Everything that is drawn of a line."""
+    """Return all finite points of a line, its band and the curves behind it."""
     curves = [(line.x, part) for part in (line.y, line.low, line.high) if part is not None]
     pairs = ((x, y) for xs, ys in (*curves, *line.behind) for x, y in zip(xs, ys, strict=True))
     return [(float(x), float(y)) for x, y in pairs if _finite(x, y)]
@@ -426,7 +426,7 @@ def _empty(title: str, caption: Child) -> Html:
     return Html(
         "figure",
         Html("figcaption", Html("strong", title)),
-        Html("p", "There is nothing to draw.", class_="empty"),
+        Html("p", "No data.", class_="empty"),
         _caption(caption),
         class_="chart",
     )

@@ -1,4 +1,4 @@
-"""Groups: runs with equal settings apart from the seed, and in what such groups differ."""
+"""Groups of runs with equal settings except for the seed, and the settings in which groups differ."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from motet.text import label
 __all__ = ["ABSENT", "Group", "differing", "group"]
 
 ABSENT = "absent"
-"""A setting that a run's version of motet did not have."""
+"""Shown for a setting that the run's version of motet did not have."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a lambda: no difference
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # addresses, for example of lambdas, are ignored
 
 
 @dataclass
 class Group:
-    """Runs with equal settings apart from the seed."""
+    """Runs with equal settings except for the seed."""
 
     name: str
     number: int
@@ -30,17 +30,17 @@ class Group:
 
     @property
     def shown(self) -> list[RunHistory]:
-        """Those that have curves."""
+        """The runs that have curves."""
         return [run for run in self.runs if len(run.snapshots)]
 
     @property
     def agents(self) -> list[str]:
-        """Of its world."""
+        """Names of the agents."""
         return list(dict.fromkeys(name for run in self.shown for name in run.snapshots.agents))
 
 
 def group(runs: Sequence[RunHistory]) -> list[Group]:
-    """Sort runs into groups, in the order in which they were given, seeds upwards."""
+    """Sort runs into groups, in the given order. Within a group runs are sorted by seed."""
     sorts: dict[str, list[RunHistory]] = {}
     for run in runs:
         sorts.setdefault(_exactly(run.config), []).append(run)
@@ -59,24 +59,24 @@ def group(runs: Sequence[RunHistory]) -> list[Group]:
 
 
 def differing(groups: Sequence[Group]) -> list[str]:
-    """The settings in which groups differ."""
+    """Return the settings in which groups differ."""
     keys = dict.fromkeys(key for one in groups for key in one.settings)
     return [key for key in keys if len({one.settings.get(key) for one in groups}) > 1]
 
 
 def _exactly(config: Mapping[str, Any]) -> str:
-    """Everything a run was asked for but the seed, for comparing."""
+    """Return all settings of a run except the seed, as a string to compare."""
     settings = {key: value for key, value in config["settings"].items() if key != "seed"}
     return _ADDRESS.sub("", json.dumps([config["world"], config["agents"], settings], sort_keys=True))
 
 
 def _uniform(runs: Sequence[RunHistory]) -> bool:
-    """Whether the agents of each run are alike, so that they need not be named."""
+    """Return whether all agents of each run have equal settings, so that they need not be named."""
     return all(len({repr(agent) for agent in run.config["agents"].values()}) == 1 for run in runs)
 
 
 def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
-    """The same for people, one line each."""
+    """Return all settings except the seed, human-readable, with one line each."""
     agents = {**config["agents"]}
     found = {"world": config["world"]}
     if uniform:
@@ -90,7 +90,7 @@ def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
 
 
 def _flatten(prefix: str, value: Any, into: dict[str, str], inside: bool = False) -> None:
-    """``inside``: of a dataclass, whose small parts, schedules above all, are read best in one line."""
+    """Flatten nested settings. Small values ``inside`` of a dataclass, such as schedules, stay in one line."""
     if not isinstance(value, Mapping) or (inside and _is_small(value)):
         into[prefix.removeprefix("settings.")] = _words(value)
         return

@@ -1,6 +1,7 @@
-"""Pages: one HTML file with everything in it, for people to keep and to send. No network, no third-party script.
+"""Self-contained HTML pages: one file, without network access or third-party scripts.
 
-Numbers, words and pictures in, one string out; equal input gives equal bytes. The pieces of a page, in use::
+The functions take numbers, text and images and return elements; :func:`page` returns a string. Equal input gives equal
+bytes. An example with all parts::
 
     page("Two runs", [
         Section("Returns", [
@@ -8,18 +9,18 @@ Numbers, words and pictures in, one string out; equal input gives equal bytes. T
             lines([Line("agent_0", steps, means, lows, highs)], title="Return", x_label="steps"),  # from charts
             table([Column("agent"), Column("return", number=True)], [["agent_0", Shown(12.5, "12.5 ± 0.3")]]),
             side_by_side(picture(gif, alt="an episode"), player(frames, frames_per_s=10, alt="an episode")),
-            note("one run is still going", level="warning"),
+            note("one run is still running", level="warning"),
         ]),
     ])
 
-Only :class:`Html` becomes markup, and it is built from a tag, attributes and children: whatever else is given, strings
-above all, is text. Text is escaped, its control characters are spelt out, scripts and handlers cannot be written, and
-addresses are anchors or data. The page also forbids itself, by its content policy, to load anything and to run any
-script but its own.
+Only :class:`Html` becomes markup. It is built from a tag, attributes and children; all other values, such as strings,
+are text. Text is escaped, and its control characters are shown as escape sequences. Scripts and event handlers cannot
+be written, and links are anchors or data. The page's content security policy also forbids to load anything or to run
+any script other than ``page.js``.
 
 Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet.reports.charts`;
 the style is in ``page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``page.js``.
-Everything can be read with scripts switched off.
+The page is readable without scripts.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class Html:
     """One element. ``Html("p", "1 < 2", class_="quiet")`` is ``<p class="quiet">1 &lt; 2</p>``.
 
     Args:
-        tag: its name; scripts, styles, frames and forms are not among those that can be made.
-        children: elements, and text to be escaped. None and empty lists leave no trace.
-        attributes: underscores become hyphens, one at the end is dropped; None and False leave the attribute out.
+        tag: name of the tag; scripts, styles, frames and forms are not allowed.
+        children: elements, and text to be escaped. None and empty lists are skipped.
+        attributes: underscores become hyphens, one at the end is dropped. None and False omit the attribute.
 
     >>> str(Html("p", "1 < 2", Html("b", "!"), title='"'))
     '<p title="&quot;">1 &lt; 2<b>!</b></p>'
@@ -108,7 +109,7 @@ class Html:
 
 
 Child = Html | str | int | float | None | Sequence["Html | str"]
-"""What an element may hold."""
+"""Allowed children of an element."""
 
 
 def _flat(children: Iterable[Child]) -> list[str | Html]:
@@ -126,16 +127,16 @@ def _flat(children: Iterable[Child]) -> list[str | Html]:
 
 
 def _check(name: str, value: object) -> None:
-    """Attributes that run or fetch something are none."""
+    """Refuse attributes that run code or load something."""
     if not _ATTRIBUTE.fullmatch(name) or name.lower().startswith("on"):
-        raise SettingError(f"attribute must be a plain one, got {name!r}")
+        raise SettingError(f"attribute must not be an event handler or have an invalid name, got {name!r}")
     text = str(value)
     if name == "src" and not _DATA.fullmatch(text):
-        raise SettingError(f"src must be an image as data, got {text[:40]!r}")
+        raise SettingError(f"src must be an image as a data: URL, got {text[:40]!r}")
     if name == "href" and not text.startswith("#"):
         raise SettingError(f"href must be an anchor of this page, got {text[:40]!r}")
     if name == "style" and not _STYLE.fullmatch(text):
-        raise SettingError(f"style must hold numbers only, got {text[:80]!r}")
+        raise SettingError(f"style must have only numbers as values, got {text[:80]!r}")
 
 
 # ---- the page
@@ -143,7 +144,7 @@ def _check(name: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, under a heading that the page's own list of contents leads to."""
+    """A part of a page, with a heading that is linked in the table of contents."""
 
     title: str
     parts: Sequence[Child]
@@ -152,7 +153,7 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], *, lead: str = "", generator: str = "motet") -> str:
-    """The whole file."""
+    """Return the HTML file as a string."""
     style, script = (_resource(f"page.{kind}") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -198,31 +199,31 @@ def _resource(name: str) -> str:
     return "\n" + files("motet.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-# ---- words
+# ---- text
 
 
 def paragraph(*children: Child, quiet: bool = False) -> Html:
-    """A paragraph."""
+    """Return a paragraph."""
     return Html("p", *children, class_="quiet" if quiet else None)
 
 
 def note(*children: Child, level: Literal["info", "warning", "error"] = "info") -> Html:
-    """A box that is not overlooked."""
+    """Return a highlighted box."""
     return Html("div", *children, class_=f"note {level}", role="note")
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
-    """A few figures in large type, each with its name."""
+    """Return a row of values in large type, each with its name."""
     return Html("dl", [Html("div", Html("dt", name), Html("dd", value)) for name, value in pairs], class_="facts")
 
 
 def details(summary: Child, *children: Child, open_: bool = False) -> Html:
-    """What is shown when it is asked for."""
+    """Return a collapsible part with a summary line."""
     return Html("details", Html("summary", summary), *children, open=open_)
 
 
 def side_by_side(*parts: Child, least_rem: float = 22) -> Html:
-    """Parts next to each other, as many in a row as there is room for at this width."""
+    """Return parts in columns with this minimum width, as many in a row as fit."""
     return Html("div", *parts, class_="beside", style=f"--least:{least_rem:g}rem;")
 
 
@@ -235,14 +236,14 @@ class Column:
 
     name: str
     number: bool = False
-    """Numbers stand to the right."""
+    """Whether the column holds numbers, which are right-aligned."""
     hint: str = ""
-    """Told when the pointer rests on its name."""
+    """Tooltip of the heading."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A value that is sorted by its number and shown as something else."""
+    """A table cell that is sorted by a number and shows a different text."""
 
     value: float | None
     text: Child
@@ -250,11 +251,11 @@ class Shown:
 
 
 Cell = Html | Shown | str | int | float | None
-"""What a table may hold."""
+"""Allowed cells of a table."""
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption: str = "") -> Html:
-    """A table that is sorted by a click on a column's name. None is shown as a dash."""
+    """Return a table that is sorted by a click on a heading. None is shown as a dash."""
     head = Html("tr", [_heading(column) for column in columns])
     body = []
     for row in rows:
@@ -295,18 +296,18 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else short(value, 4)
 
 
-# ---- pictures
+# ---- images
 
 
 def picture(data: bytes, *, alt: str, caption: Child = None) -> Html:
-    """A PNG, GIF or JPEG, moving or not."""
+    """Return a PNG, GIF or JPEG image, animated or not."""
     return _figure(Html("img", src=_data(data), alt=alt, class_="pixels"), caption)
 
 
 def player(frames: Sequence[bytes], *, frames_per_s: float, alt: str, caption: Child = None) -> Html:
-    """Pictures one after the other, with a button to play and a slider to look closely."""
+    """Return an animation of images, with a play button and a slider."""
     if not frames:
-        raise SettingError("frames must be one or more, got none")
+        raise SettingError("frames must be one or more images, got none")
     if not frames_per_s > 0:
         raise SettingError(f"frames_per_s must be a number > 0, got {frames_per_s}")
     images = [
@@ -320,7 +321,7 @@ def player(frames: Sequence[bytes], *, frames_per_s: float, alt: str, caption: C
         Html("input", type="range", min=0, max=last, value=0, step=1, aria_label="frame"),
         Html("output", f"1 / {last + 1}"),
         class_="controls",
-        hidden=True,  # until the script is there
+        hidden=True,  # until the script has loaded
     )
     return _figure(Html("div", images, controls, class_="player", data_rate=f"{frames_per_s:g}"), caption)
 

@@ -17,7 +17,7 @@
     return value.toLocaleString("en", { maximumSignificantDigits: size >= 1e4 ? 6 : 4 });
   };
 
-  // Tables: a click on a column's name sorts by it, another one the other way round; what is unknown stays last.
+  // Tables: a click on a heading sorts by that column, a second click reverses the order; missing values stay last.
   for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0];
     [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -45,7 +45,7 @@
     });
   }
 
-  // Charts: a curve's name hides and shows it; the pointer tells the values next to it.
+  // Charts: a click on a name hides or shows the curve; hovering shows the values.
   const nearest = (xs, x) => {
     let best = -1;
     xs.forEach((value, i) => {
@@ -101,7 +101,7 @@
     });
   }
 
-  // Frames: play, stop, look closely.
+  // Frames: play, pause, slider.
   for (const player of document.querySelectorAll(".player")) {
     const images = [...player.querySelectorAll("img")];
     const controls = player.querySelector(".controls");

@@ -1,8 +1,8 @@
-"""report(): several runs on one page, to be kept and sent: curves with bands, tables, pictures, and what went wrong.
+"""report(): several runs on one self-contained HTML page: curves with bands, tables, images and problems.
 
-Run directories in, one HTML file out; no run is written to, and nothing of it is run. Runs with equal settings apart
-from the seed are one *group*: its curves are means over its runs, with an interval. Everything that could not be shown
-is said on the page and in the :class:`Report`.
+It reads run directories and writes one HTML file. It does not change the runs and does not run their code. Runs with
+equal settings except for the seed are one *group*: its curves are means over its runs, with an interval. Everything
+that could not be shown is listed on the page and in the :class:`Report`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ __all__ = ["Report", "report"]
 
 @dataclass
 class Report:
-    """What a report came to."""
+    """Result of :func:`report`."""
 
     path: Path
     groups: dict[str, list[Path]]
-    """The runs that were shown, by group."""
+    """The runs on the page, by group."""
     refused: dict[Path, str] = field(default_factory=dict)
-    """Runs that could not be shown, and why."""
+    """Runs that could not be read, with the reason."""
     problems: dict[Path, list[str]] = field(default_factory=dict)
-    """What was wrong with runs that were shown."""
+    """Problems of the runs on the page."""
 
 
 def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "report.html") -> Report:
     """Show several runs on one self-contained page.
 
     Args:
-        runs: run directories, in any state: done, still going, broken off.
-        out: the file to write, ending in .html; an older one is replaced.
+        runs: run directories in any state: finished, running or crashed.
+        out: the file to write, ending in .html. An existing file is replaced.
 
     Raises:
-        SettingError: no run was given, one was given twice, none could be shown, or the file cannot be written.
+        SettingError: no run was given, one was given twice, none could be read, or the file cannot be written.
 
     ::
 
@@ -73,7 +73,7 @@ def _read(given: Sequence[str | os.PathLike[str]]) -> tuple[list[RunHistory], di
         raise SettingError("runs must be one run directory or more, got none")
     resolved = [path.resolve() for path in paths]
     if twice := next((path for path, one in zip(paths, resolved, strict=True) if resolved.count(one) > 1), None):
-        raise SettingError(f"runs must be different, got {str(twice)!r} twice: one run is not two seeds")
+        raise SettingError(f"runs must be different, got {str(twice)!r} twice: it would count as two seeds")
     runs, refused = [], {}
     for path in paths:
         try:
@@ -88,9 +88,9 @@ def _read(given: Sequence[str | os.PathLike[str]]) -> tuple[list[RunHistory], di
 
 
 def _hint(path: Path) -> str:
-    """A folder of runs is an easy mistake."""
+    """Return a hint if the path is a folder of runs instead of a run."""
     within = sorted(path.glob("*/config.json")) if path.is_dir() else []
-    return f"; it holds {len(within)} runs: {path}/*" if within else ""
+    return f"; it contains {len(within)} runs, use {path}/*" if within else ""
 
 
 def _shortest(path: Path, others: Sequence[Path]) -> str:

@@ -1,4 +1,4 @@
-"""The pages of an evaluation and of a tournament: what came of it, for people to keep and to send."""
+"""The HTML pages of an evaluation and of a tournament."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
 
-_EPISODES = 1000  # rows of the table of episodes at most
+_EPISODES = 1000  # maximum number of rows in the table of episodes
 _FAILURES = 200
 
 
 def seconds(value: float) -> str:
-    """A short time.
+    """Format a duration in seconds.
 
     >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
     ('12 µs', '46 ms', '3.2 s')
@@ -33,22 +33,24 @@ def seconds(value: float) -> str:
 
 
 def score_cell(one: Score) -> Shown:
-    """A mean with its interval."""
+    """Return a table cell with a mean and its interval."""
     if one.count == 1:
-        return Shown(one.mean, short(one.mean), "one episode has no interval")
+        return Shown(one.mean, short(one.mean), "no interval for one episode")
     half = (one.high - one.low) / 2
-    return Shown(one.mean, f"{short(one.mean)} ± {short(half)}", f"95 % between {short(one.low)} and {short(one.high)}")
+    return Shown(
+        one.mean, f"{short(one.mean)} ± {short(half)}", f"95 % interval from {short(one.low)} to {short(one.high)}"
+    )
 
 
 def shared_line(result: Evaluation | Tournament) -> str:
-    """Which policies have one object for all their agents; empty if none has."""
+    """Return a sentence about the shared policies; empty if no policy is shared."""
     shared = [one["name"] for one in result.policies if one.get("shared") or one["kind"] == "joint"]
     names = map(label, dict.fromkeys(shared))
     return f"{', '.join(names)}: one object acts for all agents of the policy (shared)" if shared else ""
 
 
 def evaluation_page(result: Evaluation) -> str:
-    """One HTML file with everything in it."""
+    """Return the HTML page as a string."""
     sections = [
         _scores(result),
         _seats(result),
@@ -66,7 +68,7 @@ def evaluation_page(result: Evaluation) -> str:
 
 
 def _world(result: Evaluation | Tournament) -> tuple[str, str]:
-    """Its name, and its name with its settings."""
+    """Return the name of the world, and the name with its settings."""
     name = (result.world.get("path") or str(result.world.get("given", "a world"))).rpartition(":")[2]
     settings = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
     return name, f"{name} ({settings})" if settings else name
@@ -80,7 +82,9 @@ def _scores(result: Evaluation) -> Section:
         after = f"after {len(result.episodes):,} of {counted(asked, 'episode')}"
         parts.append(_why_partial(result.stopped, after))
     for name, episode in result.out.items():
-        parts.append(note(f"{label(name)} failed too often and is out after episode {episode}.", level="error"))
+        parts.append(
+            note(f"{label(name)} failed too often and was disqualified after episode {episode}.", level="error")
+        )
     parts.append(
         facts(
             [
@@ -89,16 +93,16 @@ def _scores(result: Evaluation) -> Section:
                 ("seats", str(len(result.agents))),
                 ("failures", f"{sum(len(episode.failures) for episode in result.episodes):,}"),
                 *([("failed episodes", f"{failed:,}")] if (failed := sum(result.failed().values())) else []),
-                ("took", clock(measured.seconds)),
+                ("duration", clock(measured.seconds)),
             ]
         )
     )
     columns = [
         Column("policy"),
-        Column("return", number=True, hint="mean over episodes, with its 95 % interval"),
-        Column("deviation", number=True, hint="of single episodes"),
-        Column("least", number=True),
-        Column("most", number=True),
+        Column("return", number=True, hint="mean over episodes with its 95 % interval"),
+        Column("std", number=True, hint="standard deviation over episodes"),
+        Column("min", number=True),
+        Column("max", number=True),
         Column("episodes", number=True),
         Column("failures", number=True),
     ]
@@ -115,7 +119,7 @@ def _scores(result: Evaluation) -> Section:
     if team is not None and len(result.agents) > 1:
         deviation = team.deviation if team.count > 1 else None
         rows.append(
-            [Html("em", "all seats together"), score_cell(team), deviation, team.least, team.most, team.count, ""]
+            [Html("em", "sum of all seats"), score_cell(team), deviation, team.least, team.most, team.count, ""]
         )
     parts.append(table(columns, rows, caption="Returns"))
     if shared := shared_line(result):
@@ -123,9 +127,9 @@ def _scores(result: Evaluation) -> Section:
     parts.append(
         strips(
             {label(name): result.returns(name) for name in result.names},
-            title="Every episode",
-            x_label="return on one seat, mean of a policy's seats",
-            caption="A dot is an episode, the box the middle half, the line the median.",
+            title="Returns of all episodes",
+            x_label="return per seat, averaged over the policy's seats",
+            caption="Each dot is an episode, the box is the interquartile range, the line is the median.",
         )
     )
     return Section("Scores", parts)
@@ -146,8 +150,10 @@ def _seats(result: Evaluation) -> Section | None:
             Bar(f"{label(name)}, {label(agent)}", one.mean, *_whisker(one), colour=result.names.index(name))
             for (name, agent), one in found.items()
         ]
-        shown.append(bars(marks, title="Return by policy and seat", x_label="mean, with its 95 % interval"))
-    return Section("Seats", shown, lead="What it is worth to sit where. A dash: the policy never sat there.")
+        shown.append(bars(marks, title="Return by policy and seat", x_label="mean with its 95 % interval"))
+    return Section(
+        "Seats", shown, lead="Return of each policy on each seat. A dash means that the policy never had that seat."
+    )
 
 
 def _whisker(one: Score) -> tuple[float | None, float | None]:
@@ -158,14 +164,14 @@ def _watch(result: Evaluation) -> Section | None:
     drawn = [episode for episode in result.episodes if episode.frames]
     if not drawn:
         return None
-    return Section("Episodes to watch", [_player(result, episode) for episode in drawn])
+    return Section("Rendered episodes", [_player(result, episode) for episode in drawn])
 
 
 def _player(result: Evaluation, episode: Episode) -> Html:
     if episode.failed:
         pairs = zip(result.agents, episode.policies, strict=True)
         who = ", ".join(f"{label(agent)}: {label(name)}" for agent, name in pairs)
-        who += f". It failed ({episode.failed})."
+        who += f". The episode failed ({episode.failed})."
     else:
         who = ", ".join(
             f"{label(agent)}: {label(name)} ({short(value)})"
@@ -187,12 +193,12 @@ def _latency(result: Evaluation) -> Section:
         Column("decisions", number=True),
         Column("median", number=True),
         Column("p99", number=True),
-        Column("longest", number=True),
+        Column("max", number=True),
     ]
     rows: list[list[Cell]] = [
         [
             label(name),
-            "its own" if measured.isolated.get(name) else "the job's",
+            "separate" if measured.isolated.get(name) else "shared with the job",
             one.count,
             Shown(one.quantile(0.5), seconds(one.quantile(0.5))),
             Shown(one.quantile(0.99), seconds(one.quantile(0.99))),
@@ -202,9 +208,9 @@ def _latency(result: Evaluation) -> Section:
     ]
     jobs = counted(measured.jobs, "job")
     sandbox = "" if measured.sandbox == "no" else f", sandbox {measured.sandbox}"
-    lead = f"From the question to the answer, with {jobs}{sandbox}."
+    lead = f"Time from the observation to the action, with {jobs}{sandbox}."
     said = [paragraph(line, quiet=True) for line in measured.notes]
-    return Section("Time for decisions", [table(columns, rows, caption="Decisions"), *said], lead=lead)
+    return Section("Decision latency", [table(columns, rows, caption="Decision latency"), *said], lead=lead)
 
 
 def _failures(result: Evaluation) -> Section | None:
@@ -218,7 +224,7 @@ def _failures(result: Evaluation) -> Section | None:
             Column("episode", number=True),
             Column("turn", number=True),
             Column("policy"),
-            Column("acting for"),
+            Column("agents"),
             Column("cause"),
             Column("detail"),
         ]
@@ -235,12 +241,12 @@ def _failures(result: Evaluation) -> Section | None:
         ]
         more = len(failures) - len(rows)
         if more:
-            parts.append(paragraph(f"The first {len(rows)}; {more:,} more are in the JSON.", quiet=True))
+            parts.append(paragraph(f"Only the first {len(rows)} are shown; {more:,} more are in the JSON.", quiet=True))
         parts.append(table(columns, rows, caption="Failures"))
     for name, text in outputs.items():
-        parts.append(details(f"The last that {label(name)} printed", _log(text.splitlines())))
+        parts.append(details(f"Last output of {label(name)}", _log(text.splitlines())))
     lead = (
-        f"After a failure the stand-in ({result.settings['stand_in']}) acts to the end of the episode."
+        f"After a failure the stand-in ({result.settings['stand_in']}) acts until the end of the episode."
         if failures
         else ""
     )
@@ -248,7 +254,7 @@ def _failures(result: Evaluation) -> Section | None:
 
 
 def _detail(text: str) -> Cell:
-    """The first line, and the others when they are asked for."""
+    """Return the first line, with the others collapsed."""
     first, *rest = text.splitlines() or [""]
     return details(first, _log(rest)) if rest else first
 
@@ -269,12 +275,12 @@ def _episodes(result: Evaluation) -> Section:
         rows.append([episode.number, episode.turns, *_seated(episode), len(episode.failures)])
     more = len(result.episodes) - len(rows)
     shown = table(columns, rows, caption="Returns by episode and seat")
-    lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
-    return Section("Episodes", [details(f"All {counted(len(rows), 'episode')}", shown)], lead=lead)
+    lead = f"Only the first {len(rows):,} are shown; {more:,} more are in the JSON." if more else ""
+    return Section("Episodes", [details(f"Table of {counted(len(rows), 'episode')}", shown)], lead=lead)
 
 
 def _seated(episode: Episode) -> list[Cell]:
-    """By seat, what was earned and by whom."""
+    """Return the table cells with the return and the policy of each seat."""
     if episode.failed:
         return [Shown(None, f"failed {label(name)}") for name in episode.policies]
     pairs = zip(episode.policies, episode.returns, strict=True)
@@ -282,7 +288,7 @@ def _seated(episode: Episode) -> list[Cell]:
 
 
 def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
-    """Episodes or games that failed."""
+    """Return the section about failed episodes or games."""
     failed = [episode for episode in episodes if episode.failed]
     if not failed:
         return None
@@ -291,9 +297,9 @@ def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
         [one.number, one.failed, one.turns, ", ".join(map(label, dict.fromkeys(one.policies))), _detail(one.detail)]
         for one in failed[:_FAILURES]
     ]
-    lead = "The world raised, or the job ended or hung. These count for nobody."
+    lead = f"The world raised, or the job ended or hung. Failed {what}s are not counted."
     if more := len(failed) - len(rows):
-        lead += f" The first {len(rows)}; {more:,} more are in the JSON."
+        lead += f" Only the first {len(rows)} are shown; {more:,} more are in the JSON."
     shown = table([*columns, Column("detail")], rows, caption=f"Failed {what}s")
     return Section(f"Failed {what}s", [shown], lead=lead)
 
@@ -306,7 +312,7 @@ def _why_partial(stopped: str, after: str) -> Html:
 
 
 def tournament_page(result: Tournament) -> str:
-    """One HTML file with everything in it."""
+    """Return the HTML page as a string."""
     sections = [_ratings(result), _cross_table(result), _failed(result.games, "game"), _games(result)]
     return page(
         f"{_world(result)[0]}: tournament",
@@ -320,13 +326,13 @@ def _ratings(result: Tournament) -> Section:
     if result.partial:
         parts.append(_why_partial(result.stopped, f"after {counted(len(result.games), 'game')}"))
     for name, game in result.out.items():
-        parts.append(note(f"{label(name)} failed too often and is out after game {game}.", level="error"))
+        parts.append(note(f"{label(name)} failed too often and was disqualified after game {game}.", level="error"))
     failures, returns = result.failures(), result.returns()
     found = result.ratings()
     columns = [
         Column("policy"),
-        Column("rating", number=True, hint="Elo's units; the mean is 1500"),
-        Column("95 %", hint="where the rating is with 95 % confidence"),
+        Column("rating", number=True, hint="Elo units; the mean is 1500"),
+        Column("95 % interval", hint="95 % confidence interval of the rating"),
         Column("return", number=True),
         Column("games", number=True),
         Column("failures", number=True),
@@ -342,8 +348,8 @@ def _ratings(result: Tournament) -> Section:
     parts.append(table(columns, rows, caption="Ratings"))
     if shared := shared_line(result):
         parts.append(paragraph(f"{shared}."))
-    parts.append(bars(marks, title="Above and below the mean", x_label="rating - 1500, with its 95 % interval"))
-    lead = "A difference of 200 means about three wins in four games, one of 400 ten in eleven."
+    parts.append(bars(marks, title="Rating relative to the mean", x_label="rating - 1500 with its 95 % interval"))
+    lead = "A difference of 200 means about three wins in four games, a difference of 400 ten wins in eleven games."
     return Section("Ratings", parts, lead=lead)
 
 
@@ -360,8 +366,8 @@ def _cross_table(result: Tournament) -> Section:
             share, count = cross[name][other]
             cells.append(Shown(share, f"{share:.0%}", counted(count, "game")))
         rows.append([label(name), *cells])
-    lead = "How much of its games against the one above each policy won; a draw is half a win."
-    return Section("Who beat whom", [table(columns, rows, caption="Share won")], lead=lead)
+    lead = "Share of games that the policy of the row won against the policy of the column. A draw is half a win."
+    return Section("Cross table", [table(columns, rows, caption="Share of games won")], lead=lead)
 
 
 def _games(result: Tournament) -> Section:
@@ -374,7 +380,7 @@ def _games(result: Tournament) -> Section:
     for game in result.games[:_EPISODES]:
         rows.append([game.number, *_seated(game), len(game.failures)])
     more = len(result.games) - len(rows)
-    lead = f"The first {len(rows):,}; {more:,} more are in the JSON." if more else ""
+    lead = f"Only the first {len(rows):,} are shown; {more:,} more are in the JSON." if more else ""
     return Section(
-        "Games", [details(f"All {counted(len(rows), 'game')}", table(columns, rows, caption="Returns"))], lead=lead
+        "Games", [details(f"Table of {counted(len(rows), 'game')}", table(columns, rows, caption="Returns"))], lead=lead
     )

@@ -1,4 +1,4 @@
-"""The page of a report: its sections, from the overview down to every setting. Groups in, elements out."""
+"""The HTML page of a report. It takes groups of runs and returns the page, section by section."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from motet.text import clock, label, short
 
 __all__ = ["report_page"]
 
-_POINTS = 200  # of a mean curve
-_MAX_PICTURE = 8 * 2**20  # bytes of an episode's picture
-_FAINT = 12  # runs that are drawn one by one behind their mean, at most
+_POINTS = 200  # points of a mean curve
+_MAX_PICTURE = 8 * 2**20  # bytes of the image of an episode
+_FAINT = 12  # maximum number of single runs drawn behind their mean
 
 
 def report_page(groups: Sequence[Group], refused: Mapping[Path, str]) -> str:
-    """The whole file."""
+    """Return the HTML file as a string."""
     runs = [run for group in groups for run in group.runs]
     return page(_title(groups), _sections(groups, refused), lead=_lead(runs), generator=f"motet {__version__}")
 
@@ -52,12 +52,12 @@ def _title(groups: Sequence[Group]) -> str:
 
 def _world(run: RunHistory) -> str:
     path = run.config["world"].get("path")
-    return str(path).rpartition(":")[2] if path else "a world of a script"
+    return str(path).rpartition(":")[2] if path else "a world from a script"
 
 
 def _lead(runs: Sequence[RunHistory]) -> str:
-    used = sorted({str(run.config.get("motet", "of unknown version")) for run in runs})
-    return f"{_count(len(runs), 'run')} of motet {', '.join(used)}"
+    used = sorted({str(run.config.get("motet", "(unknown version)")) for run in runs})
+    return f"{_count(len(runs), 'run')} with motet {', '.join(used)}"
 
 
 def _count(number: int, word: str) -> str:
@@ -73,7 +73,7 @@ def _sections(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Sect
             ("Evaluations", _evaluations(groups)),
             ("Agents", _agents(groups)),
             ("Pace and lag", _pace(groups)),
-            ("Learners", _learners(groups)),
+            ("Learner metrics", _learners(groups)),
             ("Faults and counters", _faults(groups)),
             ("Episodes", _episodes(groups)),
             ("Settings", _all_settings(groups)),
@@ -87,8 +87,8 @@ def _overview(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Chil
     numbers: list[tuple[str, Child]] = [
         ("runs", len(runs)),
         ("groups", len(groups)),
-        ("steps of each agent", f"{max(run.steps for run in runs):,}"),
-        ("time at work", clock(sum(run.seconds for run in runs))),
+        ("steps per agent", f"{max(run.steps for run in runs):,}"),
+        ("training time", clock(sum(run.seconds for run in runs))),
         ("restarts", sum(sum(run.restarts.values()) for run in runs)),
     ]
     parts: list[Child] = [facts(numbers), *_notes(groups, refused), _runs_table(groups)]
@@ -97,7 +97,7 @@ def _overview(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Chil
         rows: list[list[Cell]] = [
             [Html("code", key), *(group.settings.get(key, ABSENT) for group in groups)] for key in keys
         ]
-        parts.append(details("In what the groups differ", table(columns, rows), open_=len(keys) <= 12))
+        parts.append(details("Settings that differ between groups", table(columns, rows), open_=len(keys) <= 12))
     return parts
 
 
@@ -106,13 +106,13 @@ def _notes(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Html]:
     for group in groups:
         for run in group.runs:
             if run.state == "running":
-                share = f"{run.steps:,} of {run.newest.limit:,} steps" if run.newest else "no step yet"
-                found.append(note(f"{run.name} is still going: {share}.", level="warning"))
+                share = f"{run.steps:,} of {run.newest.limit:,} steps" if run.newest else "no steps yet"
+                found.append(note(f"{run.name} is still running: {share}.", level="warning"))
             if run.state in ("failed", "dead"):
-                how = {"failed": "failed", "dead": "died"}[run.state]
+                how = {"failed": "failed", "dead": "crashed"}[run.state]
                 found.append(note(f"{run.name} {how} after {run.steps:,} steps.", level="warning"))
             if why := run.config.get("fell_back"):
-                found.append(note(f"{run.name} was played by the serial engine instead: {why}", level="warning"))
+                found.append(note(f"{run.name} fell back to the serial engine: {why}", level="warning"))
             found += [note(f"{run.name}: {problem}.", level="warning") for problem in run.problems]
         found += _doubts(group)
     found.append(note(_how_grouped(groups)))
@@ -120,23 +120,26 @@ def _notes(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Html]:
 
 
 def _doubts(group: Group) -> list[Html]:
-    """What makes runs of one group less alike than their settings."""
+    """Return notes about differences between the runs of a group that their settings do not show."""
     found = []
     for seed in dict.fromkeys(str(run.seed) for run in group.runs):
         same = [run.name for run in group.runs if str(run.seed) == seed]
         if len(same) > 1:
-            found.append(
-                note(f"{_and(same)} have the same seed, {seed}, and are counted as different runs.", level="warning")
-            )
+            found.append(note(f"{_and(same)} have the same seed ({seed}) but count as separate runs.", level="warning"))
     for name in ("motet", "python", "numpy", "torch"):
         used = {str(run.config.get("versions", {}).get(name)) for run in group.runs}
         if len(used) > 1:
-            found.append(note(f"Group {group.name}: runs with {name} {_and(sorted(used))} are mixed.", level="warning"))
+            found.append(
+                note(
+                    f"Group {group.name} has runs with different versions of {name}: {_and(sorted(used))}.",
+                    level="warning",
+                )
+            )
     ends = [(run.snapshots.team["steps"][-1], run.name) for run in group.shown]
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
-            note(f"Means of group {group.name} end at {steps:,.0f} steps, as {name} does; leave it out to see further.")
+            note(f"The means of group {group.name} end at {steps:,.0f} steps, where {name} ends; omit it to see more.")
         )
     return found
 
@@ -147,12 +150,12 @@ def _and(words: Sequence[str]) -> str:
 
 def _how_grouped(groups: Sequence[Group]) -> str:
     sizes = _and([_count(len(group.runs), "run") for group in groups])
-    text = "Runs with equal settings apart from the seed are one group"
+    text = "Runs with equal settings except for the seed form a group"
     if len(groups) == 1 and len(groups[0].runs) == 1:
-        return "One run: curves are its own, without an interval."
+        return "There is only one run, so the curves have no interval."
     text += f": {_count(len(groups), 'group')} of {sizes}."
     return (
-        text + " Curves are means over the runs of a group; bands are 95 % intervals of the mean (for two runs: both)."
+        text + " Curves are means over the runs of a group; bands are 95 % intervals of the mean (with two runs: both)."
     )
 
 
@@ -163,12 +166,12 @@ def _runs_table(groups: Sequence[Group]) -> Html:
         Column("seed", number=True),
         Column("state"),
         Column("steps", number=True),
-        Column("time", number=True, hint="at work, in all sessions"),
-        Column("steps/s", number=True, hint="over the whole time"),
-        Column("team return", number=True, hint="sum over agents of the mean return of their last episodes"),
-        Column("best evaluation", number=True, hint="the team's, greedy"),
+        Column("time", number=True, hint="training time, summed over all sessions"),
+        Column("steps/s", number=True, hint="mean over the training time"),
+        Column("team return", number=True, hint="mean return over the last episodes, summed over agents"),
+        Column("best evaluation", number=True, hint="best greedy evaluation of the team"),
         Column("restarts", number=True),
-        Column("sessions", number=True, hint="1, and one more for each time it was resumed"),
+        Column("sessions", number=True, hint="1 plus the number of times the run was resumed"),
     ]
     rows: list[list[Cell]] = []
     for group in groups:
@@ -207,7 +210,7 @@ Band = Callable[[Array], tuple[Array, Array, Array]]
 def _mean(
     runs: Sequence[RunHistory], pick: Pick, name: str, colour: int, faint: bool = False, band: Band = interval
 ) -> Line | None:
-    """One curve for several runs: their mean where all of them are, with a band."""
+    """Return one curve for several runs: their mean over the steps that all of them reached, with a band."""
     curves = [curve for curve in (thinned(*pick(run)) for run in runs) if len(curve[0])]
     if not curves:
         return None
@@ -221,7 +224,7 @@ def _mean(
 
 
 def _column(agent: str | None, y: str, x: str = "steps", of: str = "snapshots", length: float = 1.0) -> Pick:
-    """Picks a curve out of a run: the team's, or an agent's, over steps or units of time."""
+    """Return a function that picks a curve of a run: of the team or of an agent, over steps or time."""
 
     def pick(run: RunHistory) -> tuple[Array, Array]:
         curves = getattr(run, of)
@@ -247,14 +250,14 @@ def _by_agent(group: Group, y: str, of: str = "snapshots", band: Band = interval
 
 
 def _with_error(line: Line, run: RunHistory) -> Line:
-    """The interval of a single run's evaluations, over their episodes."""
+    """Add the interval over the episodes of each evaluation, for a single run."""
     half = np.interp(line.x, *thinned(*_column(line.name, "half", of="evaluations")(run)))
     low, high = np.asarray(line.y) - half, np.asarray(line.y) + half
     return replace(line, low=low.tolist(), high=high.tolist())
 
 
 def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, of: str = "snapshots") -> list[Html]:
-    """A chart for each group with a curve for each agent, all on the same axes."""
+    """Return a chart for each group with a curve for each agent, all with the same axes."""
     curves = {group.name: _by_agent(group, y, of) for group in groups}
     every = [line for found in curves.values() for line in found]
     return [
@@ -276,12 +279,12 @@ def _learning(groups: Sequence[Group]) -> list[Child]:
         return [paragraph("No run has finished an episode yet.")]
     several = any(len(group.agents) > 1 for group in groups)
     whose = "Team return" if several else "Return"
-    label = "sum over agents of the mean return of their last episodes" if several else "mean of the last episodes"
+    label = "mean return of the last episodes, summed over agents" if several else "mean of the last episodes"
     unit, length = _unit(max(run.seconds for group in groups for run in group.shown))
     over_time = _by_group(groups, _column(None, "mean_return", "seconds", length=length))
     parts: list[Child] = [
-        lines(team, title=f"{whose} over steps", x_label="steps of each agent", y_label=label, height_rem=19),
-        lines(over_time, title=f"{whose} over time", x_label=f"{unit} at work", y_label=label, height_rem=13),
+        lines(team, title=f"{whose} over steps", x_label="steps per agent", y_label=label, height_rem=19),
+        lines(over_time, title=f"{whose} over time", x_label=f"training time in {unit}", y_label=label, height_rem=13),
     ]
     if several:
         parts.append(side_by_side(*_charts_by_agent(groups, "mean_return", "Return of each agent", "return")))
@@ -299,8 +302,10 @@ def _evaluations(groups: Sequence[Group]) -> list[Child]:
         return []
     counts = {int(n) for g in groups for run in g.runs for n in run.evaluations.team.get("episodes", np.zeros(0))}
     parts: list[Child] = [
-        paragraph(f"Greedy episodes of the published policies, {_and([f'{n:,}' for n in sorted(counts)])} each time."),
-        lines(team, title="Evaluated team return", x_label="steps of each agent", y_label="mean return"),
+        paragraph(
+            f"Greedy episodes of the published policies, {_and([f'{n:,}' for n in sorted(counts)])} per evaluation."
+        ),
+        lines(team, title="Evaluated team return", x_label="steps per agent", y_label="mean return"),
     ]
     if any(len(group.agents) > 1 for group in groups):
         charts = _charts_by_agent(groups, "mean", "Evaluated return of each agent", "mean return", "evaluations")
@@ -321,15 +326,15 @@ def _agents_table(group: Group) -> Html:
     columns = [
         Column("agent"),
         Column("algorithm"),
-        Column("last return", number=True, hint="mean of the last episodes, at the end"),
-        Column("best return", number=True, hint="the highest mean of the last episodes"),
-        Column("evaluated", number=True, hint="the last evaluation, greedy"),
+        Column("last return", number=True, hint="mean of the last episodes at the end of the run"),
+        Column("best return", number=True, hint="highest mean of the last episodes during the run"),
+        Column("evaluated", number=True, hint="last greedy evaluation"),
         Column("episodes", number=True),
-        Column("length", number=True, hint="of the last episodes, in steps"),
+        Column("length", number=True, hint="mean length of the last episodes in steps"),
         Column("steps/s", number=True, hint="median over the run"),
         Column("updates/s", number=True, hint="median over the run"),
-        Column("replay ratio", number=True, hint="transitions drawn for each step"),
-        Column("lag, versions", number=True, hint="median over the run"),
+        Column("replay ratio", number=True, hint="sampled transitions per step"),
+        Column("lag in versions", number=True, hint="median over the run"),
     ]
     rows: list[list[Cell]] = []
     for agent in group.agents:
@@ -356,7 +361,7 @@ def _agents_table(group: Group) -> Html:
             ]
         )
     runs = len(group.shown)
-    return table(columns, rows, caption="" if runs == 1 else f"Means over {runs} runs, with half of the 95 % interval.")
+    return table(columns, rows, caption="" if runs == 1 else f"Means over {runs} runs ± half of the 95 % interval.")
 
 
 def _last(values: Array) -> float:
@@ -374,14 +379,14 @@ def _with_interval(values: Array) -> Shown:
 
 
 def _pace(groups: Sequence[Group]) -> list[Child]:
-    """Quantities over time: by agent for one group, the mean of all agents for several."""
+    """Return charts over steps: by agent for one group, means over all agents for several groups."""
     wanted = (
-        ("replay_ratio", "Replay ratio", "transitions drawn for each step", True),
-        ("lag_versions", "Policy lag", "versions that the actor furthest behind is behind", True),
+        ("replay_ratio", "Replay ratio", "sampled transitions per step", True),
+        ("lag_versions", "Policy lag", "versions (actor furthest behind)", True),
         ("lag_steps", "Steps since the newest version", "steps of the agent", True),
         ("steps_per_s", "Steps per second", "steps of an agent", True),
         ("updates_per_s", "Updates per second", "updates of an agent", True),
-        ("replay_fill", "Replay fill", "rows over the capacity", True),
+        ("replay_fill", "Replay fill", "rows / capacity", True),
     )
     return _small_charts(groups, wanted)
 
@@ -409,8 +414,8 @@ def _small_charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str, str,
             charts.append(lines(found, title=title, x_label="steps", y_label=unit, from_zero=from_zero, height_rem=11))
     if not charts:
         return []
-    words = ["Means over all agents of a group."] if len(groups) > 1 else []
-    words += ["Bands reach from the lowest run to the highest."] if any(len(g.shown) > 1 for g in groups) else []
+    words = ["Curves are means over all agents of a group."] if len(groups) > 1 else []
+    words += ["Bands span the lowest to the highest run."] if any(len(g.shown) > 1 for g in groups) else []
     return [paragraph(" ".join(words), quiet=True), side_by_side(*charts)]
 
 
@@ -422,7 +427,7 @@ def _over_agents(y: str) -> Pick:
     return pick
 
 
-# ---- faults, pictures, settings
+# ---- faults, images, settings
 
 
 def _faults(groups: Sequence[Group]) -> list[Child]:
@@ -446,13 +451,11 @@ def _faults(groups: Sequence[Group]) -> list[Child]:
     if counters:
         parts.append(table(columns, counters))
     else:
-        parts.append(paragraph(f"Nothing was counted under {_and([name.replace('_', ' ') for name in names])}."))
+        parts.append(paragraph(f"All counters are zero: {_and([name.replace('_', ' ') for name in names])}."))
     for run in runs:
         if run.said:
             words = [Html("li", line) for line in run.said]
-            parts.append(
-                details(f"What {run.name} said ({_count(len(words), 'line')})", Html("ul", words, class_="log"))
-            )
+            parts.append(details(f"Log of {run.name} ({_count(len(words), 'line')})", Html("ul", words, class_="log")))
     return parts
 
 
@@ -467,7 +470,7 @@ def _episodes(groups: Sequence[Group]) -> list[Child]:
             try:
                 size = path.stat().st_size
                 if size > _MAX_PICTURE:
-                    words.append(note(f"{path} is left out: it has {size / 2**20:.0f} MiB.", level="warning"))
+                    words.append(note(f"{path} is not shown: {size / 2**20:.0f} MiB is too large.", level="warning"))
                     continue
                 caption = (
                     f"{run.name}, seed {run.seed}, {group.name}" if len(groups) > 1 else f"{run.name}, seed {run.seed}"
@@ -478,7 +481,7 @@ def _episodes(groups: Sequence[Group]) -> list[Child]:
     if not (shown or words):
         return []
     return [
-        paragraph("Played greedily with the last policies.", quiet=True),
+        paragraph("Greedy episodes of the final policies.", quiet=True),
         *words,
         side_by_side(*shown, least_rem=14),
     ]
