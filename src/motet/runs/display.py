@@ -62,6 +62,9 @@ def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
     return "".join(bars[round((value - low) * scale)] for value in found)
 
 
+_ESTIMATE_S = 4.0  # seconds of a session before the time that is left is estimated
+
+
 class History:
     """What a single snapshot does not contain: trends, a smoothed rate, and how long each process has been waiting."""
 
@@ -114,7 +117,9 @@ class History:
         return (steps - before) / (now - began) if now > began else 0.0
 
     def left_s(self, snapshot: Snapshot) -> float | None:
-        """Estimated seconds until all steps are done."""
+        """Estimated seconds until all steps are done; None in the first seconds, which processes take to start."""
+        if snapshot.seconds < _ESTIMATE_S:
+            return None
         rate = self.steps_per_s() or snapshot.steps_per_s
         return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
 
@@ -401,14 +406,13 @@ class Lines:
 
     def __init__(self, console: Console, title: str = "", history: History | None = None) -> None:
         self._console, self._history = console, history or History()
-        self._due, self._title = 0.0, title
+        self._due = 0.0
+        if title:
+            self._write(title)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show a snapshot."""
         self._history.add(snapshot)
-        if self._title:
-            self._write(self._title)
-            self._title = ""
         if snapshot.seconds >= self._due or snapshot.state != "running":
             self._write(line(snapshot, self._history))
             self._due = snapshot.seconds + min(max(2.0, snapshot.seconds / 10), 60.0)
