@@ -145,10 +145,18 @@ def test_time_left_is_of_the_last_looks_and_survives_a_resumption():
     for t in range(5):
         history.add(snapshot(float(t), steps=t * 2000))
     assert history.left_s(snapshot(4.0, steps=8000)) == pytest.approx(46.0)
-    assert history.left_s(snapshot(3.0, steps=6000)) is None, "while processes start, an estimate would be absurd"
     history.add(snapshot(1.0, steps=9000))
     history.add(snapshot(2.0, steps=10_000))
     assert history.left_s(snapshot(2.0, steps=10_000)) == pytest.approx(90.0)
+
+
+def test_time_left_is_not_estimated_while_processes_start():
+    history = History()
+    for seconds, steps in ((1.0, 0), (2.0, 0), (3.0, 100)):
+        history.add(snapshot(seconds, steps=steps))
+        assert history.left_s(snapshot(seconds, steps=steps)) is None
+    history.add(snapshot(4.0, steps=1100))
+    assert history.left_s(snapshot(4.0, steps=1100)) == pytest.approx(98.9)
 
 
 @pytest.mark.parametrize("state", ["done", "stopped"])

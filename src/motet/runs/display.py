@@ -62,9 +62,6 @@ def sparkline(values: Sequence[float], width: int, bars: str = _BARS) -> str:
     return "".join(bars[round((value - low) * scale)] for value in found)
 
 
-_ESTIMATE_S = 4.0  # seconds of a session before the time that is left is estimated
-
-
 class History:
     """What a single snapshot does not contain: trends, a smoothed rate, and how long each process has been waiting."""
 
@@ -72,14 +69,15 @@ class History:
         self._returns: dict[str, list[float]] = {}
         self._pace: deque[tuple[float, int]] = deque(maxlen=15)
         self._waiting: dict[str, tuple[str, float]] = {}
-        self._done = (-1, -1)
+        self._done = (0, 0)
         self.resumed = False
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot."""
         if self._pace and snapshot.seconds < self._pace[-1][0]:
             self.resume()
-        self._pace.append((snapshot.seconds, snapshot.steps))
+        if self._pace or snapshot.steps > self._done[0]:  # while processes start there is no rate
+            self._pace.append((snapshot.seconds, snapshot.steps))
         for agent in snapshot.agents:
             if agent.mean_return is not None:
                 points = self._returns.setdefault(agent.name, [])
@@ -117,10 +115,8 @@ class History:
         return (steps - before) / (now - began) if now > began else 0.0
 
     def left_s(self, snapshot: Snapshot) -> float | None:
-        """Estimated seconds until all steps are done; None in the first seconds, which processes take to start."""
-        if snapshot.seconds < _ESTIMATE_S:
-            return None
-        rate = self.steps_per_s() or snapshot.steps_per_s
+        """Estimated seconds until all steps are done; None before a rate is known, while processes start."""
+        rate = self.steps_per_s()
         return max(snapshot.limit - snapshot.steps, 0) / rate if rate > 0 else None
 
 
