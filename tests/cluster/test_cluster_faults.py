@@ -331,7 +331,7 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
     for replay in shared.replays:
         replay.fetch = dead
     recorder.close("done", [])
-    assert s.directory.steps() == [150] and "holds no replay" in said[0]
+    assert s.directory.steps() == [150] and "does not contain the replays" in said[0]
     assert not s.directory.load().replay
 
 

@@ -290,8 +290,12 @@ class _Counting(_Writing):
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
-        (Pupil(), {"slack": math.inf}, "slack must be a finite number, got inf: player_0, player_1 read every row"),
-        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step must be None, got 0.5: one update belongs"),
+        (
+            Pupil(),
+            {"slack": math.inf},
+            r"slack must be a finite number, got inf: where rows are read once \(player_0, player_1\) a full",
+        ),
+        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step must be None, got 0.5: where rows are read once"),
         (Pupil(), {"slack": 0.5}, "slack"),
         (
             {"player_0": StandIn(), "player_1": Pupil()},
@@ -302,7 +306,7 @@ class _Counting(_Writing):
         (
             {"player_0": StandIn(), "player_1": Pupil()},
             {"updates_per_step": 1, "slack": math.inf},
-            "slack must be a finite number, got inf: player_1 read every row once",
+            r"slack must be a finite number, got inf: where rows are read once \(player_1\) a full lane",
         ),
         (StandIn(), {"slack": 2}, r"slack is only valid with updates_per_step \(got None\)"),
     ],
