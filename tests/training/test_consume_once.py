@@ -375,7 +375,7 @@ def test_a_run_may_go_on_several_times_with_its_rows_and_without_them(engine, co
 def test_rows_are_not_mixed_with_a_state_of_other_batches(tmp_path):
     world, run = functools.partial(Diary, str(tmp_path)), tmp_path / "run"
     train(world, Ledger(batch_size=4, length=6, capacity=100), Settings(steps=300, keep_replay=True), run=run)
-    with pytest.raises(SettingError, match="with batches of 5 times 4 rows: its settings have changed"):
+    with pytest.raises(SettingError, match="with batches of 5 fragments of 4 rows: its settings have changed"):
         resume(run, steps=300, world=world, algorithm=Ledger(batch_size=5, length=4, capacity=100))
 
 
