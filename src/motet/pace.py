@@ -1,18 +1,18 @@
-"""Pace: how many updates belong to a step, and how far either side may run ahead.
+"""Pace: the number of updates per step, and how far actors or learners may run ahead.
 
 With ``s`` steps done by an agent, ``u`` updates done by its learner, ``r`` updates per step and ``w`` warm-up steps,
 
     due(s) = floor(r * max(0, s - w))
 
 the learner may update once ``s > w`` while ``u < due(s) + slack``, and the actor may act while ``due(s) - slack <= u``.
-Infinite slack is free-running: nobody ever waits for anybody. Some slack bounds both sides. Zero slack is *lockstep*:
-after every round of the actors the learners do exactly what is due before the next round begins, and the result is the
-serial one, bit for bit.
+Infinite slack is free-running: neither side ever waits. Finite slack bounds both sides. Zero slack is *lockstep*: after
+every round of the actors the learners do exactly the updates that are due before the next round begins, and the result
+is the same as in the serial engine, bit for bit.
 
-Rows that are read once set their own ratio: one update belongs to each whole batch of them. With ``b`` batches complete
-the learner may update while ``u < b``, and the actor may act while ``b - slack_once <= u``. With a slack of 1 the actor
-plays the next batch while the learner is at the last one. They never run freely: a lane that is full would stall the
-other agents of its world.
+For rows that are read once the ratio is fixed: one update for each complete batch. With ``b`` complete batches the
+learner may update while ``u < b``, and the actor may act while ``b - slack_once <= u``. With a slack of 1 the actor
+collects the next batch while the learner uses the last one. Free-running is not possible here: a full lane would stall
+the other agents of its world.
 
 >>> pace = Pace(updates_per_step=0.5, slack=2)
 >>> pace.due(100, warm_up=10), pace.may_learn(44, 100, warm_up=10), pace.may_learn(47, 100, warm_up=10)
@@ -46,17 +46,17 @@ class Pace:
     """
 
     updates_per_step: Annotated[float, Gt(0), FINITE] = 1.0
-    """Updates of a learner for each step of its agent; without meaning when the slack is infinite."""
+    """Updates of a learner for each step of its agent; ignored if the slack is infinite."""
     slack: Annotated[float, Ge(0)] = math.inf
-    """Updates that either side may be ahead; 0 is lockstep, infinity is free-running."""
+    """Number of updates that either side may be ahead of the pace; 0 is lockstep, infinity is free-running."""
     slack_once: Annotated[float, Ge(0), FINITE] = 1.0
-    """Whole batches of rows that are read once which may wait for their learner while more are played."""
+    """For rows that are read once: number of complete batches that may wait for the learner while actors continue."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         if 0 < self.slack < max(1.0, self.updates_per_step):
             raise SettingError(
-                f"slack must be 0 (lockstep), or at least the {max(1.0, self.updates_per_step):g} updates of one step, "
+                f"slack must be 0 (lockstep) or at least the {max(1.0, self.updates_per_step):g} updates of one step, "
                 f"got {self.slack}: with less neither side could continue"
             )
         if 0 < self.slack_once < 1:
@@ -67,24 +67,25 @@ class Pace:
 
     @property
     def free(self) -> bool:
-        """Nobody waits for anybody."""
+        """Whether actors and learners run without waiting for each other."""
         return math.isinf(self.slack)
 
     @property
     def lockstep(self) -> bool:
-        """Rounds of acting and learning alternate."""
+        """Whether rounds of acting and learning alternate."""
         return self.slack == 0
 
     def patience(self, lanes: int) -> int:
-        """Updates that an agent may owe while it waits for others to take part in a pass.
+        """Number of due updates that an agent may delay to share a pass with other agents.
 
-        One step in each lane makes so many due, and half of the slack at most, so that actors need not wait.
+        It is the number of updates that one step in each lane makes due, but at most half of the slack, so that actors
+        need not wait.
         """
         owed = math.ceil(self.updates_per_step * lanes)
         return owed if self.lockstep or self.free else min(owed, math.floor(self.slack / 2))
 
     def due(self, steps: int, warm_up: int = 0) -> int:
-        """How many updates belong to so many steps."""
+        """Number of updates that are due after this many steps."""
         return math.floor(self.updates_per_step * max(0, steps - warm_up))
 
     def may_learn(self, updates: int, steps: int, warm_up: int = 0) -> bool:
@@ -92,7 +93,7 @@ class Pace:
         return steps > warm_up and (self.free or updates < self.due(steps, warm_up) + self.slack)
 
     def first_due(self, updates: int, warm_up: int = 0) -> int:
-        """The fewest steps with which one more update is allowed.
+        """Smallest number of steps at which one more update is allowed.
 
         >>> Pace(updates_per_step=0.3, slack=0).first_due(updates=1, warm_up=10)
         17
@@ -101,7 +102,7 @@ class Pace:
             return warm_up + 1
         missing = math.floor(updates - self.slack) + 1
         steps = warm_up + math.ceil(missing / self.updates_per_step)
-        while self.due(steps, warm_up) < missing:  # a product of floats may be below what the quotient promised
+        while self.due(steps, warm_up) < missing:  # rounding: the product may be below what the quotient gave
             steps += 1
         while steps > warm_up + 1 and self.due(steps - 1, warm_up) >= missing:
             steps -= 1
@@ -112,7 +113,7 @@ class Pace:
         return self.free or self.due(steps, warm_up) - self.slack <= updates
 
     def may_learn_once(self, updates: int, batches: int) -> bool:
-        """Whether one more update is allowed, of rows that are read once: their batch must be there."""
+        """Whether one more update is allowed where rows are read once: its batch must be complete."""
         return updates < batches
 
     def may_act_once(self, updates: int, batches: int) -> bool:
@@ -123,4 +124,4 @@ class Pace:
 FREE = Pace()
 """Free-running."""
 LOCKSTEP = Pace(slack=0)
-"""One update per step, and neither side ahead."""
+"""Lockstep with one update per step."""

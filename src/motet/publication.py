@@ -1,10 +1,10 @@
-"""Publication: a learner's policy, in shared memory, as one version. One publisher writes, any number of actors read.
+"""Publication: versions of a learner's policy in shared memory. One publisher writes, any number of actors read.
 
-The payload is flat: a small typed header (learner step, epsilon, stage, normaliser, whatever the algorithm declares)
-and the weights, copied in one go, so that everything a subscriber sees belongs to one version. With two slots (double
-buffer) the publisher fills the one that is not the newest; with one slot (snapshot) it writes over it. Either way a
-subscriber verifies what it copied, and if it met a write it keeps what it has. No reader can make the writer wait, and
-no writer can make a reader wait.
+The payload is flat: a small typed header (learner step, epsilon, stage, normaliser: the fields that the algorithm
+declares) and the weights. Both are copied together, so that everything a subscriber sees belongs to one version. With
+two slots (double buffer) the publisher fills the slot that does not hold the newest version. With one slot (snapshot)
+it overwrites that slot. In both cases a subscriber verifies what it copied; if a write overlapped the copy, it keeps
+the version that it has. Readers never make the writer wait, and the writer never makes a reader wait.
 
 >>> header = {"epsilon": ArraySpec(dtype="float64"), "stage": ArraySpec(dtype="int64")}
 >>> publication = Publication(weights=4, header=header)
@@ -35,15 +35,15 @@ __all__ = ["Publication", "Publisher", "Subscriber"]
 
 
 class Publication:
-    """The shared memory of one publication. Hand it to processes as an argument; make the two ends there.
+    """The shared memory of one publication. Pass it to the processes as an argument, and make the two ends there.
 
     Args:
-        weights: how many float32 numbers.
-        header: what else travels in the same version, by name.
-        slots: 2 is the double buffer, 1 the snapshot (half the memory; a subscriber meets a write more often).
-        checked: debugging: every version carries a checksum that is verified on reading.
-        segment: a segment that has room for :meth:`layout`; without one the publication makes its own.
-        prefix: the name of its part in the segment.
+        weights: number of float32 weights.
+        header: the other values of a version, by name.
+        slots: 2 is the double buffer, 1 the snapshot (half the memory, but reads overlap with writes more often).
+        checked: for debugging: every version has a checksum, which is verified on reading.
+        segment: a segment with room for :meth:`layout`; by default the publication creates one.
+        prefix: prefix of its arrays in the segment.
 
     >>> publication = Publication(weights=3, header={"epsilon": ArraySpec(dtype="float64")})
     >>> publisher, subscriber = publication.publisher(), publication.subscriber()  # in two processes, usually
@@ -73,7 +73,7 @@ class Publication:
     def layout(
         weights: int, header: Mapping[str, ArraySpec] | None = None, *, slots: int = 2, prefix: str = "publication"
     ) -> dict[str, ArraySpec]:
-        """The arrays that a segment needs to hold such a publication."""
+        """Return the arrays that a segment needs for such a publication."""
         if weights < 1:
             raise SettingError(f"weights must be an int >= 1, got {weights}")
         if not 1 <= slots <= 64:
@@ -95,7 +95,7 @@ class Publication:
         self._attach()
 
     def publisher(self) -> Publisher:
-        """Take over the writing end. A predecessor, if there was one, must be dead."""
+        """Take over the writing end. The process that wrote before, if there was one, must be dead."""
         publisher = Publisher(self._memory, self._record.itemsize, self._offset, self.weights * 4)
         publisher._header = np.zeros((), self._record)
         publisher._fields = {name: _range(item) for name, item in self.header.items()}
@@ -103,7 +103,7 @@ class Publication:
         return publisher
 
     def subscriber(self) -> Subscriber:
-        """A reading end with its own private copy."""
+        """Return a reading end with a private copy."""
         spares = [_aligned(self._offset + self.weights * 4) for _ in range(2)]
         subscriber = Subscriber(self._memory, self._record.itemsize, self._offset, self.weights * 4, *spares)
         subscriber._headers = tuple(s[: self._record.itemsize].view(self._record)[0] for s in spares)
@@ -112,14 +112,14 @@ class Publication:
 
 
 class Publisher(_native.SlotWriter):
-    """The writing end. Made by :meth:`Publication.publisher` in the process that publishes."""
+    """The writing end of a publication, made by :meth:`Publication.publisher` in the process that publishes."""
 
     _header: npt.NDArray[Any]
     _bytes: npt.NDArray[np.uint8]
     _fields: dict[str, tuple[np.dtype[Any], tuple[int, ...], float, float]]
 
     def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
-        """Publish weights and header as one version (by default the one after the newest); returns the version.
+        """Publish weights and header as one version (by default the newest plus one); return the version.
 
         A header field that is not given keeps its last value.
         """
@@ -130,15 +130,15 @@ class Publisher(_native.SlotWriter):
         if version is None:
             version = self.newest + 1
         elif version < self.newest:
-            raise SettingError(f"version must be at least {self.newest}, got {version}: versions never go back")
+            raise SettingError(f"version must be at least {self.newest}, got {version}: versions never decrease")
         self._publish(self._bytes, weights, version)
         return version
 
     def _check(self, name: str, value: Any) -> None:
         if name not in self._fields:
-            raise SpecError(f"header {name}: no such field, expected one of {list(self._fields)}")
+            raise SpecError(f"header field must be one of {list(self._fields)}, got {name!r}")
         dtype, shape, low, high = self._fields[name]
-        # Plain numbers are by far the most frequent, and numpy is slow with them.
+        # A fast path: most values are plain numbers, for which numpy is slow.
         if not shape and (
             (type(value) is float and dtype.kind == "f") or (type(value) is int and low <= value <= high)
         ):
@@ -147,25 +147,26 @@ class Publisher(_native.SlotWriter):
         kinds = "biuf" if dtype.kind == "f" else "biu"
         whole = given.shape == shape and given.dtype.kind in kinds
         if not whole or (dtype.kind != "f" and (given.astype(dtype) != given).any()):
-            raise SpecError(f"header {name}: given {value!r} ({given.dtype} {given.shape}), expected {dtype} {shape}")
+            raise SpecError(f"header {name} must be {dtype} {shape}, got {value!r} ({given.dtype} {given.shape})")
 
 
 class Subscriber(_native.SlotReader):
-    """A reading end. Made by :meth:`Publication.subscriber` in the process that reads.
+    """A reading end of a publication, made by :meth:`Publication.subscriber` in the process that reads.
 
-    ``refresh()`` takes the newest version if there is a new one and returns True; with nothing new it costs one load
-    and returns False. If it met a write it keeps what it has, returns False and sets ``met_write``. ``wait(timeout_s)``
-    waits until there is something to take. ``version`` is the one held, ``newest`` the newest published.
+    ``refresh()`` takes the newest version if there is a new one and returns True. If there is none, it costs one memory
+    load and returns False. If a write overlapped the copy, it keeps the version held, returns False and sets
+    ``met_write``. ``wait(timeout_s)`` waits until there is a new version. ``version`` is the version held, ``newest``
+    the newest one published.
     """
 
     forced: int = 0
-    """How often :meth:`catch_up` had to take a version."""
+    """Number of times that :meth:`catch_up` had to take a version."""
     _headers: tuple[Any, ...]
     _weights: tuple[npt.NDArray[np.float32], ...]
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """The weights of the version held: ask again after each refresh, since the two private copies take turns."""
+        """The weights of the version held. Read them again after each refresh: two private copies alternate."""
         self._need()
         return self._weights[self._current]
 
@@ -176,24 +177,26 @@ class Subscriber(_native.SlotReader):
 
     @property
     def lag_versions(self) -> int:
-        """How many versions behind the newest one."""
+        """Number of versions that the version held is behind the newest one."""
         return max(self.newest - self.version, 0)
 
     def take(self, timeout_s: float) -> bool:
-        """Take the newest version, whatever is being written; True if it is newer than the one held."""
+        """Take the newest version, and wait if it is being written; True if it is newer than the one held."""
         before, wanted = self.version, self.newest
         deadline = time.monotonic() + timeout_s
         while not self.refresh() and self.version < wanted:
             if time.monotonic() > deadline:
                 raise WaitTimeoutError(
                     f"a subscriber holds version {self.version} and could not read version {wanted} or a newer one for "
-                    f"{timeout_s:g} s: its publisher never stops writing, or died while it did"
+                    f"{timeout_s:g} s: its publisher writes without pause, or died during a write"
                 )
             time.sleep(1e-4)
         return self.version > before
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
-        """If more versions behind, take the newest one, and count that; True if a newer version was taken.
+        """Take the newest version if the one held is more than ``lag_versions`` behind, and count that in ``forced``.
+
+        Returns True if a newer version was taken.
 
         >>> publication = Publication(weights=4)
         >>> publisher, subscriber = publication.publisher(), publication.subscriber()
@@ -208,15 +211,15 @@ class Subscriber(_native.SlotReader):
 
     def _need(self) -> None:
         if self._have == 0:
-            raise NotReadyError("nothing has been taken from this publication yet: call refresh() first")
+            raise NotReadyError("this subscriber has no version yet: call refresh() first")
 
 
 def _record(header: Mapping[str, ArraySpec]) -> np.dtype[Any]:
     for name, item in header.items():
         if name in ("weights", "version", "self") or not name.isidentifier():
-            raise SettingError(f"header must have names that are identifiers and not taken, got {name!r}")
+            raise SettingError(f"header names must be identifiers other than weights, version and self, got {name!r}")
         if np.dtype(item.dtype).kind not in "biuf":
-            raise SettingError(f"header {name} must have the dtype bool, an integer or a float, got {item.dtype!r}")
+            raise SettingError(f"header {name} must have a bool, integer or float dtype, got {item.dtype!r}")
     fields: list[Any] = [(name, np.dtype(item.dtype), item.shape) for name, item in header.items()]
     return np.dtype(fields or [("_pad", np.uint8)], align=True)
 
@@ -235,7 +238,7 @@ def _offset(record: np.dtype[Any]) -> int:
 
 
 def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Private memory that begins on a cache line."""
+    """Return private memory that begins on a cache line."""
     raw = np.zeros(nbytes + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
     return raw[start : start + nbytes]

@@ -1,4 +1,4 @@
-"""Schedules: settings that change with the steps of an agent, and the stages of a run."""
+"""Schedules: settings that change with the number of steps of an agent, and the stages of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ALWAYS", "Exponential", "Linear", "Schedule", "Staged", "Stages", "c
 
 @dataclass(frozen=True)
 class Linear:
-    """A setting that moves from ``start`` to ``end`` in a straight line over the first ``steps`` steps of the agent.
+    """A setting that changes linearly from ``start`` to ``end`` over the first ``steps`` steps of the agent.
 
     >>> epsilon = Linear(1.0, 0.1, steps=1000)
     >>> epsilon(0), epsilon(500), epsilon(5000)
@@ -24,28 +24,28 @@ class Linear:
     """
 
     start: Annotated[float, FINITE]
-    """Its value at step 0."""
+    """Value at step 0."""
     end: Annotated[float, FINITE]
-    """Its value from step ``steps`` on."""
+    """Value from step ``steps`` on."""
     steps: Annotated[int, Ge(1)]
-    """How many steps of the agent the way takes."""
+    """Steps of the agent from ``start`` to ``end``."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Linear.")
 
     def __call__(self, step: int) -> float:
-        """The value after ``step`` steps."""
+        """Return the value after ``step`` steps."""
         way = min(max(step / self.steps, 0.0), 1.0)
         return self.end if way == 1.0 else self.start + way * (self.end - self.start)
 
     def taken(self) -> Iterator[tuple[str, float]]:
-        """The values between which it moves, and when it has them."""
+        """Yield its first and last value, each with a text that says when it is taken."""
         yield from ((" at its start", self.start), (" at its end", self.end))
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """A setting that approaches ``end``: after every ``half_life`` steps of the agent half of the way is left.
+    """A setting that decays from ``start`` to ``end``: every ``half_life`` steps of the agent halve the distance.
 
     >>> epsilon = Exponential(1.0, 0.0, half_life=100)
     >>> epsilon(0), epsilon(100), epsilon(300)
@@ -53,31 +53,31 @@ class Exponential:
     """
 
     start: Annotated[float, FINITE]
-    """Its value at step 0."""
+    """Value at step 0."""
     end: Annotated[float, FINITE]
-    """What it approaches."""
+    """Limit value."""
     half_life: Annotated[float, Gt(0)]
-    """Steps of the agent for half of the way."""
+    """Steps of the agent in which the distance to ``end`` halves."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Exponential.")
 
     def __call__(self, step: int) -> float:
-        """The value after ``step`` steps."""
+        """Return the value after ``step`` steps."""
         left: float = 0.5 ** (max(step, 0) / self.half_life)
         return self.end + left * (self.start - self.end)
 
     def taken(self) -> Iterator[tuple[str, float]]:
-        """The values between which it moves, and when it has them."""
+        """Yield its first and last value, each with a text that says when it is taken."""
         yield from ((" at its start", self.start), (" at its end", self.end))
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Named stages of a run, one after the other, by the agent's steps; the last one never ends.
+    """Named stages of a run, one after the other, by the agent's steps. The last stage never ends.
 
-    The learner derives the stage from the steps and publishes it, also without an update; actors know it from there.
-    Lengths may be given as a mapping or as pairs.
+    The learner derives the stage from the steps and publishes it, even if no update is due; actors read it from the
+    publication. Lengths may be given as a mapping or as pairs.
 
     >>> stages = Stages({"warm_up": 5_000, "ramp": 20_000, "full": None}, clear_replay_on_stage=("full",))
     >>> stages.at(4_999), stages.at(6_000), stages.at(10**6)
@@ -87,9 +87,9 @@ class Stages:
     """
 
     lengths: Annotated[tuple[tuple[str, Annotated[int, Ge(1)] | None], ...], MinLen(1)] = (("full", None),)
-    """The name of each stage and its steps; None for the last one."""
+    """Name of each stage and its number of steps; None for the last stage."""
     clear_replay_on_stage: tuple[str, ...] = ()
-    """At the beginning of these, all rows so far are forgotten; updates go on when there are min_rows new ones."""
+    """Stages that clear the replay buffer when they begin. Updates continue when there are min_rows new rows."""
 
     def __post_init__(self) -> None:
         pairs = self.lengths.items() if isinstance(self.lengths, Mapping) else self.lengths
@@ -109,33 +109,33 @@ class Stages:
         for name in self.clear_replay_on_stage:
             if self.begin(name) == 0:
                 raise SettingError(
-                    f"clear_replay_on_stage must not be the first stage, got {name!r}: there is nothing to clear"
+                    f"clear_replay_on_stage must not be the first stage, got {name!r}: the replay is still empty"
                 )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In their order."""
+        """Names of the stages, in order."""
         return tuple(name for name, _ in self.lengths)
 
     def begin(self, name: str) -> int:
-        """The step at which a stage begins."""
+        """Return the step at which a stage begins."""
         if name not in self.names:
             raise SettingError(f"stage must be one of {', '.join(self.names)}, got {name!r}")
         return sum(steps or 0 for _, steps in self.lengths[: self.names.index(name)])
 
     def index(self, step: int) -> int:
-        """The number of the stage in which ``step`` lies."""
+        """Return the index of the stage that contains ``step``."""
         return sum(step >= self.begin(name) for name in self.names[1:])
 
     def at(self, step: int) -> tuple[str, int]:
-        """The stage in which ``step`` lies, and the steps since its beginning."""
+        """Return the name of the stage that contains ``step``, and the number of steps since its beginning."""
         name = self.names[self.index(step)]
         return name, step - self.begin(name)
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A setting with a value of its own in each stage; schedules count their steps from the stage's beginning.
+    """A setting with one value or schedule for each stage. A schedule counts its steps from the beginning of its stage.
 
     >>> stages = Stages({"warm_up": 100, "ramp": 1000, "full": None})
     >>> noise = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.5, steps=1000), "full": 0.1})
@@ -144,7 +144,7 @@ class Staged:
     """
 
     values: tuple[tuple[str, float | Linear | Exponential], ...]
-    """The name of each stage and the value in it."""
+    """Name of each stage and the value or schedule in it."""
 
     def __post_init__(self) -> None:
         pairs = self.values.items() if isinstance(self.values, Mapping) else self.values
@@ -152,24 +152,24 @@ class Staged:
         check_fields(self, "Staged.")
 
     def of(self, name: str) -> float | Linear | Exponential:
-        """The value in a stage."""
+        """Return the value or schedule of a stage."""
         return dict(self.values)[name]
 
     def taken(self) -> Iterator[tuple[str, float | Linear | Exponential]]:
-        """Its values, and when it has them."""
+        """Yield its values, each with a text that says in which stage it is taken."""
         yield from ((f" in {stage}", value) for stage, value in self.values)
 
 
 Schedule = float | Linear | Exponential | Staged
-"""A constant, or a value by the agent's steps."""
+"""A constant, or a value that depends on the agent's steps."""
 
 
 ALWAYS = Stages()
-"""One stage that never ends."""
+"""A single stage that never ends."""
 
 
 def value_at(schedule: Schedule | Callable[[int], float], step: int, stages: Stages = ALWAYS) -> float:
-    """The value of a schedule or constant after ``step`` steps of the agent.
+    """Return the value of a schedule or constant after ``step`` steps of the agent.
 
     >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, steps=20), 10)
     (0.5, 0.5)
@@ -181,9 +181,9 @@ def value_at(schedule: Schedule | Callable[[int], float], step: int, stages: Sta
 
 
 def check_stages(config: Any) -> None:
-    """Raise unless every setting with values by stage has one for each stage of ``config.stages``.
+    """Raise unless every :class:`Staged` setting has one value for each stage of ``config.stages``.
 
-    That the values keep their bounds is checked where they are declared (``motet.settings.check_fields``).
+    The bounds of the values are checked by ``motet.settings.check_fields``.
     """
     stages = list(config.stages.names)
     for item in fields(config):

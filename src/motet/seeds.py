@@ -1,4 +1,4 @@
-"""Seeds: one for each purpose of a run, derived from the run's own."""
+"""Seeds: one for each purpose in a run, derived from the seed of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["seed_for"]
 
 
 def seed_for(seed: int, *path: int) -> int:
-    """A seed of its own for each place in a run.
+    """Derive a seed from the seed of the run. Each path gives a different seed.
 
     >>> seed_for(0, 1, 2) == seed_for(0, 1, 2), seed_for(0, 1, 2) == seed_for(0, 2, 1)
     (True, False)

@@ -294,7 +294,7 @@ def describe_settings(cls: Any) -> list[Setting]:
     >>> from motet.pace import Pace
     >>> describe_settings(Pace)[0]
     Setting(name='updates_per_step', type='float', default='1.0', bounds='finite and > 0', text='Updates of a learner \
-for each step of its agent; without meaning when the slack is infinite.')
+for each step of its agent; ignored if the slack is infinite.')
     """
     kinds, texts, items = kinds_of(cls), _texts(cls), dataclasses.fields(cls)
     return [

@@ -1,4 +1,4 @@
-"""The global random streams of ``random``, numpy and torch, which users' code draws from."""
+"""The global random states of ``random``, numpy and torch, which user code may draw from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["global_streams_kept"]
 
 @contextlib.contextmanager
 def global_streams_kept() -> Iterator[None]:
-    """Leave the global random streams as they were, whatever draws from them in the block.
+    """Restore the global random states at the end of the block.
 
     >>> random.seed(3)
     >>> with global_streams_kept():

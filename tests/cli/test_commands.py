@@ -73,7 +73,7 @@ def test_train_leaves_a_run_and_says_how_to_go_on(trained):
 
 def test_resume_goes_on_in_the_same_directory(run, capsys):
     assert main(["resume", str(run)]) == 2
-    assert "steps must be more than the 400 that" in capsys.readouterr().err
+    assert "has already done its 400 steps" in capsys.readouterr().err
     assert main(["resume", str(run), "--steps", "100"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"done after 500 steps, the last 100 in \d+:\d\d", out)

@@ -405,5 +405,5 @@ def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch):
 
 
 def test_more_jobs_than_the_cluster_has_cores_are_refused(cluster):
-    with pytest.raises(SettingError, match=r"jobs must fit the .* cores of the cluster, got 100, which take 100"):
+    with pytest.raises(SettingError, match=r"jobs must fit the .* cores of the cluster, got 100, which need 100"):
         evaluate("treasure_hunt", "random", episodes=100, jobs=100, engine="ray")

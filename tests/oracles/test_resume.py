@@ -94,7 +94,7 @@ def test_a_world_that_cannot_save_is_said_aloud(tmp_path):
     train(world, StandIn(), settings, run=tmp_path / "run")
     said = []
     resume(tmp_path / "run", steps=100, world=world, algorithm=StandIn(), on_message=said.append)
-    assert any("new ones begin" in line for line in said)
+    assert any("starting new episodes" in line for line in said)
 
 
 # ---- what a checkpoint holds of versions and streams
@@ -209,5 +209,5 @@ def test_a_checkpoint_from_before_there_were_streams_is_gone_on_from(tmp_path):
     rest = resume(tmp_path / "run", steps=200, world=world, algorithm=StandIn(), on_message=said.append)
     assert rest.steps == 500 and rest.state == "done"
     (line,) = said
-    assert "holds no random streams" in line
+    assert "without the random states" in line
     assert RunDirectory(tmp_path / "run").load().notes["serial"]["published"]

@@ -297,8 +297,12 @@ class _Counting(_Writing):
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
-        (Pupil(), {"slack": math.inf}, "slack must be a finite number, got inf: player_0, player_1 read every row"),
-        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step must be None, got 0.5: one update belongs"),
+        (
+            Pupil(),
+            {"slack": math.inf},
+            r"slack must be a finite number, got inf: where rows are read once \(player_0, player_1\) a full",
+        ),
+        (Pupil(), {"updates_per_step": 0.5}, "updates_per_step must be None, got 0.5: where rows are read once"),
         (Pupil(), {"slack": 0.5}, "slack"),
         (
             {"player_0": StandIn(), "player_1": Pupil()},
@@ -309,7 +313,7 @@ class _Counting(_Writing):
         (
             {"player_0": StandIn(), "player_1": Pupil()},
             {"updates_per_step": 1, "slack": math.inf},
-            "slack must be a finite number, got inf: player_1 read every row once",
+            r"slack must be a finite number, got inf: where rows are read once \(player_1\) a full lane",
         ),
         (StandIn(), {"slack": 2}, r"slack is only valid with updates_per_step \(got None\)"),
     ],
@@ -378,7 +382,7 @@ def test_a_run_may_go_on_several_times_with_its_rows_and_without_them(engine, co
 def test_rows_are_not_mixed_with_a_state_of_other_batches(tmp_path):
     world, run = functools.partial(Diary, str(tmp_path)), tmp_path / "run"
     train(world, Ledger(batch_size=4, length=6, capacity=100), Settings(steps=300, keep_replay=True), run=run)
-    with pytest.raises(SettingError, match="with batches of 5 times 4 rows: its settings have changed"):
+    with pytest.raises(SettingError, match="with batches of 5 fragments of 4 rows: its settings have changed"):
         resume(run, steps=300, world=world, algorithm=Ledger(batch_size=5, length=4, capacity=100))
 
 

@@ -233,7 +233,7 @@ def test_what_a_death_left_half_written_is_removed_when_the_run_goes_on(tmp_path
 
 def test_a_result_knows_where_it_began_and_steps_on_top_are_some(tmp_path):
     assert train(HUNT, StandIn(), SERIAL, run=tmp_path / "run").began == 0
-    with pytest.raises(SettingError, match="steps must be an int >= 1, on top of those done, got -4"):
+    with pytest.raises(SettingError, match="steps must be an int >= 1, in addition to those already done, got -4"):
         resume(tmp_path / "run", steps=-4, algorithm=StandIn())
     again = resume(tmp_path / "run", steps=20, algorithm=StandIn())
     assert (again.began, again.steps) == (100, 120)
@@ -257,7 +257,7 @@ def test_learning_that_has_become_nonsense_is_said_once():
     config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
     train(Blind, config, Settings(steps=200, engine="serial"), on_message=said.append)
     (line,) = said
-    assert re.match(r"\w+ diverged at update \d+ \(.*loss nan.*check_world", line)
+    assert re.match(r"\w+ diverged at update \d+ \(.*loss is nan.*check_world", line)
 
 
 # ---- processes that cannot be started
@@ -286,7 +286,7 @@ def no_processes(monkeypatch):
 
 
 def test_without_leave_it_is_an_error_that_names_the_way_out(no_processes, tmp_path, no_leaks):
-    words = r"actor-0 could not be started: .*temporarily unavailable; .*engine='serial', or fall_back=True"
+    words = r"actor-0 could not be started: .*temporarily unavailable; .*engine='serial', or set fall_back=True"
     with pytest.raises(StartError, match=words):
         train(HUNT, StandIn(), Settings(steps=100), run=tmp_path / "run")
     assert no_processes == ["actor-0"] and everything(tmp_path) == []

@@ -206,7 +206,7 @@ def test_a_successor_s_table_is_the_predecessor_s():
     for name, array in shared.dump().items():
         np.testing.assert_array_equal(array, copy.dump()[name], err_msg=name)
     with pytest.raises(
-        SettingError, match="league must be that of the checkpoint, got other anchors, pool, actors or networks"
+        SettingError, match="league must match the checkpoint, got other anchors, pool, actors or networks"
     ):
         board(League(pool=7)).restore(kept)
 
@@ -395,7 +395,7 @@ def test_anchors_are_found_by_name_and_by_path():
     assert play.makers[1].value == ("some:where",)
     with pytest.raises(
         SettingError,
-        match="anchors must be one of weak, strong, or 'module:attribute' of what makes a policy, got 'storng'",
+        match="anchors must be one of weak, strong, or 'module:attribute' of a policy factory, got 'storng'",
     ):
         SelfPlay.of(Hockey(), League(anchors=("storng",)), lambda path: None)
     assert SelfPlay.of(MatrixGame(), League(), lambda path: None).partitions(once=False) == {"": 1.0}

@@ -317,7 +317,7 @@ def test_stages_say_where_a_step_lies():
         ({"a": 0, "b": None}, (), "an int >= 1 or None"),
         ((("a", 5), ("a", None)), (), r"stages must have different names, got \['a', 'a'\]"),
         ({"a": 5, "b": None}, ("c",), "stage must be one of a, b, got 'c'"),
-        ({"a": 5, "b": None}, ("a",), "nothing to clear"),
+        ({"a": 5, "b": None}, ("a",), "the replay is still empty"),
     ],
 )
 def test_bad_stages_are_named(lengths, cleared, word):

@@ -151,5 +151,7 @@ class Rival(StandIn):
 
 
 def test_the_name_of_what_is_in_every_publication_is_taken():
-    with pytest.raises(SettingError, match="header must not have the name 'published_step': every publication has it"):
+    with pytest.raises(
+        SettingError, match="header must not contain 'published_step', which every publication already has"
+    ):
         train(MatrixGame, Rival(), Settings(steps=10))

@@ -1,1 +1,1 @@
-"""The same roles on Ray: actors, learners, episodes and plans on other nodes."""
+"""The Ray engine: actors, learners, evaluation workers and planning workers on other nodes."""

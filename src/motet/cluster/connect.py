@@ -1,8 +1,8 @@
-"""The same roles on Ray: how to reach a cluster, and what each role takes of it.
+"""Connect to a Ray cluster, and send objects to its nodes.
 
-Nothing here knows what a learner is. Ray places and watches processes and carries messages; what motet sends through it
-is described in ``hosts`` (training) and ``workers`` (episodes and plans). ``import motet`` does not load Ray:
-only a run that asks for ``engine="ray"`` does.
+Ray places and watches processes and carries messages. The messages are described in ``hosts`` (training) and
+``workers`` (evaluation and planning); this module does not depend on them. ``import motet`` does not load Ray: only a
+run with ``engine="ray"`` does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from motet.placement import Cluster
 
 __all__ = ["Shipment", "connected"]
 
-_KNOCK_S = 10.0
-_STORE_BYTES = 512 * 2**20  # of a Ray that is started here: blocks and versions on their way, nothing that stays
+_KNOCK_S = 10.0  # timeout of the connection test
+_STORE_BYTES = 512 * 2**20  # object store of a local Ray: it holds blocks and versions in transit, nothing permanent
 
 
 class Shipment:
-    """What travels to a node: by value where need be, and with the folders in which modules are looked for here."""
+    """An object to send to a node, pickled by value if necessary, together with this process's ``sys.path``."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -45,7 +45,9 @@ def _arrive(path: list[str], data: bytes) -> Shipment:
 
 @contextlib.contextmanager
 def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
-    """Ray, connected; a local one is started, with so many cores at least, where nobody did, and ended with the block.
+    """Connect to Ray, and disconnect at the end of the block. A connection that the user made is used and left open.
+
+    Without an address a local Ray is started with at least ``cpus`` cores, and stopped at the end of the block.
 
     Raises:
         SettingError: Ray is not installed, or the cluster cannot be reached.
@@ -53,13 +55,11 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise SettingError(
-            "engine='ray' needs Ray, which is not installed; install it with: pip install 'motet[ray]'"
-        ) from error
-    if ray.is_initialized():  # by the user, who will also end it
+        raise SettingError("engine='ray' needs Ray, which is not installed; fix: pip install 'motet[ray]'") from error
+    if ray.is_initialized():  # by the user, who also shuts it down
         yield ray
         return
-    # Ray sends statistics home unless it is told not to, and warns of a change to come in how it hides GPUs.
+    # Turn off Ray's usage statistics, and its warning about a future change in how it hides GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -74,7 +74,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
                     ray.init(
                         "local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet
                     )
-        except (OSError, RuntimeError, ValueError) as error:  # of the system, and of Ray
+        except (OSError, RuntimeError, ValueError) as error:  # from the system or from Ray
             where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
             raise SettingError(f"address: Ray could not be reached {where}: {error}") from error
         yield ray
@@ -83,7 +83,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
 
 
 def _knock(address: str) -> None:
-    """Raise if nobody listens there: Ray would go on trying for minutes, and write about it on the screen."""
+    """Raise if the address does not accept connections: Ray would retry for minutes and print messages."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
@@ -92,7 +92,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C is held back meanwhile: a Ray that it meets half started leaves processes behind for a minute."""
+    """Delay Ctrl-C until the end of the block: a Ray interrupted at its start leaves processes behind for a minute."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,9 +1,9 @@
-"""A training run on a cluster, as its driver sees it: Ray actors instead of child processes, and a thread that polls.
+"""The driver of a training run on a cluster: Ray actors instead of child processes, and a thread that polls them.
 
-The driver has the same handles as on one machine, kept up to date by polling every Ray actor: so the supervisor,
-checkpoints, metrics, the evaluator and the run directory work on them as they always do. Whoever dies is restarted by
-the same supervisor: an actor takes over the lanes that it had before, a learner goes on from the state that came home
-last. The driver's own death ends the job, since Ray ends what a driver started.
+The driver has the same shared memory as a run on one machine, kept up to date by polling every Ray actor. So the
+supervisor, checkpoints, metrics, the evaluator and the run directory work without changes. The supervisor restarts
+processes that die: a restarted actor takes over the lanes that it had before, and a restarted learner continues from
+the last state that the driver received. If the driver dies, the job ends, since Ray ends what a driver started.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from motet.training.roster import Roster
 
 __all__ = ["RemoteProcess", "RemoteRun", "grouped", "on_cluster"]
 
-_POLL_S = 0.1  # between two reports of a host, while there are few
-_SURELY_S = 10.0  # how long answers of all actors are waited for, when a learner has died
-_POLL_EACH_S = 0.002  # what a report costs the driver: many hosts are polled less often
+_POLL_S = 0.1  # seconds between two reports of a host, with few hosts
+_SURELY_S = 10.0  # seconds to wait for the reports of all actors when a learner has died
+_POLL_EACH_S = 0.002  # cost of a report for the driver: with many hosts each is polled less often
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def on_cluster(
     keep_replay: bool,
     policies: bool,
 ) -> Iterator[RemoteRun]:
-    """A run on a cluster, ready to be supervised; ``policies``: whether the driver wants them, to evaluate them."""
+    """Yield a run on a cluster, ready to be supervised. ``policies``: whether the driver needs published policies."""
     if cluster.learner_gpus:
         roster = replace(roster, policies=tuple(replace(policy, device="cuda") for policy in roster.policies))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
@@ -60,9 +60,9 @@ def on_cluster(
         for what, wanted in (("CPU", need), ("GPU", len(roster.processes) * cluster.learner_gpus)):
             if wanted > there.get(what, 0.0):
                 raise SettingError(
-                    f"cluster: {roster.actors} actors and {len(roster.processes)} learner processes take {wanted:g} "
-                    f"{what}, the cluster has {there.get(what, 0.0):g}: take fewer of them, or smaller shares "
-                    "(actor_cpus, learner_cpus, learner_gpus)"
+                    f"cluster: {roster.actors} actors and {len(roster.processes)} learner processes need {wanted:g} "
+                    f"{what}, but the cluster has {there.get(what, 0.0):g}; fix: use fewer processes, or reduce "
+                    "actor_cpus, learner_cpus or learner_gpus"
                 )
         remote = RemoteRun(ray, roster, cluster, limits, directory, go_on, keep_replay, policies)
         try:
@@ -72,16 +72,16 @@ def on_cluster(
 
 
 class RemoteProcess:
-    """A process on the cluster, with the methods of a child process.
+    """A process on the cluster, with the interface of a child process.
 
     Args:
-        name: what it is called in messages.
+        name: its name in messages.
         host: the Ray actor.
-        ended: called with what its play returned.
-        gone: called when it has ended in any way.
+        ended: called with the return value of its ``play``.
+        gone: called when it has ended for any reason.
     """
 
-    pid = 0  # it has none here
+    pid = 0  # it is on another machine
 
     def __init__(
         self, name: str, host: Any, ended: Callable[[Any], None], gone: Callable[[], None] = lambda: None
@@ -95,7 +95,7 @@ class RemoteProcess:
         self.play.future().add_done_callback(self._finish)
 
     def _finish(self, future: Any) -> None:
-        """Runs in a thread of Ray's."""
+        """Store how the process ended. Runs in a thread of Ray."""
         import ray
 
         try:
@@ -104,70 +104,70 @@ class RemoteProcess:
         except ray.exceptions.RayTaskError as error:
             self._exit, self._text = 1, str(error)
         except ray.exceptions.RayError as error:
-            if "error raised in its creation task" in str(error):  # as Ray says that its constructor raised
+            if "error raised in its creation task" in str(error):  # Ray's words for an exception in the constructor
                 self._exit, self._text = 1, str(error)
             else:
                 self._exit, self._how = -9, str(error).partition("\n")[0]
-        except Exception as error:  # noqa: BLE001 - reported like what the host raised
+        except Exception as error:  # noqa: BLE001 - reported like an exception of the host
             self._exit, self._text = 1, "".join(traceback.format_exception(error))
-        os.write(self._write, b"x")  # before anybody knows and closes it
+        os.write(self._write, b"x")  # before _done is set, after which the pipe may be closed
         self._done.set()
         self._gone()
 
     @property
     def sentinel(self) -> int:
-        """Becomes ready for reading when it has ended."""
+        """File descriptor that becomes readable when the process has ended."""
         return self._read
 
     @property
     def exit(self) -> int | None:
-        """None while it lives; 0, 1 if it raised, negative if it died."""
+        """None while the process runs; then 0, 1 if it raised, or a negative number if it died."""
         return self._exit if self._done.is_set() else None
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; True if it has ended."""
+        """Wait for its end; return whether it has ended."""
         return self._done.wait(timeout_s)
 
     def kill(self, timeout_s: float = 60.0) -> None:
-        """End it now, and see that Ray holds it for dead."""
+        """Kill the process, and wait until Ray reports its end."""
         import ray
 
         ray.kill(self.host)
         if not self.join(timeout_s):
             raise WaitTimeoutError(
-                f"{self.name} did not die within {timeout_s:g} s of being ended; is its node reachable?"
+                f"{self.name} did not end within {timeout_s:g} s of being killed; is its node reachable?"
             )
 
     def close(self) -> None:
-        """Give back what is held for it."""
+        """Close its pipe."""
         os.close(self._read)
         os.close(self._write)
 
     def traceback(self) -> str:
-        """What it raised, if it did."""
+        """Text of the exception that it raised; empty if it did not."""
         return self._text
 
     def describe_end(self) -> str:
-        """How it ended, for people."""
-        return f"{self.name} raised" if self._text else f"{self.name} died ({self._how or 'it was ended'})"
+        """Human-readable exit reason."""
+        return f"{self.name} raised" if self._text else f"{self.name} died ({self._how or 'it was killed'})"
 
     def wrote(self) -> str:
-        """Where to read what it wrote, for people."""
-        return "see Ray's logs of its node"
+        """Human-readable location of its output."""
+        return "see the Ray logs on its node"
 
 
 class RemoteRun:
-    """The processes of a run on a cluster, and what the driver knows of them.
+    """The processes of a run on a cluster, and the driver's copy of their state.
 
     Args:
-        ray: the module, connected.
-        roster: who takes part.
-        cluster: what each takes of the cluster.
-        limits: how long to wait for whom.
-        directory: of the run, if there is one.
-        go_on: a checkpoint to go on from.
-        keep_replay: whether checkpoints hold the replays, where a restarted learner finds its own.
-        policies: whether policies come home too.
+        ray: the connected Ray module.
+        roster: the participants of the run.
+        cluster: the resources of each process.
+        limits: time limits for starts and heartbeats.
+        directory: the run directory, if there is one.
+        go_on: a checkpoint to resume from.
+        keep_replay: whether checkpoints contain the replays, from which a restarted learner restores its own.
+        policies: whether the published policies are copied to the driver too.
     """
 
     def __init__(
@@ -183,20 +183,20 @@ class RemoteRun:
     ) -> None:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
         self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
-        self._brought: dict[int, list[Any]] = {}  # lanes' memory by policy, at the end
+        self._brought: dict[int, list[Any]] = {}  # the memory of the lanes, by policy; filled at the end of the run
         self.shared = shared = LocalMemory(roster, vaults=True)
         if go_on is not None:
             fill(shared, go_on)
         for policy, replay in enumerate(shared.replays):
             replay.fetch = lambda lane, policy=policy: self._fetch(policy, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
-        # Of actors and learners, which start of it is the newest: reports of earlier ones are ignored.
+        # The newest start of each actor and learner. Reports of earlier starts are ignored.
         self._actor_numbers, self._learner_numbers = [0] * roster.actors, [0] * len(roster.processes)
         self._made: list[list[int]] = [[] for _ in range(roster.actors)]
         self._came: list[list[int]] = [[] for _ in range(roster.actors)]
         self._newest = [0] * len(roster.processes)
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
-        # Policies come home if somebody wants them here, the league always.
+        # Policies are copied to the driver only on request, the league always.
         self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
@@ -205,7 +205,7 @@ class RemoteRun:
         ]
         self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
         self._requests: dict[Any, tuple[Any, Callable[[Any], None]]] = {}
-        self._lock = threading.Lock()  # reports are taken in by one thread at a time
+        self._lock = threading.Lock()  # one thread at a time processes reports
         self._processes: dict[str, RemoteProcess] = {}
         self._over = threading.Event()
         self._failure: BaseException | None = None
@@ -216,12 +216,12 @@ class RemoteRun:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._over.set()
         self._thread.join(10.0)
 
     def roles(self) -> list[Role]:
-        """Actors and learners, in the order of the board. The learners are started first: actors need to know them."""
+        """Return actors and learners in the order of the board. The start of the first actor creates the learners."""
         return [
             *(self._role(f"actor-{i}", i, self._start_actor, i) for i in range(self._roster.actors)),
             *(
@@ -234,7 +234,7 @@ class RemoteRun:
         self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
-            self.shared.board.processes.words[row, :3] = time.monotonic(), 0, 0  # nobody is there until somebody tells
+            self.shared.board.processes.words[row, :3] = time.monotonic(), 0, 0  # not started until its first report
             self._processes[name] = process = start(name, i, n)
             return process
 
@@ -263,7 +263,7 @@ class RemoteRun:
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
     def _see_to_learners(self) -> None:
-        """Actors are started before learners, in the order of roles; the first one brings the learners up."""
+        """Create the learners before the first actor, which needs their handles although its role is started first."""
         for i, learner in enumerate(self._learners):
             if learner is None:
                 self._learners[i] = self._new_learner(i, 0)
@@ -284,10 +284,10 @@ class RemoteRun:
     def _names(self, i: int) -> list[str]:
         return [self._roster.policies[policy].name for policy in self._roster.policies_of(i)]
 
-    # ---- restarting a learner
+    # ---- restart of a learner
 
     def _salvaged(self, i: int, n: int) -> LearnerStart | None:
-        """What is left of a learner that died: the state that came home last, and what the actors know."""
+        """Return what a restarted learner starts with: the last state that the driver has, and what the actors know."""
         self._ask_all_actors()
         roster, shared = self._roster, self.shared
         policies = roster.policies_of(i)
@@ -295,14 +295,14 @@ class RemoteRun:
             self._learner_numbers[i], self._kept_at[i] = n, 0.0
             self._bundles[i] = [None if known is None else 0 for known in self._bundles[i]]
             if not self._is_kept(i):
-                return self._begun(i)  # it died before anything came home, and nobody has acted
+                return self._begun(i)  # it died before the driver had a state, so no actor has acted yet
             held = {name: arrays for k in roster.processes[i] for name, arrays in self._held(k).items()}
             rows = self._kept_rows(self._names(i))
             for policy in policies:
                 name = roster.policies[policy].name
                 self._give_up(policy, rows.get(name, {}))
                 held[name]["steps"] = np.array(shared.steps(policy))
-                if name in rows:  # rows that were forgotten stay so, and new ones are none of them
+                if name in rows:  # cleared rows stay cleared, and new rows must not count as such
                     heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
                     positions = held[name]["reader"][-2 * len(heads) :].reshape(-1, 2)
                     np.minimum(positions, heads[:, None], out=positions)
@@ -320,11 +320,11 @@ class RemoteRun:
         return LearnerStart(checkpoint, after)
 
     def _is_kept(self, i: int) -> bool:
-        """Whether a state of all policies of a learner process is here."""
+        """Whether the driver has a state of all policies of a learner process."""
         return all(self._vaults[k][1].newest for k in self._roster.processes[i])
 
     def _held(self, stack: int) -> dict[str, dict[str, Any]]:
-        """What the vault of a stack holds, by policy, as a checkpoint has it."""
+        """Return the contents of a stack's vault by policy, in the form of a checkpoint."""
         vault = self.shared.vaults[stack].subscriber()
         vault.take(timeout_s=10.0)
         policies = self._roster.stacks[stack]
@@ -337,9 +337,9 @@ class RemoteRun:
         return held
 
     def _kept_rows(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The replays of the newest checkpoint, if they are kept there.
+        """Return the replays of the newest checkpoint, if it contains them.
 
-        Rows that are read once belong to the state that has not read them, and the one that came home is newer.
+        Rows that are read once are left out: they match the state in the checkpoint, and the vault's state is newer.
         """
         if not self._keep_replay or self._directory is None or not self._directory.steps():
             return {}
@@ -348,7 +348,7 @@ class RemoteRun:
         return {name: _in_order(kept[name]) for name in names if name in kept and name not in once}
 
     def _give_up(self, policy: int, kept: dict[str, Any]) -> None:
-        """Count what a replay loses with its learner, beyond the lanes that were kept, and its steps as done."""
+        """Count the rows that died with a learner and are not in ``kept`` as lost, and their steps as done."""
         shared, replay = self.shared, self.shared.replays[policy]
         before = shared.steps_before[policy] - int(shared.gone[policy].sum())
         for lane in range(self._roster.lanes(policy)):
@@ -361,7 +361,7 @@ class RemoteRun:
         shared.steps_before[policy] = before + int(shared.gone[policy].sum())
 
     def _ask_all_actors(self) -> None:
-        """All that have begun: versions and steps that the dead learner reported to them and to nobody else."""
+        """Poll all actors that have started: the dead learner may have reported versions and steps only to them."""
         requests: dict[Any, int] = {}
         for i in range(self._roster.actors):
             process = self._processes.get(f"actor-{i}")
@@ -371,7 +371,7 @@ class RemoteRun:
             self._ray.wait(list(requests), num_returns=len(requests), timeout=_SURELY_S) if requests else ([], [])
         )
         for ref in ready:
-            with contextlib.suppress(self._ray.exceptions.RayError):  # it died too
+            with contextlib.suppress(self._ray.exceptions.RayError):  # the actor died too
                 self._hear_actor(requests[ref], self._ray.get(ref))
 
     def _fetch(self, policy: int, lane: int) -> Any:
@@ -383,8 +383,7 @@ class RemoteRun:
             return self._ray.get(call, timeout=self._limits.hang_s)
         except self._ray.exceptions.RayError as error:
             raise NotReadyError(
-                f"the replay of {self._roster.policies[policy].name} could not be fetched from "
-                f"learner-{process}: {error}"
+                f"could not fetch the replay of {self._roster.policies[policy].name} from learner-{process}: {error}"
             ) from error
 
     # ---- polling
@@ -407,11 +406,11 @@ class RemoteRun:
                 ready, _ = self._ray.wait(list(self._requests), num_returns=1, timeout=_POLL_S / 2)
                 for ref in ready:
                     _, hear = self._requests.pop(ref)
-                    with contextlib.suppress(self._ray.exceptions.RayError):  # its play reports its end
+                    with contextlib.suppress(self._ray.exceptions.RayError):  # RemoteProcess reports its end
                         hear(self._ray.get(ref))
                 if len(ready) == len(asked):
                     self._over.wait(_POLL_S / 4)
-        except Exception as error:  # noqa: BLE001 - raised where the supervisor asks for heartbeats
+        except Exception as error:  # noqa: BLE001 - raised when the supervisor reads a heartbeat
             self._failure = error
 
     def _ask(self, name: str, process: RemoteProcess) -> None:
@@ -458,7 +457,7 @@ class RemoteRun:
             board._names[policies] = report.names
             newest = np.maximum(
                 board.rows.newest_version[policies], report.rows[:, 2]
-            )  # a restarted one has published nothing yet
+            )  # a restarted learner has not published yet
             board.rows.words[policies] = report.rows
             board.rows.newest_version[policies] = newest
             shared.nodes[row] = report.node
@@ -482,25 +481,25 @@ class RemoteRun:
 
 
 def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:
-    """What is known of some lanes, where this is not older."""
+    """Update the words of some lanes, except where ``words`` is older than what is known."""
     newer = words[:, 1] >= replay.table[lanes, 1]
     replay.table[np.array(lanes)[newer]] = words[newer]
 
 
 def _part_of(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
-    """What a checkpoint holds of some policies."""
+    """Return the part of a checkpoint that belongs to some policies."""
     states = {name: checkpoint.agents[name] for name in names}
     replay = {name: lanes for name, lanes in checkpoint.replay.items() if name in states}
     return Checkpoint(checkpoint.step, states, {}, replay, checkpoint.league)
 
 
 def _in_order(lanes: dict[str, Any]) -> dict[str, Any]:
-    """The lanes of a replay in the order of their numbers."""
+    """Return the lanes of a replay in the order of their numbers."""
     return {f"lane{lane}": lanes[f"lane{lane}"] for lane in range(len(lanes))}
 
 
 def grouped(ray: Any, host: type) -> type:
-    """The class with its methods in groups of threads: what plays is never waited for by what is asked meanwhile."""
+    """Return the class with its methods in separate thread groups, so that other calls do not wait for ``play``."""
     groups = {
         "play": "play",
         "join": "rows",

@@ -1,17 +1,19 @@
-"""Hosts of roles on a cluster: one Ray actor for each actor and each learner process, around the roles as they are.
+"""Hosts of roles on a cluster: one Ray actor for each actor and each learner process. The roles run unchanged.
 
     actor:    play_actor ─▶ outbox ═ blocks of rows, round ═▶ lanes ─▶ play_learner          :learner
               publications ◀═ reply: what has arrived, pace, newest bundle ═ publications, board
 
-Each actor has one *link* to each learner process, with one block on its way at a time. A block holds all rows that wait
-for that learner, as they lie in the outbox, and says who sends it, in which incarnation: an earlier one that lives on
-somewhere is refused, and counted. The reply says how far each lane has got, how far the learner is, and where to find
-its newest *bundle*: the versions of all its policies in one flat object in the node's object store, which is fetched
-once for each node, whoever asks. Rows leave the outbox when they are known to have arrived: a restarted learner gets
-what it did not get before. In self-play results of games go with the blocks, and the league is a bundle of its own.
+Each actor has one *link* to each learner process, with one block in transit at a time. A block contains all rows that
+wait for that learner, copied unchanged from the outbox, and the number and incarnation of the sender. Blocks of an
+earlier incarnation that is still alive somewhere are refused and counted. The reply says how many rows have arrived in
+each lane, how far the learner is, and where to find its newest *bundle*: the versions of all its policies in one flat
+object in the node's object store, which each node fetches once for all its actors. Rows leave the outbox when they are
+known to have arrived, so a restarted learner gets the rows that did not arrive before. In self-play the results of
+games are sent with the blocks, and the league is a separate bundle.
 
-The driver polls every host now and then: boards, vaults and counts come home in the report, whether to stop and who
-the learners are goes out with the question. No version leaves a learner before the driver has a state to go on from.
+The driver polls every host at regular intervals. The question says whether to stop and contains the handles of the
+learners; the report contains board, vault and counters. A learner does not send a version to actors before the driver
+has a state from which the learner could be restarted.
 """
 
 from __future__ import annotations
@@ -42,18 +44,18 @@ from motet.training.roster import Roster
 
 __all__ = ["ActorHost", "LearnerHost"]
 
-_HOLD_S = 0.1  # how long a learner keeps the reply to an actor that waits for it
-_SWITCH_S = 0.0002  # until a thread that carries gets the interpreter: blocks and replies are short, and are waited for
+_HOLD_S = 0.1  # seconds that a learner may delay its reply to an actor that waits for the pace
+_SWITCH_S = 0.0002  # interpreter switch interval: threads that carry blocks and replies must not wait long
 
 
 class LearnerHost:
     """A learner process, and the replays of its policies.
 
     Args:
-        shipment: who takes part (:class:`Roster`), and what it begins with (:class:`LearnerStart`, or None).
-        index: which learner process.
-        bring_rows: whether its replays come home with its end.
-        number: which start of it this is.
+        shipment: the :class:`Roster`, and the state to start from (:class:`LearnerStart`, or None).
+        index: index of the learner process.
+        bring_rows: whether its last report contains its replays.
+        number: number of this start, from 0 on.
     """
 
     def __init__(self, shipment: Shipment, index: int, bring_rows: bool = False, number: int = 0) -> None:
@@ -68,12 +70,12 @@ class LearnerHost:
         self._progress = [memory.progress(k) for k in self._stacks]
         self._incarnations = [-1] * roster.actors
         self._writers: dict[tuple[int, int], Any] = {}
-        self._expected: dict[tuple[int, int], int] = {}  # the outbox row that comes next, by policy and lane
+        self._expected: dict[tuple[int, int], int] = {}  # the next outbox row, by policy and lane
         self._made = np.zeros((roster.actors, len(self._policies)), np.int64)
-        self._lock = threading.Lock()  # between the threads of this process that take blocks
+        self._lock = threading.Lock()  # between the threads of this process that receive blocks
         self._bundles = [VersionBundle(publications) for publications in memory.carried(self._policies)]
         self._vaults = [(memory.vaults[k], memory.vaults[k].subscriber()) for k in self._stacks]
-        self._kept = False  # whether the driver has a state of it
+        self._kept = False  # whether the driver has a state of this learner
         if start is not None:
             self._begin(start)
 
@@ -88,7 +90,7 @@ class LearnerHost:
         for policy, steps, gone in zip(self._policies, after.steps, after.gone, strict=True):
             memory.steps_before[policy] = steps - memory.replays[policy].steps
             memory.gone[policy] = np.array(gone)
-        for stack in self._progress:  # the pace goes on from the rows that are left
+        for stack in self._progress:  # the pace continues from the rows that are left
             for policy, count in zip(stack.policies, stack.counts(), strict=True):
                 name = memory.roster.policies[policy].name
                 waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
@@ -114,23 +116,24 @@ class LearnerHost:
         done: Sequence[npt.NDArray[np.int64]] | None = None,
         results: npt.NDArray[np.uint64] | None = None,
     ) -> JoinReply:
-        """Take over an actor's lanes for an incarnation of it.
+        """Give an actor's lanes to an incarnation of the actor.
 
         Args:
-            actor: which one.
-            incarnation: which start of it.
-            rows: by policy and lane, the outbox row that comes next.
-            made: by policy of this process, rows that it is known to have made before.
-            came: and how many of them the driver knows to have arrived.
-            done: by policy, for each lane, steps that belong to the rows before those; None if it has been with no
-                learner yet. The dead one may have reported rows to the driver, but not to the actor: they come again.
+            actor: index of the actor.
+            incarnation: its incarnation.
+            rows: the next outbox row, by policy and lane.
+            made: by policy of this process, rows that earlier incarnations are known to have made.
+            came: by policy, how many of these rows the driver knows to have arrived.
+            done: by policy, for each lane, steps that belong to the rows before ``rows``; None if the actor has not
+                joined a learner yet. A learner that died may have reported rows to the driver but not to the actor,
+                which then sends them again.
             results: in self-play, the actor's ring of results.
         """
         memory, lanes = self._memory, self._lanes_of(actor)
         with self._lock:
             known = self._incarnations[actor]
             if incarnation < known:
-                raise SupersededError(f"actor-{actor}, start {incarnation}: start {known} has its lanes now")
+                raise SupersededError(f"start {incarnation} of actor-{actor} was replaced by start {known}")
             if incarnation > known:
                 arrived = [sum(self._expected.get((p, lane), 0) for lane in own) for p, own in lanes.items()]
                 arrived = list(map(max, arrived, came or arrived))
@@ -167,9 +170,9 @@ class LearnerHost:
         bundles: Sequence[int],
         results: npt.NDArray[np.uint64] | None = None,
     ) -> BlockReply:
-        """Take a block of an actor's rows: pieces (policy, lane, first row, bytes) and their bytes behind each other.
+        """Receive a block of an actor's rows: pieces (policy, lane, first row, bytes) and their concatenated bytes.
 
-        ``bundles``: which ones the actor has. ``results``: of games, in self-play.
+        ``bundles``: the numbers of the bundles that the actor has. ``results``: results of games, in self-play.
         """
         memory, board = self._memory, self._memory.board
         with self._lock:
@@ -177,7 +180,7 @@ class LearnerHost:
                 for policy, _, _, size in pieces:
                     board.rows.refused[policy] += np.uint64(size // memory.replays[policy].spec.row_bytes)
                 raise SupersededError(
-                    f"actor-{actor}, start {incarnation}: start {self._incarnations[actor]} has its lanes now"
+                    f"start {incarnation} of actor-{actor} was replaced by start {self._incarnations[actor]}"
                 )
             taken = self._take(pieces, data)
             self._take_results(actor, results)
@@ -186,7 +189,7 @@ class LearnerHost:
         board.acted.ring()
         if waits:
             self._hold(round)
-        # First how far it is, then the policies: who learns of a round has the versions that were made in it.
+        # First the progress, then the policies: an actor that sees a round then also has the versions made in it.
         learned, pace = board.learned.words[self._policies], memory.tell_pace(self._policies)
         words, news = self._words(self._lanes_of(actor)), self._publish(bundles)
         return BlockReply(taken, words, learned, pace, news)
@@ -195,7 +198,7 @@ class LearnerHost:
         taken, at = [], 0
         for policy, lane, first, size in pieces:
             row_bytes = self._memory.replays[policy].spec.row_bytes
-            known = self._expected[policy, lane] - first  # rows that a block brings for the second time
+            known = self._expected[policy, lane] - first  # rows of the block that have arrived before
             fresh = data[at + known * row_bytes : at + size]
             rows = self._writers[policy, lane].append_rows(fresh)
             self._expected[policy, lane] += rows
@@ -204,7 +207,7 @@ class LearnerHost:
         return taken
 
     def _count_again(self, policy: int, lanes: Sequence[int], steps: npt.NDArray[np.int64]) -> None:
-        """Steps of a policy that were done in some lanes, by who knows."""
+        """Correct the steps of a policy in some lanes to the numbers that an actor knows."""
         memory = self._memory
         here = [memory.replays[policy].words(lane).steps for lane in lanes]
         memory.steps_before[policy] += int((steps - here - memory.gone[policy][lanes]).sum())
@@ -219,7 +222,7 @@ class LearnerHost:
         return ring.copy()
 
     def _hold(self, round: int) -> None:
-        """Until an actor that waits could go on for a while: a reply that says 'not yet' would only be asked again."""
+        """Wait, at most ``_HOLD_S``, until an actor could continue for a while. Otherwise it would only ask again."""
         board = self._memory.board
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
@@ -234,7 +237,7 @@ class LearnerHost:
         return stack.has_caught_up()
 
     def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
-        """The number of each bundle, and where it is if it is newer than what is known."""
+        """Return the number of each bundle, and its location if it is newer than ``known``."""
         import ray
 
         with self._lock:
@@ -247,16 +250,16 @@ class LearnerHost:
             ]
 
     def _lanes_of(self, actor: int) -> dict[int, list[int]]:
-        """The lanes of an actor, by policy of this process."""
+        """Return the lanes of an actor, by policy of this process."""
         return {policy: self._memory.roster.lanes_of(policy, actor) for policy in self._policies}
 
     def _words(self, lanes: Mapping[int, Sequence[int]]) -> list[npt.NDArray[np.uint64]]:
-        """By policy, the words of some of its lanes."""
+        """Return the words of some lanes, by policy."""
         replays = self._memory.replays
         return [np.array([replays[policy].words(lane) for lane in own], np.uint64) for policy, own in lanes.items()]
 
     def dump(self, policy: int, lane: int) -> npt.NDArray[np.uint8]:
-        """A lane's memory."""
+        """Return a copy of the memory of a lane."""
         return self._memory.replays[policy].dump(lane)
 
     def report(
@@ -267,14 +270,14 @@ class LearnerHost:
         kept: bool = False,
         over: Sequence[int] = (),
     ) -> LearnerReport:
-        """What the driver wants to know.
+        """Answer a poll of the driver.
 
         Args:
             stop: whether the run is to end.
-            bundles: which ones the driver has; None: it does not want that one.
-            vaults: whether it wants the state.
-            kept: whether it has a state to go on from.
-            over: actors that will play no more, which a restarted learner may not know.
+            bundles: the numbers of the bundles that the driver has; None for a bundle that it does not need.
+            vaults: whether the report must contain the state.
+            kept: whether the driver has a state from which this learner could be restarted.
+            over: actors that have finished, which a restarted learner may not know.
         """
         memory, board = self._memory, self._memory.board
         self._kept = self._kept or kept
@@ -319,7 +322,7 @@ class LearnerHost:
 
 
 def _settle_in() -> None:
-    """Make a process of Ray one of a role and of those who carry for it."""
+    """Set up a Ray process for one role and the threads that carry its messages."""
     one_thread()
     sys.setswitchinterval(_SWITCH_S)
 
@@ -334,14 +337,14 @@ class ActorHost:
     """An actor, and its links to the learners.
 
     Args:
-        shipment: who takes part (:class:`Roster`).
-        index: which actor.
-        incarnation: which start of it.
-        made: by policy, rows that it is known to have made before this start.
+        shipment: the :class:`Roster`.
+        index: index of the actor.
+        incarnation: number of this start, from 0 on.
+        made: by policy, rows that earlier starts are known to have made.
         learners: the hosts of the learners.
-        limits: how long it waits for whom.
-        block_age_s: how long rows wait until they are sent.
-        came: by policy, how many of them are known to have arrived.
+        limits: time limits for starts and heartbeats.
+        block_age_s: longest time in seconds that rows wait before they are sent.
+        came: by policy, how many of the rows ``made`` are known to have arrived.
     """
 
     def __init__(
@@ -359,7 +362,7 @@ class ActorHost:
         roster: Roster = shipment.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
-        # Longer than a restarted learner takes to come up: until then nothing leaves the outbox.
+        # Longer than the restart of a learner takes: until then no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
@@ -367,7 +370,7 @@ class ActorHost:
         ]
 
     def play(self) -> ActorReport:
-        """Act until its part is done, and all rows have arrived."""
+        """Act until its share of the steps is done and all rows have arrived."""
         board, self._node = self._memory.board, _node()
         joined = [link.join() for link in self._links]
         board.rounds[self._index] = min(joined)
@@ -382,7 +385,7 @@ class ActorHost:
         return self.report(stop=False, learners=None)
 
     def report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
-        """What the driver wants to know."""
+        """Answer a poll of the driver."""
         memory, board = self._memory, self._memory.board
         for link, learner in zip(self._links, learners or (), strict=False):
             link.turn_to(learner)

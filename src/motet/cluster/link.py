@@ -1,7 +1,7 @@
-"""Link: what carries an actor's rows to a learner process, and its versions and pace back.
+"""Link: carries an actor's rows to a learner process, and the learner's versions and progress back.
 
-Flows in: rows from the actor's outbox, as they lie there. Flows out: bundles of policies into the actor's
-publications, and how far the learner is into its board. One block is on its way at a time.
+It reads rows from the actor's outbox and sends them unchanged, in blocks, one at a time. From the replies it writes
+the learner's bundles into the actor's publications, and the learner's progress into the actor's board.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from motet.training.league import Results
 __all__ = ["Link"]
 
 _BLOCK_BYTES = 4 * 2**20
-_SLACK_SHARE = 0.5  # of the pace's slack: rows for so many updates do not wait, or both sides would do so in turns
-_AGAIN_S = 0.2  # until a learner that could not be reached is asked again
+_SLACK_SHARE = 0.5  # rows for this share of the slack are sent at once, or both sides would wait in turn
+_AGAIN_S = 0.2  # seconds before a learner that could not be reached is asked again
 
 
 class Link:
-    """From an actor to a learner process: rows there, versions and pace back, in a thread of its own.
+    """The connection of an actor to a learner process. A separate thread sends rows and receives versions and pace.
 
     Args:
-        memory: that of the actor.
-        actor: which one.
-        incarnation: which start of it.
-        made: by policy, rows that it is known to have made before this start.
-        process: which learner process.
-        learner: its host.
-        limits: how long to wait for whom.
-        age_s: how long rows wait until they are sent.
-        came: by policy, how many of them are known to have arrived.
+        memory: the memory of the actor.
+        actor: index of the actor.
+        incarnation: its incarnation.
+        made: by policy, rows that earlier incarnations are known to have made.
+        process: index of the learner process.
+        learner: the host of the learner process.
+        limits: time limits for starts and heartbeats.
+        age_s: longest time in seconds that rows wait before they are sent.
+        came: by policy, how many of the rows ``made`` are known to have arrived.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Link:
         self._ring = None if memory.league is None else memory.league.results[actor]
         self._sent_result = 0
         self.heard = -1
-        """Which start of the learner it has joined."""
+        """Number of the start of the learner that it has joined; -1 at first."""
         self._learner = learner
-        self._turned: Any = None  # the restarted learner, until it is turned to
+        self._turned: Any = None  # the host of a restarted learner, until it is used
         self._news = threading.Event()
         self._bundles, self._sent_round = [0] * len(self._publications), -1
         self._failure: BaseException | None = None
@@ -82,13 +82,13 @@ class Link:
         self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
 
     def turn_to(self, learner: Any) -> None:
-        """The learner process was restarted."""
+        """Use this host of the learner process from now on, if it is a new one after a restart."""
         if learner != (self._turned or self._learner):
             self._turned = learner
             self._news.set()
 
     def join(self) -> int:
-        """Make oneself known; the round to go on from."""
+        """Register with the learner; return the round to continue from."""
         while True:
             rows = {
                 (policy, lane): replay.carried[i]
@@ -114,11 +114,11 @@ class Link:
 
     @property
     def newest(self) -> int:
-        """The newest version of anything that came from there."""
+        """The newest version that came from the learner."""
         return max(int(publisher.newest) for bundle in self._publications for _, publisher in bundle)
 
     def _done(self) -> list[npt.NDArray[np.int64]] | None:
-        """By policy, for each lane, steps that are known to have arrived; None at first."""
+        """Return the steps that are known to have arrived, by policy and lane; None before the first join."""
         if self.heard < 0:
             return None
         gone = self._memory.gone
@@ -131,11 +131,11 @@ class Link:
         return None if self._ring is None else Results.since(self._ring, after)
 
     def start(self) -> None:
-        """Begin to carry."""
+        """Start the thread."""
         self._thread.start()
 
     def drain(self, deadline: float) -> None:
-        """Wait until everything has arrived, and end; raises what went wrong on the way."""
+        """Wait until all rows have arrived, and end the thread; raise its exception if it failed."""
         self._over = True
         if self._thread.ident is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
@@ -143,7 +143,7 @@ class Link:
             raise self._failure
         if self._thread.is_alive():
             raise WaitTimeoutError(
-                f"actor-{self._actor} waited {self._limits.start_s:g} s for learner-{self._process} to take its rows"
+                f"actor-{self._actor} waited {self._limits.start_s:g} s for learner-{self._process} to receive its rows"
             )
 
     def _carry(self) -> None:
@@ -155,7 +155,7 @@ class Link:
                     self.join()
                 elif last and not self._waiting:
                     return
-        except BaseException as error:  # noqa: BLE001 - raised where the role ends, which this makes it do
+        except BaseException as error:  # noqa: BLE001 - ends the role, and drain() raises it
             self._failure = error
             self._memory.end_roles()
 
@@ -172,7 +172,7 @@ class Link:
         return int(self._memory.board.processes.waits_for[self._actor]) == Wait.LEARNERS
 
     def _wait_until_due(self) -> None:
-        """A block goes by age; sooner if the outbox is half full, or if the actor waits for an answer, or will soon."""
+        """Wait until a block is due: by age, or sooner if the outbox is half full, or the actor waits or soon will."""
         board, pace = self._memory.board, self._memory.roster.pace
         deadline = time.monotonic() + self._age_s
         while not self._over and (left := deadline - time.monotonic()) > 0:
@@ -190,7 +190,7 @@ class Link:
         return any(2 * r.waiting > r.outbox.spec.lane_capacity for r in self._replays.values() if r.outbox is not None)
 
     def _send(self, last: bool) -> bool:
-        """One block there, and what the learner has to say back; False if there is another learner now."""
+        """Send one block and process the reply; return False if the learner was restarted."""
 
         round, waits = self._round, self._actor_waits and not last
         made = [replay.made for replay in self._replays.values()]
@@ -226,7 +226,7 @@ class Link:
         return True
 
     def _fetched(self, bundle: Any) -> Any:
-        """A bundle; None if it is gone with its learner, which makes another one after its restart."""
+        """Return a bundle; None if it was lost with its learner, which makes another one after its restart."""
         import ray
 
         if isinstance(bundle, np.ndarray):
@@ -241,7 +241,7 @@ class Link:
             ) from error
 
     def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
-        """What waits, up to a block's size, from all lanes alike."""
+        """Return the rows that wait, up to the size of a block, with equal shares for all lanes."""
         pieces, data = [], []
         share = _BLOCK_BYTES // sum(len(replay.lanes) for replay in self._replays.values())
         for policy, replay in self._replays.items():
@@ -259,7 +259,7 @@ class Link:
             replay.table[replay.lanes] = rows
 
     def _asked(self, call: Any) -> Any:
-        """A learner's answer; None if it was restarted meanwhile, and knows nothing of the question."""
+        """Return the learner's answer; None if the learner was restarted and did not get the question."""
         import ray
 
         timeout_s = self._limits.start_s + self._limits.hang_s
@@ -272,7 +272,7 @@ class Link:
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayActorError as error:
-                # Perhaps only the way there is broken: then it is asked again, until the driver says that it died.
+                # Perhaps only the connection is broken. Then ask again, until the driver reports a restart.
                 self.blocked = True
                 died = isinstance(error, ray.exceptions.ActorDiedError)
                 if self._news.wait(max(0.0, deadline - time.monotonic()) if died else _AGAIN_S):

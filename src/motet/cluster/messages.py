@@ -1,4 +1,4 @@
-"""What the hosts of a cluster send each other and the driver: values that travel whole."""
+"""Messages between the hosts of a cluster and the driver. They are plain values and are sent as a whole."""
 
 from __future__ import annotations
 
@@ -13,109 +13,111 @@ __all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerSt
 
 
 class JoinReply(NamedTuple):
-    """A learner's reply to an actor that begins, or that turns to it after a restart."""
+    """A learner's reply to an actor that joins it, at the start or after a restart."""
 
     words: list[npt.NDArray[np.uint64]]
-    """By policy, ``[lanes, words]`` of the actor's lanes."""
+    """Words of the actor's lanes, by policy: ``[lanes, words]``."""
     steps_before: list[int]
     updates_before: list[int]
     round: int
-    """Which the actor had got to before."""
+    """Last round of the actor that the learner knows."""
     number: int
-    """Which start of the learner."""
+    """Number of the learner's start."""
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, of its policies."""
+    """As in :class:`LocalMemory`, for the policies of the learner."""
     results: npt.NDArray[np.uint64] | None
-    """In self-play: the actor's ring of results."""
+    """In self-play, the actor's ring of results."""
 
 
 class BlockReply(NamedTuple):
     """A learner's reply to a block."""
 
     rows: list[int]
-    """How many of each piece there was room for."""
+    """Number of rows of each piece that have arrived: there was room for them."""
     words: list[npt.NDArray[np.uint64]]
     """As in :class:`JoinReply`."""
     learned: npt.NDArray[np.uint64]
-    """The board's rows of its policies."""
+    """Rows of the board for the learner's policies."""
     pace: npt.NDArray[np.int64]
     bundles: list[tuple[int, Any]]
-    """The number of each and, if it is news, where it is."""
+    """Number of each bundle and, if it is new, its location."""
 
 
 class ActorReport(NamedTuple):
-    """What the driver learns when it polls an actor."""
+    """An actor's answer to a poll of the driver."""
 
     number: int
-    """Which start of it."""
+    """Number of the start of the process."""
     node: str
     age_s: float
+    """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
     round: int
     episodes: npt.NDArray[np.float64]
     made: list[int]
-    """Rows by policy, in this incarnation."""
+    """Rows made in this incarnation, by policy."""
     came: list[int]
-    """How many of them are known to have arrived."""
+    """How many of these rows are known to have arrived."""
     newest: list[int]
-    """By learner process, the newest version of anything that came from there."""
+    """The newest version that came from each learner process."""
     words: list[npt.NDArray[np.uint64]]
-    """By policy, ``[lanes, words]`` of its lanes, as the learners last reported."""
+    """Words of its lanes as the learners last reported them, by policy: ``[lanes, words]``."""
     heard: list[int]
-    """By learner process, which start of it reported that."""
+    """Number of the start of each learner process that reported these words."""
 
 
 class LearnerReport(NamedTuple):
-    """What the driver learns when it polls a learner."""
+    """A learner's answer to a poll of the driver."""
 
     number: int
-    """Which start of it."""
+    """Number of the start of the process."""
     node: str
     age_s: float
+    """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
     learned: npt.NDArray[np.uint64]
     metrics: npt.NDArray[np.float64]
     names: npt.NDArray[np.uint8]
     rows: npt.NDArray[np.uint64]
     words: list[npt.NDArray[np.uint64]]
-    """By policy, ``[lanes, words]``, all lanes."""
+    """Words of all lanes, by policy: ``[lanes, words]``."""
     steps_before: list[int]
     updates_before: list[int]
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, of its policies."""
+    """As in :class:`LocalMemory`, for the policies of the learner."""
     incarnations: list[int]
-    """Of the actors that have joined; -1 for the others."""
+    """Incarnations of the actors that have joined; -1 for the others."""
     newest: int
-    """The newest version of anything it has published."""
+    """The newest version that it has published."""
     bundles: list[tuple[int, npt.NDArray[np.uint8] | None]]
-    """The number of each and, if it is news and wanted, the bundle itself."""
+    """Number of each bundle and, if it is new and requested, the bundle itself."""
     vaults: npt.NDArray[np.uint8] | None
-    """If they were asked for."""
+    """The contents of the vaults, if they were requested."""
     results: npt.NDArray[np.uint64] | None
-    """With the vaults, in self-play."""
+    """In self-play, the results of games, if the vaults were requested."""
     replays: dict[int, list[npt.NDArray[np.uint8]]]
-    """By policy, the memory of its lanes, at the end."""
+    """Memory of the lanes by policy; only in the last report."""
 
 
 class LearnerStart(NamedTuple):
-    """What a learner process begins with, if not with nothing."""
+    """The state that a learner process starts from."""
 
     checkpoint: Checkpoint
     after: RestartState | None = None
 
 
 class RestartState(NamedTuple):
-    """What the driver knows of a learner that died, for its restart."""
+    """What the driver knows of a learner that died, for the restarted learner."""
 
     version: int
-    """Above all that any actor has seen."""
+    """A version above all that any actor has seen."""
     steps: list[int]
-    """By policy, steps that have been done."""
+    """Steps done, by policy."""
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, of its policies."""
+    """As in :class:`LocalMemory`, for the policies of the learner."""
     counts: list[tuple[int, int]]
-    """By policy, rows lost and refused so far."""
+    """Rows lost and rows refused so far, by policy."""
     incarnations: list[int]
-    """Of the actors that had joined."""
+    """Incarnations of the actors that had joined."""
     rounds: npt.NDArray[np.uint64]
-    """Of the actors."""
+    """Rounds of the actors."""

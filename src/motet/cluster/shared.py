@@ -1,11 +1,10 @@
-"""What a process of a cluster holds: the same :class:`SharedMemory` as on one machine, each part where it is needed.
+"""The memory of one process of a cluster: the parts of :class:`SharedMemory` that the process needs.
 
-Every process has a segment of its own with a board, the publications it reads or writes, and the replays of the
-policies that are learned there. The replay of a policy that is learned elsewhere is a :class:`DistantReplay`: its
-writers write into an
-*outbox*, lanes that are read once, from which rows are carried to the learner as they lie. So acting costs the same as
-beside the learner, a slow way there makes the writers wait for room (counted, as always), and what has not arrived is
-still in the outbox when the learner is restarted.
+Every process has a separate segment with a board, the publications that it reads or writes, and the replays of the
+policies that are learned there. The replay of a policy that is learned on another node is a :class:`DistantReplay`.
+Its writers write into an *outbox*: lanes that are read once, from which rows are sent unchanged to the learner. So
+acting costs the same as beside the learner. If the connection is slow, the writers wait for room in the outbox, which
+is counted as usual. Rows that have not arrived are still in the outbox when the learner is restarted.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from motet.training.shared import SharedMemory
 __all__ = ["DistantReplay", "LocalMemory", "VersionBundle", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
-_OUTBOX_ROWS = 64, 4096  # of a lane, at least and at most
+_OUTBOX_ROWS = 64, 4096  # rows of a lane, minimum and maximum
 
 
 class DistantReplay:
-    """A replay that lives with its learner elsewhere: how far it is, and the way there for lanes that are written here.
+    """A replay on its learner's node: the words of its lanes, and an outbox for the lanes that are written here.
 
     Args:
-        spec: of the replay.
-        segment: has room for the words of its lanes.
-        prefix: the name of its part.
-        lanes: those that are written here.
-        timeout_s: how long a writer waits for room in the outbox.
+        spec: the layout of the replay.
+        segment: a segment with room for the words of its lanes.
+        prefix: prefix of its arrays in the segment.
+        lanes: the lanes that are written here.
+        timeout_s: seconds that a writer waits for room in the outbox.
     """
 
     def __init__(self, spec: ReplaySpec, segment: Segment, prefix: str, lanes: Sequence[int], timeout_s: float) -> None:
@@ -58,51 +57,51 @@ class DistantReplay:
 
     @staticmethod
     def layout(spec: ReplaySpec, prefix: str) -> dict[str, ArraySpec]:
-        """The arrays that a segment needs for it."""
+        """Return the arrays that a segment needs for such a replay."""
         return {f"{prefix}/words": ArraySpec((spec.n_lanes, 8), "uint64")}
 
     @property
     def table(self) -> npt.NDArray[np.uint64]:
-        """``[lanes, words]``: as the learner last reported."""
+        """The words of all lanes as the learner last reported them, ``[lanes, words]``."""
         return self._segment[f"{self._prefix}/words"]
 
     def words(self, lane: int) -> LaneWords:
-        """The words of a lane, as the learner last reported."""
+        """Return the words of a lane as the learner last reported them."""
         return LaneWords(*map(int, self.table[lane]))
 
     @property
     def steps(self) -> int:
-        """Steps that have arrived, in all lanes."""
+        """Number of steps that have arrived, in all lanes."""
         return int(self.table[:, 1].sum() - self.table[:, 7].sum())
 
     def writers(self, lanes: Sequence[int], *, goes_on: bool = False) -> Writers:
-        """The writing ends of the outbox; ``goes_on`` is for worlds that are picked up, which these cannot be."""
+        """Return the writing ends of the outbox. Worlds cannot be resumed within an episode here (``goes_on``)."""
         if self.outbox is None or list(lanes) != self.lanes or goes_on:
-            raise NotReadyError(f"lanes: given {list(lanes)}, expected {self.lanes}, which are written here")
+            raise NotReadyError(f"lanes must be {self.lanes}, which are written here, got {list(lanes)}")
         return self.outbox.writers(range(len(lanes)), timeout_s=self._timeout_s)
 
     @property
     def waiting(self) -> int:
-        """Rows that have not arrived, in the lane with the most of them."""
+        """Number of rows that have not arrived, in the lane with the most of them."""
         if self.outbox is None:
             return 0
         return max(self.outbox.words(i).head - row for i, row in enumerate(self.carried))
 
     @property
     def made(self) -> int:
-        """Rows written here, in all lanes."""
+        """Number of rows written here, in all lanes."""
         return 0 if self.outbox is None else self.outbox.appended
 
     def dump(self, lane: int) -> npt.NDArray[np.uint8]:
-        """A copy of a lane's memory, brought here."""
+        """Return a copy of a lane's memory, fetched from the learner."""
         return self.fetch(lane)
 
     def fetch(self, lane: int) -> npt.NDArray[np.uint8]:
-        """Replaced by who knows where the learner is."""
-        raise NotReadyError(f"lane {lane} lives elsewhere, and nobody here knows where")
+        """Fetch a lane's memory. The driver replaces this method, since it has the handle of the learner."""
+        raise NotReadyError(f"lane {lane} is on another node, and this process cannot reach its learner")
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
-        """How far a lane was; its rows go to where the learner is."""
+        """Restore the words of a lane. Its rows are restored by the learner."""
         self.table[lane] = words_of(memory)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,11 +112,11 @@ class LocalMemory(SharedMemory):
     """The part of a run's memory that one process of a cluster holds.
 
     Args:
-        roster: who takes part.
-        policies: those that are learned here.
-        actor: the one that plays here, if one does: its lanes are written here.
-        vaults: whether vaults are kept here: those of the policies that are learned here, or, in the driver, all.
-        timeout_s: how long a writer waits for room in its outbox.
+        roster: the participants of the run.
+        policies: the policies that are learned in this process.
+        actor: the actor of this process, if there is one, whose lanes are written here.
+        vaults: whether vaults are kept here: those of the policies that are learned here, or all in the driver.
+        timeout_s: seconds that a writer waits for room in its outbox.
     """
 
     def __init__(
@@ -131,15 +130,15 @@ class LocalMemory(SharedMemory):
     ) -> None:
         self._policies, self._actor, self._keeps, self._timeout_s = set(policies), actor, vaults, timeout_s
         self.pace = np.zeros((len(roster.policies), 2), np.int64)
-        """By policy, steps and whole batches since its replay began, as its learner last reported."""
+        """Steps and complete batches since the replay began, as the learner last reported them, by policy."""
         self.gone = [np.zeros(roster.lanes(policy), np.int64) for policy in range(len(roster.policies))]
-        """By policy and lane, steps of this run whose rows went with a learner; ``steps_before`` has them in it."""
+        """Steps of this run whose rows were lost with a learner, by policy and lane; ``steps_before`` includes them."""
         self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
-        """By row of the board, where that process is."""
+        """Node of each process, by row of the board."""
         super().__init__(roster)
 
     def end_roles(self) -> None:
-        """Tell the roles that live here to end, and wake whoever waits."""
+        """Tell the roles in this process to end, and wake all threads that wait."""
         self.board.request_stop()
         self.board.acted.ring()
         self.board.updated.ring()
@@ -161,25 +160,25 @@ class LocalMemory(SharedMemory):
         return 1, {}
 
     def where(self, process: int) -> str:
-        """The node of a process."""
+        """Return the node of a process."""
         return self.nodes[process]
 
     def left(self, policy: int, actor: int) -> int:
-        """As always, and what went with a learner was done by somebody."""
+        """Return the steps of a policy that an actor still has to do. Steps lost with a learner count as done."""
         roster, gone = self.roster, self.gone[policy]
         part = -(-(roster.steps - self.steps_before[policy] + int(gone.sum())) // roster.actors)
         lanes = roster.lanes_of(policy, actor)
         return part - int(gone[lanes].sum()) - sum(self.replays[policy].words(lane).steps for lane in lanes)
 
     def carried(self, policies: Sequence[int]) -> list[list[Publication]]:
-        """What is carried from the learner of some policies, by bundle: theirs, and the league, which changes less."""
+        """Return the publications of each bundle: those of these policies, and the league, which changes less often."""
         own = [self.publications[policy] for policy in policies]
         return [own] if self.league is None else [own, [self.league.publication]]
 
-    # The pace as an actor sees it: what its learners reported, and its own rows that they have not got yet.
+    # The pace as an actor sees it: what its learners reported, plus its rows that have not arrived yet.
 
     def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
-        """Counts the steps that are known here: of policies that are learned elsewhere, with those on their way."""
+        """Return a counter of steps. For policies that are learned on another node it includes rows in transit."""
         if self._policies.issuperset(policies):
             return super().step_counter(policies)
         replays: list[Any] = [self.replays[policy] for policy in policies]
@@ -192,11 +191,11 @@ class LocalMemory(SharedMemory):
         return count
 
     def batches(self, policy: int) -> int:
-        """Whole batches of rows that are read once."""
+        """Return the number of complete batches of a policy that reads rows once."""
         return super().batches(policy) if policy in self._policies else int(self.pace[policy, 1])
 
     def tell_pace(self, policies: Sequence[int]) -> npt.NDArray[np.int64]:
-        """What actors need to know of policies that are learned here."""
+        """Return the :attr:`pace` of policies that are learned here, for the actors."""
         once = [self.roster.policies[policy].settings.once for policy in policies]
         rows = [
             (self.replays[p].steps, self.batches(p) if is_once else 0)
@@ -206,32 +205,32 @@ class LocalMemory(SharedMemory):
 
 
 SMALL = 100_000
-"""Bytes of a bundle that is not worth the way to the object store and back: two messages more."""
+"""Size in bytes up to which a bundle is sent in the reply: the object store would cost two more messages."""
 
 
 class VersionBundle:
-    """Some publications on their way: their versions as one flat object, made anew when one of them is new.
+    """The versions of some publications in one flat object, made again when one of them has a new version.
 
     Args:
-        publications: of one learner process.
+        publications: publications of one learner process.
     """
 
     def __init__(self, publications: Sequence[Publication]) -> None:
         self._ends = [(publication, publication.subscriber()) for publication in publications]
         self._object: Any = None
         self.number = 0
-        """How many there were."""
+        """Number of the bundle, which increases with each new one."""
         self.flat = np.zeros(0, np.uint8)
 
     def renew(self) -> None:
-        """Make it anew if there is a new version."""
+        """Make the bundle again if there is a new version."""
         fresh = [subscriber.refresh() for _, subscriber in self._ends]
         if any(fresh) and all(subscriber.version for _, subscriber in self._ends):
             self.number += 1
             self.flat, self._object = packed(self._ends), None
 
     def stored(self, put: Callable[[Any], Any]) -> Any:
-        """Where it lies in the object store; ``put`` puts it there, once. A small one travels itself."""
+        """Return its location in the object store, where ``put`` stores it once. A small bundle is returned itself."""
         if self.flat.nbytes <= SMALL:
             return self.flat
         if self._object is None:
@@ -245,13 +244,13 @@ class VersionBundle:
 
 
 def words_of(memory: npt.NDArray[np.uint8]) -> LaneWords:
-    """The words of a lane that was copied from somewhere, wherever the copy lies."""
+    """Return the words of a lane from a copy of its memory, which need not be aligned."""
     words = memory[: 4 * LINE].copy().view(np.uint64)
     return LaneWords(*(int(words[_native.LANE_WORDS[name]]) for name in LaneWords._fields))
 
 
 def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.uint8]:
-    """The versions that some subscribers hold, as one flat array; each comes with its publication."""
+    """Return the versions that some subscribers hold as one flat array. Each is paired with its publication."""
     parts = []
     for publication, subscriber in publications:
         header = np.zeros((), publication._record)
@@ -266,7 +265,7 @@ def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.ui
 
 
 def unpack(flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication, Any]]) -> None:
-    """Publish what :func:`packed` made, if it is news; each publication comes with its publisher."""
+    """Publish what :func:`packed` made, where it is newer. Each publication is paired with its publisher."""
     at = 0
     for publication, publisher in publications:
         sizes = 8, publication._record.itemsize, publication.weights * 4

@@ -1,11 +1,12 @@
-"""Worker processes on other nodes: the same process, started there, at the other end of the same pipe.
+"""Worker processes on other nodes, for evaluation and planning.
 
-A *host*, one Ray actor for each worker, starts the child as it would be started here and passes on what it says, as
-bytes; here two threads pass on what it is sent. So whoever has workers need not know where they are: they have a child
-that may end and a connection. Isolation and limits hold on every node, since the child is an ordinary one.
+A *host*, one Ray actor for each worker, starts the same child process that would be started here, and passes its
+messages on as bytes. In this process two threads for each worker connect the host to a local pipe. So the callers of
+workers need not know where they run: they have a process that may end and a connection. Isolation and limits work on
+every node, since the child is an ordinary child process.
 
-The sweeps of a plan are native code on arrays, and need no process of their own: one Ray actor on each node holds that
-node's part of them, and sweeps it on threads.
+The sweeps of a plan are native code on arrays and need no child process: one Ray actor on each node has that node's
+part of the arrays, and sweeps it with threads.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from motet.system.fork_server import context
 
 __all__ = ["ChildHost", "ClusterWorkers", "OtherNodes", "SweepHost", "cluster_team", "start_there"]
 
-_TAKE_S = 1.0  # how long a host waits for its child to say something before it says so
+_TAKE_S = 1.0  # seconds that a host waits for a message of its child before it returns without one
 
 
 class ChildHost:
     """A child process on some node.
 
     Args:
-        shipment: its name, what it runs, and the arguments of that, to which the connection is added.
+        shipment: its name, the function that it runs, and the arguments, to which the connection is appended.
     """
 
     def __init__(self, shipment: Shipment) -> None:
@@ -52,7 +53,7 @@ class ChildHost:
         there.close()
 
     def play(self) -> None:
-        """Until the child has ended; a child that was killed takes this process with it."""
+        """Wait for the end of the child. If the child was killed, end this process too."""
         while not self._child.join(1.0):
             pass
         if text := self._child.traceback():
@@ -61,12 +62,12 @@ class ChildHost:
             os._exit(1)
 
     def put(self, message: bytes) -> None:
-        """Something for the child."""
+        """Send a message to the child."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # play reports its end
             self._pipe.send_bytes(message)
 
     def take(self) -> list[bytes]:
-        """What the child says; nothing after a while."""
+        """Return the messages of the child; empty if there are none for a while."""
         came: list[bytes] = []
         with contextlib.suppress(EOFError, ConnectionResetError):  # play reports its end
             while self._pipe.poll(0 if came else _TAKE_S):
@@ -77,7 +78,7 @@ class ChildHost:
 def start_there(
     ray: Any, cluster: Cluster, name: str, target: Callable[..., None], args: tuple[Any, ...] = ()
 ) -> tuple[HostProcess, Connection]:
-    """Start ``target(*args, connection)`` in a process on some node; the process, and the connection's other end."""
+    """Start ``target(*args, connection)`` in a process on some node; return it and this end of the connection."""
     kind = ray.remote(concurrency_groups={"play": 1, "rows": 1, "report": 1})(grouped(ray, ChildHost))
     host = kind.options(num_cpus=cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
         Shipment((name, target, args))
@@ -87,13 +88,13 @@ def start_there(
 
 
 class HostProcess(RemoteProcess):
-    """A host as its caller sees it, and the two threads that carry what is said.
+    """The caller's handle of a host, with the two threads that carry messages.
 
     Args:
-        ray: the module, connected.
-        name: what it is called in messages.
+        ray: the connected Ray module.
+        name: its name in messages.
         host: the Ray actor.
-        pipe: what is read here goes there, what is said there is written here.
+        pipe: messages read from it go to the child, and messages of the child are written to it.
     """
 
     def __init__(self, ray: Any, name: str, host: Any, pipe: Connection) -> None:
@@ -108,7 +109,7 @@ class HostProcess(RemoteProcess):
             thread.start()
 
     def _speak(self) -> None:
-        with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # either end is gone
+        with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # one end has closed
             while True:
                 self._ray.get(self.host.put.remote(self._pipe.recv_bytes()))
 
@@ -119,11 +120,11 @@ class HostProcess(RemoteProcess):
                     self._pipe.send_bytes(message)
 
     def _hang_up(self) -> None:
-        with contextlib.suppress(OSError):  # the other end has hung up before
+        with contextlib.suppress(OSError):  # the other end has closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give back what is held for it. It must have ended: nobody may be asking Ray when Ray ends."""
+        """Close pipes and threads. The process must have ended: no thread may call Ray while Ray shuts down."""
         self._hang_up()
         for thread in self._carriers:
             thread.join(10.0)
@@ -136,7 +137,7 @@ class HostProcess(RemoteProcess):
 
 @contextlib.contextmanager
 def cluster_team(count: int | None, cluster: Cluster) -> Iterator[WorkerTeam]:
-    """Workers for a plan on a cluster, by default one for each of its cores, and its other nodes, for sweeps."""
+    """Yield the workers of a plan on a cluster, by default one for each core, and its other nodes for sweeps."""
     with connected(cluster, (count or 0) * cluster.actor_cpus) as ray:
         cores = int(ray.cluster_resources().get("CPU", 1.0) / (cluster.actor_cpus or 1.0))
         team = count or max(cores, 1)
@@ -144,10 +145,10 @@ def cluster_team(count: int | None, cluster: Cluster) -> Iterator[WorkerTeam]:
 
 
 class SweepHost:
-    """A node's part of the arrays of a plan. What it is sent comes as references, to be fetched here.
+    """A node's part of the arrays of a plan. Arguments are references to objects, which are fetched on the node.
 
     Args:
-        threads: that sweep it.
+        threads: number of threads that sweep.
     """
 
     def __init__(self, threads: int) -> None:
@@ -158,7 +159,7 @@ class SweepHost:
         self._writes: tuple[str, ...] = ()
 
     def load(self, sent: list[Any]) -> float:
-        """Fetch the part; returns how many seconds that took."""
+        """Fetch the part; return how many seconds that took."""
         import ray
 
         began = time.perf_counter()
@@ -169,7 +170,7 @@ class SweepHost:
         return took
 
     def sweep(self, first: int, last: int, news: list[Any]) -> tuple[list[Any], dict[str, NDArray[Any]]]:
-        """Take in what others found, and sweep some states; returns what the parts returned, and their rows."""
+        """Apply rows from other nodes and sweep some states; return the threads' results and the rows written."""
         import ray
 
         for name, (begin, rows) in ray.get(news[0]).items():
@@ -179,11 +180,11 @@ class SweepHost:
 
 
 class OtherNodes:
-    """The nodes of a cluster but for the one that this process is on, as those who sweep (``plan.sweeps.Elsewhere``).
+    """All nodes of a cluster except the one of this process, for sweeps (``plan.sweeps.Elsewhere``).
 
     Args:
-        ray: the module, connected.
-        count: threads on all nodes at most.
+        ray: the connected Ray module.
+        count: maximum number of threads on all nodes together.
     """
 
     def __init__(self, ray: Any, count: int) -> None:
@@ -201,11 +202,11 @@ class OtherNodes:
         self._own = own
 
     def _alive(self) -> dict[str, int]:
-        """Cores by node."""
+        """Return the number of cores of each living node."""
         return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]}
 
     def sweeper(self, index: int, part: Callable[[], SweepPart]) -> NodeSweeper | None:
-        """Send a part to a node, or to one that nobody had if that is gone; None if there is no other."""
+        """Send a part to a node, or to an unused one if that node is gone; return None if there is no other."""
         alive = self._alive()
         if self._nodes[index] not in alive:
             fresh = [node for node in sorted(alive) if node not in (*self._nodes, self._own) and alive[node] > 0]
@@ -216,15 +217,15 @@ class OtherNodes:
         there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         threads = min(self.rooms[index], alive[node])
         actor = self._kind.options(num_cpus=threads, scheduling_strategy=there).remote(threads)
-        return NodeSweeper(self._ray, actor, f"the node {node[:8]}", part())
+        return NodeSweeper(self._ray, actor, f"node {node[:8]}", part())
 
     def share(self, news: dict[str, tuple[int, NDArray[Any]]]) -> Any:
-        """Rows to be sent to several nodes; each fetches them once."""
+        """Store rows for several nodes; each node fetches them once."""
         return self._ray.put(news)
 
 
 class NodeSweeper:
-    """One node that has, or soon will have, a part (``plan.sweeps.Sweeper``)."""
+    """A node that has a part or is loading one (``plan.sweeps.Sweeper``)."""
 
     def __init__(self, ray: Any, actor: Any, name: str, part: SweepPart) -> None:
         self._ray, self._actor, self._name = ray, actor, name
@@ -234,21 +235,21 @@ class NodeSweeper:
         self._at = ""
 
     def up(self) -> float | None:
-        """Bytes a second that came there with its part; None while it is on its way."""
+        """Return the bytes per second at which its part was sent; None while it is still loading."""
         if self._sent is not None:
             if not self._ray.wait([self._loading], timeout=0)[0]:
                 return None
             self._bytes_s = self._bytes / max(self._get(self._loading, 60.0), 1e-9)
-            self._sent = None  # nobody needs it in the object store any more
+            self._sent = None  # the object store can release it
         return self._bytes_s
 
     def ask(self, first: int, last: int, news: Any) -> None:
-        """Have it sweep some of its states."""
-        self._at = f" at the states {first} to {last - 1}"
+        """Start a sweep of some of its states."""
+        self._at = f" at states {first} to {last - 1}"
         self._asked = self._actor.sweep.remote(first, last, [news])
 
     def answer(self, timeout_s: float) -> tuple[list[Any], dict[str, NDArray[Any]]]:
-        """What the parts returned, and the rows that were written."""
+        """Wait for the results of the threads and the rows that were written."""
         found: tuple[list[Any], dict[str, NDArray[np.generic]]] = self._get(self._asked, timeout_s)
         return found
 
@@ -257,15 +258,15 @@ class NodeSweeper:
         try:
             return self._ray.get(call, timeout=timeout_s)
         except lost.RayTaskError:
-            raise  # a mistake there: it comes home as it is
+            raise  # an exception of the sweep itself
         except lost.GetTimeoutError as error:
             raise WaitTimeoutError(f"{self._name} did not answer within {timeout_s:.0f} s{self._at}") from error
         except lost.RayError as error:
             reason = str(error).partition("\n")[0]
-            raise WorkerLostError(f"{self._name} was lost{self._at}, time and again: {reason}") from error
+            raise WorkerLostError(f"{self._name} was repeatedly lost{self._at}: {reason}") from error
 
     def close(self) -> None:
-        """End it."""
+        """End the Ray actor of the node."""
         self._ray.kill(self._actor)
 
 
@@ -273,9 +274,9 @@ class ClusterWorkers(JobPool):
     """Processes on a cluster that play episodes.
 
     Args:
-        jobs: how many.
-        hang_s: one that shows no sign of life for so long counts as hung.
-        cluster: where.
+        jobs: number of processes.
+        hang_s: seconds without a heartbeat before a process counts as hung.
+        cluster: the cluster.
     """
 
     def __init__(self, jobs: int, hang_s: float, cluster: Cluster) -> None:
@@ -286,8 +287,8 @@ class ClusterWorkers(JobPool):
             cores = self._ray.cluster_resources().get("CPU", 0.0)
             if jobs * cluster.actor_cpus > cores:
                 raise SettingError(
-                    f"jobs must fit the {cores:g} cores of the cluster, got {jobs}, which take "
-                    f"{jobs * cluster.actor_cpus:g}: take fewer of them, or smaller shares (actor_cpus)"
+                    f"jobs must fit the {cores:g} cores of the cluster, got {jobs}, which need "
+                    f"{jobs * cluster.actor_cpus:g}; fix: use fewer jobs, or reduce actor_cpus"
                 )
             super().__init__(jobs, hang_s)
         except BaseException:
@@ -298,6 +299,6 @@ class ClusterWorkers(JobPool):
         return start_there(self._ray, self._cluster, f"player-{number}", work)
 
     def close(self) -> None:
-        """End all of them, now."""
+        """Kill all processes, and disconnect."""
         super().close()
         self._stack.close()

@@ -1,4 +1,4 @@
-"""The loop: actors, learners, what they share, and the engines that drive them."""
+"""Training: actors, learners, the memory they share, and the engines that run them."""
 
 from typing import TYPE_CHECKING
 

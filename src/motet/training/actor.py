@@ -1,4 +1,4 @@
-"""Actor: worlds and published policies in, transitions out.
+"""Actor: steps worlds with published policies, and writes transitions.
 
 An actor steps several worlds. In every *round* each world moves on by one group of agents. The policies of these agents
 get the rewards of their last actions, which completes the rows that these actions began, and are asked for the next
@@ -24,18 +24,18 @@ from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
 
 __all__ = ["ActingPolicy", "Actor", "FinishedEpisode", "MaxLag", "PendingRows", "PublishedPolicy"]
 
-_INSIST_S = 10.0  # how long a version that must be loaded may be in the writing
+_INSIST_S = 10.0  # seconds to wait for a version that is being written
 
 
 class RowWriters(Protocol):
     """Where transitions go: the lanes of an actor."""
 
     def append(self, lanes: Indices, /, *values: Any, **named: Any) -> None:
-        """Add one step to each of these lanes."""
+        """Append one row to each of these lanes."""
         ...
 
     def interrupt(self, lane: int, /) -> None:
-        """The episode in this lane broke off."""
+        """Mark that the episode in this lane broke off without an end."""
         ...
 
 
@@ -49,24 +49,24 @@ class PolicySource(Protocol):
 
     @property
     def forced(self) -> int:
-        """How often a version had to be taken, since the one held was too old."""
+        """Number of times that a version had to be taken because the one held was too old."""
         ...
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """Its weights."""
+        """The weights of the version held."""
         ...
 
     def refresh(self) -> bool:
-        """Take the newest version; True if there was one."""
+        """Take the newest version if it can be read now; return whether a new one was taken."""
         ...
 
     def take(self, timeout_s: float) -> bool:
-        """Take the newest version, and insist on it; True if there was one."""
+        """Take the newest version, and wait if it is being written; return whether a new one was taken."""
         ...
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
-        """The same if more versions behind, and counted."""
+        """Do the same, and count it, if the version held is more than ``lag_versions`` behind."""
         ...
 
     def __getitem__(self, name: str) -> Any: ...
@@ -74,17 +74,18 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class MaxLag:
-    """How far the version that acts may be behind the newest one. A policy that exceeds either limit loads that one."""
+    """How far the version in use may be behind the newest one. A policy that exceeds either limit loads the newest."""
 
     versions: int | None = None
+    """Number of versions; None: no limit."""
     steps: int | None = None
-    """Of the agent, between the two publications."""
+    """Steps of the agent between the two publications; None: no limit."""
 
     def __bool__(self) -> bool:
         return self != MaxLag()
 
     def versions_for(self, steps: int) -> float:
-        """How many versions may lie between the two if this many steps do."""
+        """Return the allowed lag in versions, given the lag in steps."""
         if self.steps is not None and steps > self.steps:
             return 0
         return math.inf if self.versions is None else self.versions
@@ -94,40 +95,40 @@ class FinishedEpisode(NamedTuple):
     """A finished segment of one agent: in most worlds its whole episode."""
 
     policy: int
-    """By which the agent acts."""
+    """Index of the agent's policy."""
     total: float
-    """Sum of its rewards."""
+    """Return: the sum of its rewards."""
     steps: int
 
 
 class ActingPolicy(Protocol):
-    """A policy as the actor asks it: for one or several agents, in all worlds.
+    """A policy as the actor uses it: for one or several agents, in all worlds.
 
     Its agents act on *tracks*: one for each agent in each world. ``at`` of a turn or an ending holds tracks here,
     ascending, and ``lanes`` has the lane of each track.
     """
 
     is_done: bool
-    """Whether it has done its part of the run's steps."""
+    """Whether it has done its share of the run's steps."""
 
     def begin(self, tracks: Indices) -> None:
         """A new episode begins on these tracks."""
         ...
 
     def act(self, turn: Turn, lanes: Indices) -> npt.NDArray[Any]:
-        """The actions of a turn."""
+        """Return the actions of a turn."""
         ...
 
     def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
-        """Segments have ended; the return and the steps of each in which an agent acted."""
+        """End segments; give the return and the steps of each segment in which an agent acted."""
         ...
 
     def break_off(self, lanes: Indices) -> None:
-        """The episodes in these lanes break off: their world raised."""
+        """Break off the episodes in these lanes, whose world raised."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """What its agents carry from round to round, as plain values and arrays."""
+        """Return the state that its agents carry from round to round, as plain values and arrays."""
         ...
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -136,20 +137,20 @@ class ActingPolicy(Protocol):
 
 
 class PublishedPolicy:
-    """A learned policy in an actor: the newest version acts, and every step becomes a row.
+    """A learned policy in an actor: it acts with the newest version, and writes every step as a row.
 
     Args:
         behaviour: the acting half of its algorithm.
         subscriber: where its versions come from.
         writers: where its rows go.
-        tracks: how many tracks it acts on.
-        header: what the behaviour needs of a version beside the weights.
-        n_frames: observations stacked before the behaviour sees them.
-        masked: whether rows hold the world's action masks.
+        tracks: number of tracks it acts on.
+        header: header fields of a version that the behaviour needs beside the weights.
+        n_frames: number of observations that are stacked for the behaviour.
+        masked: whether rows contain the world's action masks.
         sync_interval: turns between two checks for a new version; 1: every turn.
-        max_lag: how old the version that acts may be.
-        newest_step: the ``published_step`` of the newest version.
-        left: steps that this actor has to do with it.
+        max_lag: how old the version in use may be.
+        newest_step: returns the ``published_step`` of the newest version.
+        left: steps that this actor still has to do with it.
         on_load: called with the subscriber when a version has been loaded.
     """
 
@@ -175,14 +176,14 @@ class PublishedPolicy:
         self._rows = PendingRows(tracks)
         self._carried = EpisodeState(tracks, n_frames) if n_frames > 1 else None
         self.turns = 0
-        """Turns taken: checks for new versions are counted by them."""
+        """Number of turns taken; ``sync_interval`` counts them."""
         self.closed = 0
         """Steps whose rows are complete."""
         self.is_done = left <= 0
-        """Whether it has done its part of the run's steps."""
+        """Whether it has done its share of the run's steps."""
 
     def load_newest(self) -> None:
-        """Act with the newest version from now on, wherever the interval is."""
+        """Act with the newest version from now on, without regard to ``sync_interval``."""
         if self.subscriber.take(_INSIST_S):
             self.load()
 
@@ -222,7 +223,7 @@ class PublishedPolicy:
             self.load()
 
     def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
-        """Write the last rows of segments, with what was seen behind them."""
+        """Write the last rows of segments, with the final observations."""
         if self._carried is not None:
             self._carried.begin(ending.at)
         finished = self._rows.finish(ending, self._writers, lanes, self._masked)
@@ -239,7 +240,7 @@ class PublishedPolicy:
             self._writers.interrupt(lane)
 
     def get_state(self) -> dict[str, Any]:
-        """What its agents carry from round to round, as plain values and arrays."""
+        """Return the state that its agents carry from round to round, as plain values and arrays."""
         carried = None if self._carried is None else self._carried.get_state()["frames"]
         return {**self._rows.get_state(), "frames": carried, "turns": self.turns}
 
@@ -254,16 +255,16 @@ class PublishedPolicy:
 class PendingRows:
     """The rows of a policy in an actor whose rewards are not known yet, and the sums of its episodes, by track.
 
-    Most of the time a policy acts on all tracks at once. Then the arrays of its turn are kept as they are; only where
-    it acts in some of them are they copied together.
+    Most of the time a policy acts on all tracks at once. Then the arrays of its turn are kept without a copy. They are
+    copied only if it acts on some of the tracks.
     """
 
     def __init__(self, tracks: int) -> None:
         self._tracks = tracks
         self._is_open = np.zeros(tracks, np.bool_)  # where there is a row whose reward is not known yet
         self._all_open = False
-        self._row: dict[str, Nest] = {}  # what is known of those rows by field, [tracks, ...] each
-        self._own = False  # whether these are arrays of its own, to be written to
+        self._row: dict[str, Nest] = {}  # the known fields of those rows, [tracks, ...] each
+        self._own = False  # whether these arrays are copies, which may be written to
         self._total = np.zeros(tracks)
         self._steps = np.zeros(tracks, np.int64)
         self._turns = 0  # on all tracks at once; not yet in ``_steps``
@@ -275,12 +276,12 @@ class PendingRows:
         self._start(tracks)
 
     def _start(self, tracks: Indices) -> None:
-        """Return and length of what comes next on these tracks start at 0."""
+        """Set return and length of the next segment on these tracks to 0."""
         self._total[tracks] = 0.0
         self._steps[tracks] = -self._turns
 
     def close(self, turn: Turn, writers: RowWriters, lanes: Indices) -> int:
-        """Write the rows that the last actions began, now that their rewards are known; how many."""
+        """Write the rows that the last actions began, now that their rewards are known; return their number."""
         at, reward = turn.at, turn.reward
         if len(at) == self._tracks:
             self._total += reward
@@ -296,7 +297,7 @@ class PendingRows:
         return len(rows)
 
     def open(self, at: Indices, row: dict[str, Nest]) -> None:
-        """Begin a row on each of these tracks, of which all but the reward is known."""
+        """Begin a row on each of these tracks. All but the reward is known."""
         if len(at) == self._tracks:
             self._row, self._own = row, False
             self._turns += 1
@@ -313,7 +314,7 @@ class PendingRows:
         self._all_open = bool(self._is_open.all())
 
     def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int]]:
-        """Write the last rows of segments, and what was seen behind them; the return and the steps of each.
+        """Write the last rows of segments with the final observations; give the return and the steps of each segment.
 
         A segment in which the agent did not act has no row.
         """
@@ -339,12 +340,12 @@ class PendingRows:
         return finished
 
     def _part(self, rows: Indices) -> dict[str, Nest]:
-        """Fields of the rows of some tracks."""
+        """Return the fields of the rows of some tracks."""
         pick = lambda value: value[rows] if isinstance(value, np.ndarray) else value  # noqa: E731
         return {name: map_nest(pick, nest) for name, nest in self._row.items()}
 
     def _copied(self, value: Any) -> npt.NDArray[Any]:
-        """One field of all tracks, to be written to: of as many as there are in ``value``, the others empty."""
+        """Return a writable copy of a field for all tracks. Tracks beyond the length of ``value`` are zero."""
         if not isinstance(value, np.ndarray):
             return np.full(self._tracks, value, np.uint64)  # the version
         copy = np.zeros((self._tracks, *value.shape[1:]), value.dtype)
@@ -352,7 +353,7 @@ class PendingRows:
         return copy
 
     def get_state(self) -> dict[str, Any]:
-        """All of it, as plain values and arrays."""
+        """Return the whole state as plain values and arrays."""
         if self._row:
             self._row = {name: map_nest(self._copied, nest) for name, nest in self._row.items()}
             self._own = True
@@ -372,9 +373,9 @@ class Actor:
 
     Args:
         worlds: the worlds.
-        policies: those that act in them.
+        policies: the policies that act in them.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
-        policy_of: for each agent of the worlds, the number of its policy; by default each has its own, in their order.
+        policy_of: for each agent of the worlds, the index of its policy; by default one policy each, in order.
     """
 
     def __init__(
@@ -390,16 +391,16 @@ class Actor:
         self._sizes = [self._policy_of.count(policy) for policy in range(len(policies))]
         self._one_each = max(self._sizes) == 1
         self.episodes = [0] * worlds.size
-        """Episodes begun, by world."""
+        """Number of episodes begun, by world."""
         self.rounds = 0
         self.remade = 0
-        """Worlds that raised and were replaced."""
+        """Number of worlds that raised and were replaced."""
         self.finished = deque[FinishedEpisode]()
-        """Episodes that have ended, for whoever takes them out."""
+        """Episodes that have ended; the caller removes them."""
         self.acted: set[int] = set()
         """The policies whose agents acted or ended in the last round."""
         self.is_done = any(policy.is_done for policy in policies)
-        """Whether a policy has done its part of the run's steps."""
+        """Whether a policy has done its share of the run's steps."""
 
     @property
     def published(self) -> list[PublishedPolicy]:
@@ -407,13 +408,13 @@ class Actor:
         return [policy for policy in self.policies if isinstance(policy, PublishedPolicy)]
 
     def begin(self) -> None:
-        """Load the newest version of each policy that has none yet; a resumed one may have."""
+        """Load the newest version of each policy that has no version yet. After a resume it may have one."""
         for policy in self.published:
             if not policy.subscriber.version:
                 policy.load_newest()
 
     def play_round(self) -> None:
-        """Every world moves on by one group of agents."""
+        """Step every world by one group of agents."""
         worlds, policies, policy_of = self.worlds, self.policies, self._policy_of
         if worlds.over:
             self._begin_episodes()
@@ -437,7 +438,7 @@ class Actor:
                 self.is_done = True
 
     def _act_together(self, turns: Sequence[Turn], lanes: Indices) -> list[npt.NDArray[Any]]:
-        """Ask each policy once for all of its agents and worlds; the actions by turn."""
+        """Ask each policy once for all of its agents and worlds; return the actions by turn."""
         by_policy: dict[int, list[int]] = {}
         for i, turn in enumerate(turns):
             by_policy.setdefault(self._policy_of[turn.agent], []).append(i)
@@ -452,12 +453,12 @@ class Actor:
         return [actions[i] for i in range(len(turns))]
 
     def _tracks(self, agent: int, worlds: Indices) -> Indices:
-        """The tracks of an agent in some worlds."""
+        """Return the tracks of an agent in some worlds."""
         size = self._sizes[self._policy_of[agent]]
         return worlds if size == 1 else worlds * size + self._number_of[agent]
 
     def _begin_episodes(self) -> None:
-        """New episodes where the last ones are over."""
+        """Begin new episodes in the worlds whose episode is over."""
         over = list(self.worlds.over)
         self.worlds.reset(over, [self._seed_of(world, self.episodes[world]) for world in over])
         for world in over:
@@ -466,7 +467,7 @@ class Actor:
             policy.begin(_of_each_agent(np.array(over), size))
 
     def _break_off(self) -> None:
-        """Worlds raised, and others replaced them: the rows of their episodes have no end."""
+        """Break off the episodes of worlds that raised and were replaced. Their rows have no end."""
         lanes = self.worlds.lanes[self.worlds.broken]
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.break_off(_of_each_agent(lanes, size))
@@ -474,7 +475,7 @@ class Actor:
         self.worlds.broken.clear()
 
     def get_state(self) -> dict[str, Any]:
-        """All that it remembers between rounds, as plain values and arrays; the worlds have states of their own."""
+        """Return the state between rounds as plain values and arrays. The states of the worlds are separate."""
         return {
             "places": [policy.get_state() for policy in self.policies],
             "episodes": list(self.episodes),
@@ -490,5 +491,5 @@ class Actor:
 
 
 def _of_each_agent(of_worlds: Indices, agents: int) -> Indices:
-    """The tracks, or lanes, of all agents of a policy, given those of worlds; they lie beside each other."""
+    """Return the tracks or lanes of all agents of a policy, given those of worlds. A world's are contiguous."""
     return of_worlds if agents == 1 else (of_worlds[:, None] * agents + np.arange(agents)).ravel()

@@ -1,8 +1,8 @@
-"""The board: what the processes of a run tell each other, one writer for every row.
+"""The board: shared memory in which the processes of a run report their progress. Each row has one writer.
 
-Actors write how many rounds they have played and how their episodes went, learners how many updates they have done and
-what they measured, everybody when they were last alive and what they wait for; the supervisor writes whether to stop.
-Every row has its own cache lines. Nobody waits to write, and readers need no copy: each word stands for itself.
+Actors write the number of rounds played and statistics of their episodes. Learners write the number of updates and
+their metrics. Every process writes its last heartbeat and what it waits for. The supervisor writes whether to stop.
+Each row has separate cache lines. Writers never wait, and readers need not copy, since each word is valid by itself.
 """
 
 from __future__ import annotations
@@ -24,100 +24,101 @@ __all__ = ["FINISHED", "Board"]
 
 
 FINISHED = 2**63
-"""The round of an actor that will play no more: nobody waits for it."""
+"""Round number of an actor that has finished. Other processes do not wait for it."""
 
 _METRICS = 24
 _NAMES = 1024
-_WORDS = 8  # of a row: it has cache lines of its own
+_WORDS = 8  # words of a row, which fill whole cache lines
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.float64]
 
 
 class _Columns:
-    """Rows of words in shared memory, whose columns have names: each is a view, ``[rows]``."""
+    """Rows of words in shared memory with named columns. Each column is a view, ``[rows]``."""
 
     def __init__(self, words: npt.NDArray[Any]) -> None:
         self.words = words
-        """The rows as they lie in memory, ``[rows, words]``."""
+        """All rows, ``[rows, words]``."""
         for i, name in enumerate(type(self).__annotations__):
             setattr(self, name, words[..., i])
 
 
 class ProcessColumns(_Columns):
-    """By process."""
+    """One row for each process."""
 
     heartbeat: Numbers
-    """When it was last alive, in seconds of the monotonic clock."""
+    """Time of the last heartbeat, in seconds of the monotonic clock."""
     waits_for: Numbers
-    """A :class:`Wait`."""
+    """What the process waits for, a :class:`Wait`."""
     pid: Numbers
     starts: Numbers
+    """Number of times that the process was started."""
 
 
 class LearnedColumns(_Columns):
-    """By policy, written by its learner."""
+    """One row for each policy, written by its learner."""
 
     updates: Words
     synced_round: Words
-    """In lockstep, the last round for which it has done what was due."""
+    """In lockstep, the last round for which all due updates are done."""
     published_step: Words
-    """Steps of the policy at its newest version."""
+    """Steps of the policy when its newest version was published."""
     waived: Words
-    """Updates that became due while the policy rested."""
+    """Updates that became due while the policy rested, and are skipped."""
     resting: Words
-    """1 while its replay was cleared and has too few rows."""
+    """1 while the policy rests: its replay was cleared and has too few new rows."""
     stage: Words
 
 
 class EpisodeColumns(_Columns):
-    """By actor and policy, written by the actor."""
+    """One row for each actor and policy, written by the actor."""
 
     count: Numbers
     mean_return: Numbers
-    """Over the last episodes, as the mean length."""
+    """Mean return over the last episodes. The mean length is over the same episodes."""
     last_return: Numbers
     mean_length: Numbers
     remade: Numbers
-    """Worlds that raised and were made again."""
+    """Number of worlds that raised and were created again."""
     version: Numbers
-    """The version that acts."""
+    """The version that the actor uses."""
     forced: Numbers
-    """How often a version had to be loaded because the one that acted was too old."""
+    """Number of times that a version had to be loaded because the one in use was too old."""
 
 
 class RowColumns(_Columns):
-    """By policy, of a learner on another node."""
+    """One row for each policy whose learner is on another node."""
 
     lost: Words
-    """Rows lost on their way."""
+    """Rows lost on the way to the learner, or with it."""
     refused: Words
-    """Rows that there was no room for."""
+    """Rows that the learner refused because a newer start of the actor has its lanes."""
     newest_version: Words
 
 
 class EvaluationColumns(_Columns):
-    """One row, written by the evaluator."""
+    """A single row, written by the evaluator."""
 
     count: Numbers
     step: Numbers
-    """Of the newest evaluation, as the team's return."""
+    """Step of the newest evaluation. The team's return is from the same evaluation."""
     team_return: Numbers
     best: Numbers
     reached: Numbers
     """1 once an evaluation has reached ``until_return``."""
     due: Numbers
-    """The step at which the next one is due."""
+    """Step at which the next evaluation is due."""
 
 
 class Board:
     """The shared rows of a run.
 
     Args:
-        processes: how many there are; each has one row.
-        actors: how many of them act.
-        policies: how many policies there are.
-        segment: has room for :meth:`layout`.
+        processes: number of processes; each has one row.
+        actors: number of processes that are actors.
+        policies: number of policies.
+        segment: a segment with room for :meth:`layout`.
     """
 
     def __init__(self, processes: int, actors: int, policies: int, segment: Segment) -> None:
@@ -133,7 +134,7 @@ class Board:
 
     @staticmethod
     def layout(processes: int, actors: int, policies: int) -> dict[str, ArraySpec]:
-        """The arrays that a segment needs to hold such a board."""
+        """Return the arrays that a segment needs for such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
             "board/evaluation": ArraySpec((1, _WORDS), "float64"),
@@ -153,7 +154,7 @@ class Board:
         part = self._segment
         self._stop = part["board/stop"]
         self.evaluation = EvaluationColumns(part["board/evaluation"])
-        self.evaluated_round = part["board/evaluated"]  # in lockstep, the round evaluated last; FINISHED: nobody waits
+        self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
         self.processes = ProcessColumns(part["board/processes"])
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.learned = LearnedColumns(part["board/learned"])
@@ -172,12 +173,12 @@ class Board:
         self._attach()
 
     def pulse(self, process: int) -> Pulse:
-        """How a process shows that it is alive."""
+        """Return the heartbeat of a process, for that process to write."""
         return Pulse(self.processes.words[process])
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the processes have been told to end."""
         return bool(self._stop[0])
 
     def request_stop(self) -> None:
@@ -185,12 +186,12 @@ class Board:
         self._stop[0] = 1
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
-        """What a learner measured. The names of the first call are kept, at most 24; later values go by name."""
+        """Write the metrics of a learner. The first call sets the names, at most 24; later values go by name."""
         shown = self._shown(policy)
         if not shown:
             shown = list(values)[:_METRICS]
             while len(text := json.dumps(shown).encode()) > _NAMES - 1:
-                shown.pop()  # those that there is room for
+                shown.pop()  # until the names fit
             names = self._names[policy]
             names[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
             names[0] = 1
@@ -199,11 +200,11 @@ class Board:
                 self.metrics[policy, i] = values[name]
 
     def read_metrics(self, policy: int) -> dict[str, float]:
-        """What a learner measured last."""
+        """Return the last metrics of a learner."""
         return {name: float(self.metrics[policy, i]) for i, name in enumerate(self._shown(policy))}
 
     def _shown(self, policy: int) -> list[str]:
-        """The names of a policy's metrics; none before the first call."""
+        """Return the names of a policy's metrics; empty before the first call of :meth:`write_metrics`."""
         names = self._names[policy]
         if not names[0]:
             return []
@@ -212,24 +213,24 @@ class Board:
 
 
 class Pulse:
-    """The heartbeat of one process, shown by its role's own loop."""
+    """The heartbeat of one process, written by the loop of its role."""
 
     def __init__(self, row: npt.NDArray[np.float64]) -> None:
         self._row = memoryview(cast(Any, row)).cast("B").cast("d")
 
     def start(self, pid: int) -> None:
-        """A process has begun."""
+        """Note that the process has started."""
         self._row[_PID] = pid
         self._row[_STARTS] += 1
         self.waits_for(Wait.START)
 
     def beat(self) -> None:
-        """Alive, and at work."""
+        """Write a heartbeat: the process is working."""
         self._row[_WAITS_FOR] = 0
         self._row[_HEARTBEAT] = time.monotonic()
 
     def waits_for(self, what: Wait) -> None:
-        """Alive, and waiting."""
+        """Write a heartbeat: the process is waiting."""
         self._row[_WAITS_FOR] = what
         self._row[_HEARTBEAT] = time.monotonic()
 

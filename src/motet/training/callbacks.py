@@ -1,4 +1,4 @@
-"""Callbacks: what users hang on a run. Where one raises, the run ends in order, and they get their exception."""
+"""Callbacks: user functions that a run calls. If one raises, the run stops cleanly, then raises the exception."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Callbacks"]
 
 
 class Callbacks:
-    """``on_update`` and ``on_message`` of a run, each called until it raises.
+    """The callbacks ``on_update`` and ``on_message`` of a run. A callback that raises is not called again.
 
-    What it raised first is kept in ``raised``; the engine looks there after every round, ends the run in order and
-    calls :meth:`check`. KeyboardInterrupt is passed on at once: a second Ctrl-C ends the run immediately.
+    The first exception is kept in ``raised``. The engine checks it after every round, stops the run cleanly and calls
+    :meth:`check`. KeyboardInterrupt is not caught: a second Ctrl-C stops the run immediately.
     """
 
     def __init__(
@@ -24,10 +24,10 @@ class Callbacks:
         self._on_update, self._on_message = on_update, on_message
         self.raised: BaseException | None = None
         self.cause = ""
-        """What raised, in one line."""
+        """One-line description of the first exception and the callback that raised it."""
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show how the run is."""
+        """Pass a snapshot of the run to ``on_update``."""
         if self._on_update is None:
             return
         try:
@@ -35,10 +35,10 @@ class Callbacks:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again when the run has ended
             self._on_update = None
             self._keep("on_update", error)
-            self.message(f"{self.cause}; the run ends here, in order")
+            self.message(f"{self.cause}; the run stops here")
 
     def message(self, line: str) -> None:
-        """Tell the user something."""
+        """Pass one line to ``on_message``."""
         if self._on_message is None:
             return
         try:
@@ -54,10 +54,10 @@ class Callbacks:
             self.raised.add_note(f"later {name} raised {type(error).__name__}: {error}")
 
     def check(self, directory: Path | None) -> None:
-        """Raise what a callback raised, with where the run is and how to resume it."""
+        """Raise the exception of a callback, if there was one, with notes on where the run is and how to resume it."""
         if self.raised is not None:
             if directory is not None:
                 self.raised.add_note(
-                    f"the run ended in order and is in {directory}; {RunDirectory(directory).way_on()}"
+                    f"the run stopped cleanly and is in {directory}; {RunDirectory(directory).way_on()}"
                 )
             raise self.raised

@@ -1,8 +1,8 @@
-"""Drivers: actors and learners made from what a run shares, and the loops that drive them.
+"""Drivers: make actors and learners from the shared memory of a run, and run their loops.
 
-``play_actor`` and ``play_learner`` are what the child processes run: each drives its role, shows a heartbeat, and waits
-where the pace asks for it. ``serial.py`` drives the same roles one after the other, and ``engines.py`` chooses. In
-lockstep both orders are one: every actor plays a round, then every learner does what is due.
+``play_actor`` and ``play_learner`` run in child processes: each drives its role, writes a heartbeat, and waits if the
+pace requires it. ``serial.py`` drives the same roles one after the other, and ``engines.py`` chooses between them. In
+lockstep both have the same order: every actor plays a round, then every learner does the updates that are due.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ __all__ = [
     "play_learner",
 ]
 
-_EPISODES = 100  # over how many episodes returns are averaged
+_EPISODES = 100  # number of episodes over which returns are averaged
 
-_WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # what a seed is for
+_WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
 
 
 # ---- actors
 
 
 def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> Actor:
-    """An actor of a run.
+    """Make an actor of a run.
 
     Args:
-        shared: what the run shares.
-        index: which actor.
-        start: which start of it, from 0 on.
-        goes_on: whether its worlds are picked up in the middle of their episodes.
+        shared: the shared memory of the run.
+        index: index of the actor.
+        start: number of this start, from 0 on.
+        goes_on: whether its worlds resume in the middle of their episodes.
     """
     roster = shared.roster
     worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
@@ -101,11 +101,11 @@ def begin_stream(behaviour: Behaviour, seed: int, actor: int, start: int, policy
 
 
 class EpisodeLog:
-    """Shows on the board how the episodes of an actor went.
+    """Writes statistics of an actor's episodes to the board.
 
     Args:
-        board: of the run.
-        index: which actor.
+        board: the board of the run.
+        index: index of the actor.
     """
 
     def __init__(self, board: Board, index: int) -> None:
@@ -114,7 +114,7 @@ class EpisodeLog:
         self._lengths: dict[int, deque[int]] = {}
 
     def write(self, actor: Actor) -> None:
-        """Take out the episodes that an actor has finished, and show them."""
+        """Remove the finished episodes from an actor, and write them to the board."""
         while actor.finished:
             episode = actor.finished.popleft()
             totals = self._totals.setdefault(episode.policy, deque(maxlen=_EPISODES))
@@ -130,7 +130,7 @@ class EpisodeLog:
 def against(
     shared: SharedMemory, worlds: WorldBatch, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
 ) -> WorldBatch:
-    """Worlds of two players, of which others play one: whoever is drawn, for a block of episodes."""
+    """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side."""
     (player,), play = shared.roster.policies, shared.roster.self_play
     assert play is not None
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
@@ -154,7 +154,7 @@ def against(
 
 
 def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
-    """What an actor process runs."""
+    """Run an actor process."""
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
@@ -179,9 +179,9 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
 
 
 def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgress, pulse: Pulse) -> None:
-    """Wait until the pace lets the actor play on. In lockstep: until all have done what this round made due.
+    """Wait until the pace lets the actor continue. In lockstep: until all work that this round made due is done.
 
-    That is the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
+    This includes the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
     """
     board, lockstep, played = shared.board, shared.roster.pace.lockstep, actor.rounds
     acted: Iterable[int] = actor.acted
@@ -199,7 +199,7 @@ def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgre
 
 
 def make_learner(shared: SharedMemory, stack: int) -> Learner:
-    """The learner of a stack, as the vault has it."""
+    """Make the learner of a stack, with the state from the vault if there is one."""
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]
@@ -231,7 +231,7 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
 
 
 def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
-    """One policy of a stack; ``batch`` is its part of the stacked one."""
+    """Make one policy of a stack. ``batch`` is its part of the stacked batch."""
     policy = shared.roster.policies[number]
     settings = policy.settings
     reader = shared.replays[number].reader(
@@ -248,7 +248,7 @@ def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
 
 
 def play_learner(shared: SharedMemory, index: int) -> None:
-    """What a learner process runs: one or several stacks."""
+    """Run a learner process with one or several stacks."""
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + index)
     pulse.start(os.getpid())
@@ -282,7 +282,7 @@ def at_pace(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> 
         else:
             pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
-    if int(board.rounds.min()) == FINISHED:  # all is played: rows that are read once are used up
+    if int(board.rounds.min()) == FINISHED:  # all actors are done: use the rest of the rows that are read once
         for learner in learners:
             if learner.once:
                 learner.catch_up(pulse)
@@ -311,7 +311,7 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse
 
 
 def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float) -> None:
-    """The learners publish their first version before anything else."""
+    """Wait for the first version, which the learners publish before their first update."""
     deadline = time.monotonic() + timeout_s
     while not board.stopping and not subscriber.wait(0.1):
         pulse.waits_for(Wait.FIRST_VERSION)
@@ -320,9 +320,9 @@ def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float
 
 
 def _refresh_surely(subscriber: Any, what: str) -> None:
-    """The publisher is dead or not yet there, so nothing can be in the way for long."""
+    """Read the newest version. The publisher is dead or has not started, so no write can delay this for long."""
     deadline = time.monotonic() + 10
     while not subscriber.refresh():
         if time.monotonic() > deadline:
-            raise WaitTimeoutError(f"{what} could not be read for 10 s: its publisher never stops writing")
+            raise WaitTimeoutError(f"{what} could not be read for 10 s: its publisher writes without pause")
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The engines: the same roles played in processes, in this process, or on a Ray cluster."""
+"""The engines: they run the same roles in child processes, in this process, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "play_in_processes", "play_on_cluster", "play_serially"]
 
-ALONE = "Make that part where it is used instead; or train in this process alone: engine='serial'"
+ALONE = "Fix: create that part in the process that uses it, or train in this process with engine='serial'"
 
 
 def play_in_processes(run: Run) -> Result:
-    """Play a run with each actor and each learner in a process."""
-    for policy in run.roster.policies:  # worlds and anchors are pickled, and named, with each child
+    """Run each actor and each learner in a separate child process."""
+    for policy in run.roster.policies:  # worlds and anchors are checked when each child is pickled
         check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", dumps=pickle.dumps)
     shared, roster, start_s = run.shared_memory(), run.roster, run.settings.limits.start_s
 
@@ -49,7 +49,7 @@ def play_in_processes(run: Run) -> Result:
 
 
 def play_on_cluster(run: Run) -> Result:
-    """Play a run on a Ray cluster, each actor and each learner in a process of some node."""
+    """Run each actor and each learner in a separate process on a Ray cluster."""
     from motet.cluster.driver import on_cluster
 
     _check_for_cluster(run.roster)
@@ -70,7 +70,7 @@ def _check_for_cluster(roster: Roster) -> None:
 
 
 def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
-    """Start all roles, wherever they are, and watch them until the run ends."""
+    """Start all roles, local or remote, and watch them until the run ends."""
     if run.settings.evaluate_every is not None:
         Evaluations.begin(shared, run.settings.evaluate_every)
         roles = [*roles, _evaluator(run, shared, run.settings.evaluate_every)]
@@ -97,7 +97,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             except ChildError as more:
                 run.message(str(more))
             recorder.close("failed")
-            where = f"; the run's last state is in {run.path}" if run.path else ""
+            where = f"; the last state of the run is in {run.path}" if run.path else ""
             first, gap, text = str(error).partition("\n\n")
             failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
             if run.callbacks.raised is not None:
@@ -115,11 +115,11 @@ def _evaluator(run: Run, shared: SharedMemory, every: int) -> Role:
 
 
 def play_serially(run: Run) -> Result:
-    """Play a run in this process, one role after the other."""
+    """Run all roles in this process, one after the other."""
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
-        run.message("the checkpoint holds no half-played episodes (keep_replay was off, or a world cannot save its "
-                    "state): new ones begin")  # fmt: skip
+        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world cannot save "
+                    "its state): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()
@@ -147,7 +147,7 @@ def play_serially(run: Run) -> Result:
 
 
 def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evaluations | None:
-    """The evaluations of a serial run, in this process: due at the end of a round."""
+    """Return the evaluations of a serial run, which take place in this process at the end of a round."""
     settings = run.settings
     if settings.evaluate_every is None:
         return None
@@ -162,12 +162,12 @@ def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evalu
 def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:
     if is_old:
         run.message(
-            "the checkpoint was written by an older motet and holds no random streams of actors: new ones begin"
+            "the checkpoint was written by an older motet without the random states of the actors: starting new ones"
         )
     elif serial.new_streams:
         run.message(
             f"{', '.join(serial.new_streams)}: the behaviour cannot save its random stream (it has no get_stream and "
-            "set_stream), so a new one begins: the run continues, but not bit for bit as if it had never stopped"
+            "set_stream), so it starts a new one; the run continues, but not bit for bit as without the interruption"
         )
 
 
@@ -177,4 +177,4 @@ def _say_interrupted(run: Run) -> None:
 
 
 def _never() -> Child:
-    raise MotetError("the serial engine starts no process")
+    raise MotetError("the serial engine does not start processes")

@@ -1,10 +1,12 @@
-"""Evaluation during training: the published policies are played greedily, and training is the same without it.
+"""Evaluation during training: greedy episodes of the published policies. Evaluations do not change the training.
 
-In lockstep and in serial runs an evaluation is due at the end of a round: everybody waits, the versions of that round
-are played, and none is skipped. Otherwise a process of its own plays what there is, beside the others.
+In lockstep and in serial runs evaluations take place at the end of a round: actors and learners wait, the versions of
+that round are played, and no evaluation is skipped. Otherwise a separate process plays the newest versions while
+training continues.
 
-Published versions in, one line per evaluation out: ``evaluation.jsonl`` in the run directory, and the newest result on
-the board. The policies of the best evaluation so far are kept as ``best/``, beside the checkpoints.
+It reads published versions. It writes one line for each evaluation to ``evaluation.jsonl`` in the run directory, and
+the newest result to the board. The policies of the best evaluation so far are kept in ``best/``, beside the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from motet.world.batch import WorldBatch, make_world_batch
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
-_TAKE_S = 10.0  # how long a version that must be taken may be in the writing
-_ROWS_A_ROUND = 4  # of an agent in one world, at most; twice what is known to happen
-_SEED = 9  # what the seeds of evaluations are for
+_TAKE_S = 10.0  # seconds to wait for a version that is being written
+_ROWS_A_ROUND = 4  # upper bound on the rows of an agent in one world and round; twice what can happen
+_SEED = 9  # purpose of the seed: evaluations
 
 
 def play_greedily(
@@ -46,10 +48,10 @@ def play_greedily(
     n_frames: Sequence[int] = (),
     alive: Callable[[], None] = lambda: None,
 ) -> npt.NDArray[np.float64]:
-    """One episode in each world, without exploration. Returns ``[worlds, agents]``.
+    """Play one episode in each world without exploration; give the agents' returns, ``[worlds, agents]``.
 
-    The behaviours must have been begun and loaded. ``n_frames``: by agent, 1 by default. ``alive`` is called at every
-    turn.
+    The behaviours must have been seeded and loaded. ``n_frames``: number of stacked observations by agent; 1 by
+    default. ``alive`` is called at every turn.
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
     carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
@@ -69,13 +71,14 @@ def play_greedily(
 
 
 class Outcome(NamedTuple):
-    """What came of an evaluation."""
+    """The outcome of an evaluation."""
 
     totals: npt.NDArray[np.float64]
     """Returns, ``[episodes, agents]``."""
     score: float
-    """By which the best policies are told."""
+    """The number by which the best evaluation is chosen."""
     notes: dict[str, Any]
+    """More fields for the line in ``evaluation.jsonl``."""
 
     @property
     def team(self) -> float:
@@ -84,7 +87,7 @@ class Outcome(NamedTuple):
 
 
 class _Trial:
-    """Episodes of all agents; their score is the team's mean return."""
+    """Evaluation without self-play: episodes of all agents. The score is the team's mean return."""
 
     def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
         roster = shared.roster
@@ -92,16 +95,16 @@ class _Trial:
         self._frames, self._alive = [policy.settings.n_frames for policy in roster.policies], alive
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
-        """One evaluation; ``seed_of``: the seed of each of its episodes."""
+        """Play one evaluation. ``seed_of``: the seed of each of its episodes."""
         seeds = [seed_of(w) for w in range(self._worlds.size)]
         totals = play_greedily(self._worlds, behaviours, seeds, self._frames, self._alive)
         return Outcome(totals, float(totals.sum(1).mean()), {})
 
 
 class _Challenge:
-    """Games of the player in self-play against the anchors by turns, each on both sides; its score is its win rate.
+    """Evaluation in self-play: games of the player against the anchors in turn, each on both sides.
 
-    The mean of its win rates against each, to be exact, a draw being half a win.
+    The score is the mean of the win rates against the anchors, where a draw counts as half a win.
     """
 
     def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
@@ -115,20 +118,20 @@ class _Challenge:
         self._told: list[tuple[int, int]] = []
 
     def opponent(self, _: float, /) -> int:
-        """The next of the anchors."""
+        """Return the number of the next anchor."""
         self._drawn += 1
         return anchor(self._drawn % len(self._anchors))
 
     def weights(self, number: int, /) -> npt.NDArray[np.float32]:
-        """There are no snapshots here."""
-        raise AssertionError(f"opponent {number} is no anchor")
+        """Raise: evaluations have no snapshots."""
+        raise AssertionError(f"opponent {number} is not an anchor")
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
-        """A game is over."""
+        """Keep the result of a game."""
         self._told.append((opponent, int(advantage > margin) - int(advantage < -margin)))
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
-        """One evaluation; ``seed_of``: the seed of each of its episodes, the same for both sides."""
+        """Play one evaluation. ``seed_of``: the seed of each of its episodes, the same for both sides."""
         self._told.clear()
         self._drawn = 0
         seeds = [seed_of(w) for w in range(self._worlds.size)]
@@ -145,17 +148,17 @@ class _Challenge:
 
 
 class Evaluations:
-    """The evaluations of a run: when one is due, and what it comes to, on the board and in the run directory.
+    """The evaluations of a run: decides when one is due, plays it, and writes the result to board and run directory.
 
     Args:
-        shared: what the run shares.
-        every: steps of the agents between two.
-        episodes: of each.
-        directory: of the run, if there is one.
+        shared: the shared memory of the run.
+        every: steps of the agents between two evaluations.
+        episodes: episodes of each evaluation.
+        directory: the run directory, if there is one.
         until: the team's mean return that ends the run.
-        insists: whether it takes the newest versions, whatever is being written; otherwise it may keep what it has.
+        insists: whether to wait for a newest version that is being written; otherwise the version held is played.
         alive: called at every turn of every world.
-        steps: how many steps the agents have done; by default they are counted.
+        steps: returns how many steps the agents have done; by default they are counted.
     """
 
     def __init__(
@@ -177,33 +180,36 @@ class Evaluations:
             policy.config.behaviour(policy.observation_space, policy.action_space) for policy in roster.policies
         ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
-        # A predecessor's, or that of the run before it was resumed.
+        # From before a restart of this process, or from before the run was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
         self._started = time.monotonic()
 
     @staticmethod
     def begin(shared: SharedMemory, every: int) -> None:
-        """Say when the first one is due, before anybody plays."""
+        """Set the step of the first evaluation, before the actors start."""
         step = shared.most_steps()
         shared.board.evaluation.due[0] = step - step % every + every
 
     @property
     def reached(self) -> bool:
-        """Whether one reached the return that ends the run."""
+        """Whether an evaluation has reached the return that ends the run."""
         return bool(self._shared.board.evaluation.reached[0])
 
     def due(self) -> bool:
-        """Whether the agents have done the steps for the next one."""
+        """Whether the agents have reached the step of the next evaluation."""
         return self._steps() >= int(self._shared.board.evaluation.due[0])
 
     def rounds_left(self) -> int:
-        """Rounds after which the next one cannot be due yet: in a round an agent closes at most two rows in a world."""
+        """Number of rounds after which the next evaluation cannot be due yet.
+
+        In a round an agent completes at most two rows in a world.
+        """
         roster, board = self._shared.roster, self._shared.board
         left = int(board.evaluation.due[0]) - self._steps() - 1
         return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
 
     def play(self) -> bool:
-        """Play one with the newest versions; False if there are none yet."""
+        """Play an evaluation with the newest versions; False if nothing has been published yet."""
         board, roster, step = self._shared.board, self._shared.roster, self._steps()
         for policy, behaviour, subscriber in zip(roster.policies, self._behaviours, self._subscribers, strict=True):
             if self._insists:
@@ -234,10 +240,10 @@ class Evaluations:
 def play_evaluator(
     shared: SharedMemory, every: int, episodes: int, directory: Path | None, until: float | None = None
 ) -> None:
-    """What the evaluator process runs: an evaluation for every ``every`` steps of the agents.
+    """Run the evaluator process: an evaluation after every ``every`` steps of the agents.
 
-    Where the board says so, actors wait at the end of each round until it has seen to it (lockstep); otherwise it
-    plays beside them, and holds nobody up.
+    In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
+    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits.
     """
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
@@ -256,7 +262,7 @@ def _beside(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> Non
 
 
 def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:
-    """At the end of a round everybody waits, so what is played are the versions of that round."""
+    """Play evaluations at the end of rounds. Actors and learners wait, so the versions of that round are played."""
     board = shared.board
     while not board.stopping:
         seen = board.updated.count
@@ -264,7 +270,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
         if played > int(board.evaluated_round[0]) and not evaluations.reached:
             if evaluations.due():
                 evaluations.play()
-            if not evaluations.reached:  # otherwise nobody plays on: the run ends with this round
+            if not evaluations.reached:  # otherwise actors stay blocked: the run ends with this round
                 board.evaluated_round[0] = min(played + evaluations.rounds_left(), FINISHED)
                 board.updated.ring()
         else:

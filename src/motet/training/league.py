@@ -1,15 +1,16 @@
-"""League: whom the learning player meets in self-play, how often, and how it fares.
+"""League: which opponents the learning player meets in self-play, how often, and with which results.
 
-One player learns; in every game it sits on one side, by turns, and an *opponent* on the other: an *anchor* (scripted,
-always the same), a *snapshot* of the player's own past from a bounded pool, or the player as it is now. Opponents are
-drawn by measured win rates, stay for a block of episodes, and learn nothing.
+One policy learns: the player. In every game it plays one side and an *opponent* plays the other; the player changes
+sides from game to game. An opponent is an *anchor* (scripted, always the same), a *snapshot* (an earlier version of the
+player, from a bounded pool), or the player as it is now. Opponents are drawn by measured win rates, stay for a block of
+episodes, and do not learn.
 
-Flows in: results of games, from actors. Flows out: one :class:`LeagueBoard` publication with the pool's weights, who is
-in it and how likely everybody is, in one version, so that no actor meets half of a change. The :class:`LeagueTable` is
-the learner's, the only one who writes it; a successor goes on from what was published. Results have one writer each:
-an actor puts each into its own ring as one word that says which result it is, so there is nothing to tear and no order
-to keep. Who is drawn changes at *reviews*, at fixed steps of the player: in lockstep they fall between two rounds, and
-the league is the serial one.
+Actors write the results of games. The player's learner reads them and writes one publication, in :class:`LeagueBoard`:
+the weights of the pool, its members and the probability of each opponent, all in one version, so that an actor never
+sees half of a change. The learner alone writes the :class:`LeagueTable`; a restarted learner continues from what was
+published. Each actor alone writes its ring of results. A result is one word that contains its own number, so it cannot
+be torn, and no order between words has to be kept. Probabilities change at *reviews*, at fixed steps of the player. In
+lockstep reviews take place between two rounds, and the league develops as in the serial engine.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from motet.system.memory import Segment
 __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", "Standings", "anchor"]
 
 NEWEST = 0
-"""The number of the player as it is now; snapshots are 1, 2, 3, ..., anchors -1, -2, ..."""
+"""Opponent number of the player as it is now. Snapshots have the numbers 1, 2, 3, ..., anchors -1, -2, ..."""
 
-_RING = 1024  # results of an actor that may wait for the learner
+_RING = 1024  # results of an actor that the learner has not read yet, at most
 _LOSS, _DRAW, _WIN = range(3)
-_MEMORY = 0.98  # what a game leaves of the games before it in a win rate: about the last 50 count
+_MEMORY = 0.98  # decay of earlier games in a win rate with each game: about the last 50 games count
 
 
 @dataclass(frozen=True)
@@ -48,29 +49,31 @@ class League:
     """
 
     anchors: tuple[str, ...] | None = None
-    """Scripted players of the world by name, or 'module:attribute' of what makes a policy; None: all the world's."""
+    """Scripted players of the world by name, or 'module:attribute' of a policy factory. Default: all scripted ones."""
     anchor_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
-    """Of the games, how many are against anchors."""
+    """Share of games against anchors."""
     anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
-    """Of every batch, how much comes from games against anchors."""
+    """Share of each batch that comes from games against anchors."""
     self_share: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    """Of the other games, how many are against the player as it is now; all of them while the pool is empty."""
+    """Share of the remaining games against the player as it is now; all of them while the pool is empty."""
     snapshot_every: Annotated[int, Ge(1)] = 20_000
     """Steps of the player between two snapshots."""
     pool: Annotated[int, Ge(1)] = 10
-    """Snapshots that are kept."""
+    """Number of snapshots in the pool."""
     out: Literal["oldest", "weakest"] = "oldest"
-    """Which one makes room for a new one; the weakest is the one that the player beats most often."""
+    """Which snapshot a new one replaces. The weakest is the one that the player beats most often."""
     choice: Literal["variance", "hard", "even"] = "variance"
-    """By the player's win rate w: in proportion to w (1 - w), to (1 - w)**2, or everybody alike."""
+    """How opponents are weighted by the player's win rate w: w (1 - w), (1 - w)**2, or all equally."""
     block: Annotated[int, Ge(1)] = 4
-    """Episodes of a world against one opponent before another one is drawn."""
+    """Episodes of a world against one opponent before the next draw."""
     review_every: Annotated[int, Ge(1)] = 2_000
-    """Steps of the player between two looks at the results, at which win rates and chances change."""
+    """Steps of the player between two reviews, which update win rates and the probabilities of opponents."""
     won_by: Literal["end", "total"] | None = None
-    """Who has won: who earns more at a game's end, or in all of it; by default the world's ``won_by``, or total."""
+    """Whether the reward at the end of a game or its total reward decides who wins. Default: the world's ``won_by``, or
+    total."""
     margin: Annotated[float, Ge(0), FINITE] | None = None
-    """How much more; by default the world's ``winning_margin``, or 0. Otherwise it is a draw."""
+    """Difference in reward above which a game is won; otherwise it is a draw. Default: the world's ``winning_margin``,
+    or 0."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -78,7 +81,7 @@ class League:
     def chances(
         self, anchors: npt.NDArray[np.float64], snapshots: npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
-        """How likely each anchor, each snapshot and the player itself are, given the player's win rates against them.
+        """Return the probabilities of the anchors, the snapshots and the player itself, given the player's win rates.
 
         >>> anchors, snapshots, newest = League(anchor_share=0.5, self_share=0.2).chances(
         ...     np.array([0.9]), np.array([0.5, 0.9, 1.0])
@@ -95,38 +98,38 @@ class League:
             return rates
         if self.choice == "even":
             return np.full(len(rates), 1.0 / len(rates))
-        # Nobody is ruled out for ever: rates change, and they are measured by playing.
+        # The lower bound keeps every opponent in play: a win rate changes, and only games can measure it.
         weights = np.maximum((1.0 - rates) * (rates if self.choice == "variance" else 1.0 - rates), 0.005)
         proportions: npt.NDArray[np.float64] = weights / weights.sum()
         return proportions
 
 
 def anchor(index: int) -> int:
-    """The number of an anchor."""
+    """Return the opponent number of an anchor."""
     return -1 - index
 
 
 class Results:
-    """The results of one actor's games: a ring of words, each with its own number, opponent and outcome."""
+    """The results of one actor's games: a ring of words, each with a result's number, opponent and outcome."""
 
     def __init__(self, ring: npt.NDArray[np.uint64]) -> None:
         self._ring = ring
         self._told = int((ring >> np.uint64(32)).max())
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
-        """A game is over: what the player earned beyond its opponent, and how much of that is no more than a draw."""
+        """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
         outcome = _WIN if advantage > margin else _LOSS if advantage < -margin else _DRAW
         self._ring[self._told % _RING] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1
 
     @staticmethod
     def since(ring: npt.NDArray[np.uint64], number: int) -> npt.NDArray[np.uint64]:
-        """The words of a ring that were told after the one with this number."""
+        """Return the words of a ring that were written after the one with this number."""
         return ring[ring >> np.uint64(32) > number]
 
     @staticmethod
     def take_in(ring: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> int:
-        """Put words of the same actor's ring elsewhere into this one; the number of the newest one in it."""
+        """Merge words from a copy of the same actor's ring into this ring; return the number of its newest result."""
         places = ((words >> np.uint64(32)) - np.uint64(1)) % np.uint64(_RING)
         newer = words > ring[places]
         ring[places[newer]] = words[newer]
@@ -134,7 +137,10 @@ class Results:
 
     @staticmethod
     def hear(ring: npt.NDArray[np.uint64], heard: int) -> tuple[list[tuple[int, int]], int, int]:
-        """What was told since: opponents and outcomes; how many were told in all, and how many written over unheard."""
+        """Read the results after number ``heard``.
+
+        Returns opponents and outcomes, the number of the last result read, and how many were overwritten unread.
+        """
         news, lost = [], 0
         while True:
             word = int(ring[heard % _RING])
@@ -142,7 +148,7 @@ class Results:
             if number == heard + 1:
                 news.append((((word & 0xFFFFFFFF) >> 2) - 2**20, word & 3))
                 heard += 1
-            elif number > heard + 1:  # the ring went round: go on with what is left of it
+            elif number > heard + 1:  # the writer overtook the reader: continue with the oldest result that is left
                 lost += number - _RING - heard
                 heard = number - _RING
             else:
@@ -150,14 +156,14 @@ class Results:
 
 
 class LeagueBoard:
-    """What a league shares: one publication, and a ring of results for each actor.
+    """The shared memory of a league: one publication, and a ring of results for each actor.
 
     Args:
-        league: its settings, resolved.
-        anchors: their names.
-        weights: numbers of a policy.
-        actors: how many there are.
-        segment: has room for :meth:`layout`.
+        league: the resolved settings of the league.
+        anchors: the names of the anchors.
+        weights: number of weights of a policy.
+        actors: number of actors.
+        segment: a segment with room for :meth:`layout`.
     """
 
     def __init__(self, league: League, anchors: Sequence[str], weights: int, actors: int, segment: Segment) -> None:
@@ -169,7 +175,7 @@ class LeagueBoard:
 
     @staticmethod
     def layout(league: League, anchors: int, weights: int, actors: int) -> dict[str, ArraySpec]:
-        """The arrays that a segment needs to hold such a board."""
+        """Return the arrays that a segment needs for such a board."""
         header = LeagueBoard._header(league, anchors, actors)
         return {
             **Publication.layout(league.pool * weights, header, prefix="league"),
@@ -178,26 +184,26 @@ class LeagueBoard:
 
     @staticmethod
     def _header(league: League, anchors: int, actors: int) -> dict[str, ArraySpec]:
-        """What is published beside the weights: of the anchors first, then of the pool's places."""
+        """The header that is published with the weights. Rows are anchors first, then the places of the pool."""
         rows = anchors + league.pool
         return {
-            "number": ArraySpec((league.pool,), "int64"),  # of the snapshot in a place; 0: none
-            "step": ArraySpec((league.pool,), "int64"),  # at which it was taken
-            "points": ArraySpec((rows,), "float64"),  # a win 1, a draw 0.5; fading
-            "games": ArraySpec((rows,), "float64"),  # fading alike
+            "number": ArraySpec((league.pool,), "int64"),  # number of the snapshot in a place; 0: empty
+            "step": ArraySpec((league.pool,), "int64"),  # step at which the snapshot was taken
+            "points": ArraySpec((rows,), "float64"),  # 1 for a win, 0.5 for a draw; decaying
+            "games": ArraySpec((rows,), "float64"),  # number of games; decaying in the same way
             "played": ArraySpec((rows,), "int64"),
-            "chance": ArraySpec((rows + 1,), "float64"),  # to be drawn; the last one is the newest policy's
-            "heard": ArraySpec((actors,), "int64"),  # results taken in from each actor
+            "chance": ArraySpec((rows + 1,), "float64"),  # probability; the last one is the player's
+            "heard": ArraySpec((actors,), "int64"),  # number of the last result read from each actor
             "counts": ArraySpec((3,), "int64"),  # snapshots taken, reviews, results lost
         }
 
     @property
     def results(self) -> npt.NDArray[np.uint64]:
-        """``[actors, ring]``"""
+        """The rings of all actors, ``[actors, ring]``."""
         return self._segment["league/results"]
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
-        """All of it, for a checkpoint; empty before the first version."""
+        """Return the contents for a checkpoint; empty before the first version."""
         reader = self.publication.subscriber()
         if not reader.published:
             return {}
@@ -206,21 +212,21 @@ class LeagueBoard:
         return {"weights": reader.weights.copy(), "results": self.results.copy(), **header}
 
     def restore(self, kept: dict[str, npt.NDArray[Any]], version: int | None = None) -> None:
-        """Go on from what :meth:`dump` gave, before anybody plays; ``version``: under which it is published."""
+        """Continue from what :meth:`dump` returned, before the actors start. ``version``: the version to publish."""
         expected = {name: item.shape for name, item in self.publication.header.items()}
         given = {name: kept[name].shape for name in expected if name in kept}
         if given != expected or kept["weights"].shape != (self.publication.weights,):
-            raise SettingError("league must be that of the checkpoint, got other anchors, pool, actors or networks")
+            raise SettingError("league must match the checkpoint, got other anchors, pool, actors or networks")
         self.results[...] = kept["results"]
         header: dict[str, Any] = {name: kept[name] for name in expected}
         self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), version=version, **header)
 
 
 class LeagueTable:
-    """The league as its learner keeps it: the pool, win rates, chances.
+    """The league as the player's learner keeps it: the pool, win rates and probabilities.
 
     Args:
-        board: where it is published; a predecessor's table is taken up from there.
+        board: where it is published. A restarted learner continues with the table that it finds there.
     """
 
     def __init__(self, board: LeagueBoard) -> None:
@@ -238,12 +244,12 @@ class LeagueTable:
             self._publish()
 
     def due(self, steps: int) -> bool:
-        """Whether there is anything to do after so many steps of the player."""
+        """Whether a review or a snapshot is due after this many steps of the player."""
         taken, reviews, _ = self._rows["counts"]
         return bool(steps // self._league.review_every > reviews or steps // self._league.snapshot_every > taken)
 
     def review(self, steps: int, weights: npt.NDArray[np.float32]) -> None:
-        """Take in the results, and a snapshot of the player if it is time for one; publish what follows from them."""
+        """Read new results, take a snapshot of the player if one is due, and publish the new table."""
         counts, league = self._rows["counts"], self._league
         self._hear()
         if steps // league.snapshot_every > counts[0]:
@@ -253,7 +259,7 @@ class LeagueTable:
         self._publish()
 
     def rates(self) -> dict[str, float]:
-        """The player's win rates, by anchor and over the pool; draws count half."""
+        """Return the player's win rates by anchor and over the pool; a draw counts as half a win."""
         rates = self._rates()
         pool = rates[self._anchors :][self._rows["number"] > 0]
         found = {f"win_{name}": float(rates[i]) for i, name in enumerate(self._board.anchors)}
@@ -276,7 +282,7 @@ class LeagueTable:
                     self._rows["played"][row] += 1
 
     def _row_of(self, opponent: int) -> int | None:
-        """None: the player itself, or a snapshot that is gone."""
+        """Return the row of an opponent; None for the player itself and for a snapshot that has been removed."""
         if opponent < 0:
             return -1 - opponent
         places = np.flatnonzero(self._rows["number"] == opponent)
@@ -306,10 +312,10 @@ class LeagueTable:
 
 
 class Draw:
-    """Whom to meet, for an actor: draws from the newest table.
+    """Draws opponents for an actor from the newest table.
 
     Args:
-        board: of the league.
+        board: the board of the league.
     """
 
     def __init__(self, board: LeagueBoard) -> None:
@@ -317,7 +323,7 @@ class Draw:
         self._reader = board.publication.subscriber()
 
     def opponent(self, chance: float) -> int:
-        """The number of an opponent, for a number from 0 to 1 drawn evenly."""
+        """Return the number of an opponent. ``chance``: a number drawn uniformly from 0 to 1."""
         if not self._reader.refresh() and not self._reader.version:
             self._wait()
         chances = self._reader["chance"]
@@ -329,22 +335,22 @@ class Draw:
         return int(self._reader["number"][choice - len(self._board.anchors)])
 
     def weights(self, number: int) -> npt.NDArray[np.float32]:
-        """A copy of a snapshot's weights; it must have been drawn since the last change."""
+        """Return a copy of a snapshot's weights. Call it before the next draw, which may load a table without it."""
         size = self._board.weights
         place = int(np.flatnonzero(self._reader["number"] == number)[0])
         return self._reader.weights[place * size : (place + 1) * size].copy()
 
     def _wait(self) -> None:
         if not self._reader.wait(60.0):
-            raise WaitTimeoutError("an actor waited 60 s for the first table of the league")
+            raise WaitTimeoutError("an actor waited 60 s for the learner to publish the first league table")
         self._reader.take(60.0)
 
 
 class Standings:
-    """The league as anybody may read it.
+    """Read access to the newest table of the league.
 
     Args:
-        board: of the league.
+        board: the board of the league.
     """
 
     def __init__(self, board: LeagueBoard) -> None:
@@ -352,21 +358,21 @@ class Standings:
         self._reader = board.publication.subscriber()
 
     def refresh(self) -> bool:
-        """Take the newest table; whether it is a new one."""
+        """Load the newest table; return whether it is a new one."""
         return self._reader.refresh()
 
     def pool(self) -> list[int]:
-        """The steps at which the pool's snapshots were taken."""
+        """Return the steps at which the snapshots in the pool were taken."""
         return [int(step) for step, number in zip(self._reader["step"], self._reader["number"], strict=True) if number]
 
     def weights(self, step: int) -> npt.NDArray[np.float32]:
-        """Those of the snapshot that was taken at a step."""
+        """Return the weights of the snapshot that was taken at a step."""
         size = self._board.weights
         place = int(np.flatnonzero((self._reader["step"] == step) & (self._reader["number"] > 0))[0])
         return self._reader.weights[place * size : (place + 1) * size].copy()
 
     def as_dict(self) -> dict[str, Any]:
-        """One line: for every opponent how likely it is, how many games there were, and how many the player wins."""
+        """Return the table for ``league.jsonl``: probability, number of games and win rate of every opponent."""
         reader, anchors = self._reader, self._board.anchors
         taken, reviews, lost = (int(count) for count in reader["counts"])
         names = [

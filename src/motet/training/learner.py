@@ -1,6 +1,6 @@
-"""Learner: batches in, updates and publications out.
+"""Learner: reads batches, updates policies and publishes them.
 
-A learner runs a *stack*: one or several policies with equal settings, updated in one pass, each with its own replay,
+A learner runs a *stack*: one or several policies with equal settings, updated in one pass, each with a separate replay,
 weights, optimiser and random stream. Every few updates the whole state of the stack goes into its *vault*, in one
 version, and then the weights of each policy into its publication, in this order: no actor ever sees a version that a
 restarted learner could not continue from. The learner does not know who writes the replay or who subscribes.
@@ -29,7 +29,7 @@ from motet.training.progress import StackProgress
 
 __all__ = ["Learner", "StackMember", "restore", "vault_header"]
 
-_METRICS_EVERY = 10  # updates between two reports of what they measured
+_METRICS_EVERY = 10  # updates between two reports of metrics
 
 
 class RowReader(Protocol):
@@ -37,7 +37,7 @@ class RowReader(Protocol):
 
     @property
     def state_words(self) -> int:
-        """How many words save_state writes."""
+        """Number of words that save_state writes."""
         ...
 
     def sample(self, batch_size: int, *, beta: float = ..., into: Any = ...) -> Any:
@@ -45,19 +45,19 @@ class RowReader(Protocol):
         ...
 
     def take(self, fragments: int, length: int, *, into: Any = ...) -> Any:
-        """The next rows, each of them once; None if there are too few."""
+        """Take the next rows, each of them once; None if there are too few."""
         ...
 
     def release(self) -> None:
-        """Give what was taken back to the writers."""
+        """Give the rows that were taken back to the writers."""
         ...
 
     def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
-        """New priorities."""
+        """Set new priorities."""
         ...
 
     def ready(self) -> int:
-        """Rows from which a transition may be drawn."""
+        """Return the number of rows from which a transition may be drawn."""
         ...
 
     def forget(self) -> None:
@@ -65,23 +65,23 @@ class RowReader(Protocol):
         ...
 
     def save_priorities(self, values: npt.NDArray[np.float32], /) -> None:
-        """The priorities of all places."""
+        """Write the priorities of all rows into ``values``."""
         ...
 
     def load_priorities(self, values: npt.NDArray[np.float32], /) -> None:
-        """Go on from them."""
+        """Continue from these priorities."""
         ...
 
     def counters(self) -> Any:
-        """What happened to the rows so far."""
+        """Return counters of what happened to the rows so far."""
         ...
 
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None:
-        """What a successor needs."""
+        """Write the state that a restarted learner needs into ``words``."""
         ...
 
     def load_state(self, words: npt.NDArray[np.uint64], /) -> None:
-        """Go on from there."""
+        """Continue from this state."""
         ...
 
 
@@ -100,37 +100,37 @@ class PolicySink(Protocol):
 
 @dataclass
 class StackMember:
-    """One policy of a stack, as its learner has it."""
+    """One policy of a stack in its learner."""
 
     reader: RowReader
     steps: Callable[[], int]
-    """How many steps its agents have done."""
+    """Returns the number of steps that its agents have done."""
     publisher: PolicySink
     batch: Any
     """The reader's batch, whose arrays are this policy's part of the stacked one."""
     stage: int = 0
-    """The stage that was entered last."""
+    """Index of the stage that was entered last."""
     resting: bool = False
-    """Whether its replay was cleared, and has not got rows enough again."""
+    """Whether its replay was cleared and does not have enough new rows yet."""
     waived: int = 0
-    """Updates that became due while it rested, and are not made up for."""
+    """Updates that became due while it rested, and are skipped."""
     step: int = 0
-    """Its steps in the newest version."""
+    """Its number of steps at the newest version."""
     drawn: bool = False
     """Whether its batch has ever been filled."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Where it is in its stages, for the vault."""
+        """Stage, rest and waived updates, for the vault."""
         return self.stage, int(self.resting), self.waived
 
     def restore(self, stage: int, resting: int, waived: int) -> None:
-        """Go on from what the vault holds."""
+        """Continue from what the vault contains."""
         self.stage, self.resting, self.waived = int(stage), bool(resting), int(waived)
 
 
 def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """What the vault of a stack holds beside the flat states: shape and dtype by name."""
+    """Return the header of a stack's vault, which it has beside the flat states: shape and dtype by name."""
     return {
         "counters": ((policies, sizes.counters), "int64"),
         "random": ((policies, max(sizes.random, 1)), "uint8"),
@@ -141,7 +141,7 @@ def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tu
 
 
 def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -> int:
-    """Go on from what the vault holds; ``vault`` is its subscriber, refreshed. Returns the version."""
+    """Restore the state from a vault's subscriber, which must have been refreshed; return its version."""
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
@@ -157,12 +157,12 @@ class Learner:
     """Learns the policies of a stack, update by update.
 
     Args:
-        algorithm: runs the stack; fresh, or restored from the vault.
+        algorithm: the algorithm of the stack, new or restored from the vault.
         members: one for each policy of the stack.
-        vault: of the stack.
-        settings: what the algorithm asked of the replay.
+        vault: the vault of the stack.
+        settings: how the algorithm reads the replay.
         batch: the stacked arrays that the members' batches are parts of.
-        publish_every: updates between versions; 1 where rows are read once, whatever is given.
+        publish_every: updates between versions; always 1 if rows are read once.
         progress: how far the policies are, and what is due.
         board: where it shows updates, versions, stages and metrics.
         league: in self-play, the player's league.
@@ -182,7 +182,7 @@ class Learner:
     ) -> None:
         self.algorithm, self.members, self.progress = algorithm, members, progress
         self.policies = list(progress.policies)
-        """Their numbers in the roster."""
+        """Indices of its policies in the roster."""
         self.once = settings.once
         """Whether it reads every row once."""
         self._vault, self._settings, self._batch = vault, settings, batch
@@ -192,7 +192,7 @@ class Learner:
         self._show_stages()
 
     def begin(self) -> None:
-        """Publish what there is, so that actors can begin."""
+        """Publish the present weights, so that actors can begin."""
         if self._vault.newest == 0:
             self.save()
         self._hand_out()
@@ -202,7 +202,7 @@ class Learner:
         self.publish()
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
-        """Do all that is due, as lockstep asks."""
+        """Do all updates that are due, as lockstep requires."""
         self.enter_stages()
         while any(due := self.progress.due()):
             self.update(due)
@@ -210,7 +210,7 @@ class Learner:
                 pulse.beat()
 
     def update(self, due: Sequence[bool] | None = None) -> None:
-        """One update of the policies that are due (None: of all). The others stay as they are, bit for bit."""
+        """Do one update of the policies that are due (None: of all). The others do not change, bit for bit."""
         due = [True] * len(self.members) if due is None else due
         update = self._update(due)
         updates = self.algorithm.counters[:, 0].tolist()
@@ -224,7 +224,7 @@ class Learner:
                 self._report(i, update)
 
     def publish(self) -> None:
-        """Save the present state and publish its weights, whatever is due."""
+        """Save the present state and publish its weights, even if no update is due."""
         self.save()
         self._hand_out()
 
@@ -236,9 +236,9 @@ class Learner:
         self._vault.publish(state, **header)
 
     def _hand_out(self) -> None:
-        """What follows once the vault holds a version: its rows go back to the writers, its weights to the actors.
+        """Give rows back to the writers and publish the weights of the version in the vault, in this order.
 
-        A restarted learner repeats it, since it may have died in between.
+        A restarted learner repeats this, since it may have died between these operations.
         """
         if self.once:
             for member in self.members:
@@ -251,7 +251,7 @@ class Learner:
         self._show()
 
     def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """The present state as the vault takes it: flat states, and the rest by name. Changes nothing."""
+        """Return the present state in the form of the vault: flat states, and the header by name. Changes nothing."""
         algorithm, members = self.algorithm, self.members
         algorithm.save()
         words = np.zeros((len(members), members[0].reader.state_words), np.uint64)
@@ -266,7 +266,7 @@ class Learner:
         }
 
     def was_published_at(self, steps: Sequence[int]) -> None:
-        """The newest version is older than the state that was restored: it was published at these steps, by policy."""
+        """Set the steps at which the newest version was published, by policy. It is older than the restored state."""
         for member, step in zip(self.members, steps, strict=True):
             member.step = step
 
@@ -284,7 +284,7 @@ class Learner:
             elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
                 raise NotReadyError(
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
-                    "are not there yet: ask for it when they are"
+                    "the replay does not have yet"
                 )
             member.drawn = True
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
@@ -295,12 +295,12 @@ class Learner:
         return update
 
     def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
-        """One pass over the whole stack, after which the policies that are not due are put back to where they were."""
+        """Update the whole stack in one pass, then restore the policies that are not due to their state before."""
         algorithm, batch = self.algorithm, self._batch
         model = due.index(True)
         others = [i for i, is_due in enumerate(due) if not is_due]
         for i in others:
-            if not self.members[i].drawn:  # its part of the batch is empty: any rows will do, if the space has them
+            if not self.members[i].drawn:  # its part of the batch is empty: fill it with any valid rows
                 for array in batch.arrays():
                     array[i] = array[model]
                 self.members[i].drawn = True
@@ -330,16 +330,16 @@ class Learner:
                     member.reader.forget()
                     member.resting = True
                 member.stage = max(member.stage, stage)
-            self.publish()  # before anybody is told: a restarted learner that knows of no stage clears once more
+            self.publish()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()
         elif any(member.resting for member in members):
             self._end_rests()
 
     def _end_rests(self) -> None:
-        """Policies whose replays were cleared go on where there are enough rows again."""
+        """End the rest of policies whose replays have enough rows again."""
         rows, members = max(self._settings.min_rows, self._settings.batch_size), self.members
         ready = [not member.resting or member.reader.ready() >= rows for member in members]
-        # Those in step go on together: then one pass does for all of them again.
+        # Policies in step continue together, so that they share a pass again.
         together = [all(ready[i] for i in group) for group in self.progress.in_step()]
         over = [i for i, member in enumerate(members) if member.resting and together[i]]
         for i in over:
@@ -352,12 +352,12 @@ class Learner:
     # What it shows on the board
 
     def _show(self) -> None:
-        """How far each policy is: updates done, steps at its newest version."""
+        """Write the updates of each policy and its steps at the newest version to the board."""
         self._learned.updates[self.policies] = self.algorithm.counters[:, 0]
         self._learned.published_step[self.policies] = [member.step for member in self.members]
 
     def _show_stages(self) -> None:
-        """For the pace, and for whoever watches. A rest is shown first when it begins, and last when it ends."""
+        """Write stages and rests to the board. ``resting`` is set before the other columns, and reset after them."""
         learned = self._learned
         for policy, member in zip(self.policies, self.members, strict=True):
             if member.resting:
@@ -367,7 +367,7 @@ class Learner:
                 learned.resting[policy] = 0
 
     def _report(self, position: int, update: Update) -> None:
-        """What an update of one policy measured, and what became of its rows."""
+        """Write the metrics of an update of one policy and the counters of its rows to the board."""
         counts = self.members[position].reader.counters()
         rows = {"rows_used": counts.consumed}
         if not self.once:

@@ -1,8 +1,9 @@
-"""Versus: two-player worlds in which the league plays one side; to the actor they are worlds of one agent.
+"""Versus: two-player worlds in which the league plays one side. For the actor they are worlds with one agent.
 
-Flows in: the actions of the player. Flows out: what the player sees on whichever side it sits, and what it earns; to
-the league, how the games end. The actor knows nothing of opponents, so their rows go nowhere. Sides change from episode
-to episode, opponents after a block of them; rows of games against anchors and of all others go to lanes of their own.
+It takes the actions of the player and returns the player's observations and rewards, on the side that the player has.
+It reports the results of games to the league. The actor does not know of opponents, so their steps are not recorded.
+The player changes sides after every episode, and the opponent changes after a block of episodes. Rows of games against
+anchors go to separate lanes.
 """
 
 from __future__ import annotations
@@ -29,26 +30,27 @@ Masks = npt.NDArray[np.bool_] | None
 
 @dataclass(frozen=True)
 class SelfPlay:
-    """Self-play as a run has it: the league's settings, resolved, and its anchors."""
+    """The resolved settings of self-play in a run: the league and its anchors."""
 
     league: League
     anchors: tuple[str, ...]
-    """Their names."""
+    """The names of the anchors."""
     makers: tuple[Portable, ...]
-    """And what makes each."""
+    """The factory of each anchor."""
     by_total: bool
-    """Whether all that is earned in a game says who has won, or only what its end pays."""
+    """Whether the total reward of a game decides who wins; otherwise only the reward at its end does."""
     margin: float
+    """Difference in reward above which a game is won; otherwise it is a draw."""
 
     @classmethod
     def of(cls, world: Any, league: League, find: Callable[[str], Any]) -> SelfPlay:
-        """For an environment; ``find`` imports what is named ``module:attribute``."""
+        """Resolve the league's settings for a world. ``find`` imports an anchor given as ``module:attribute``."""
         scripted: Mapping[str, Any] = getattr(world, "scripted", {})
         names = tuple(scripted) if league.anchors is None else league.anchors
         for name in names:
             if name not in scripted and ":" not in name:
                 known = f"one of {', '.join(scripted)}, or " if scripted else ""
-                raise SettingError(f"anchors must be {known}'module:attribute' of what makes a policy, got {name!r}")
+                raise SettingError(f"anchors must be {known}'module:attribute' of a policy factory, got {name!r}")
         makers = tuple(
             Portable(scripted[name] if name in scripted else find(name), f"anchor {name}", "anchor") for name in names
         )
@@ -57,46 +59,46 @@ class SelfPlay:
         return cls(league, names, makers, won_by == "total", margin)
 
     def partitions(self, once: bool) -> dict[str, float]:
-        """The partitions of the player's replay with their shares of a batch; rows that are read once have one."""
+        """The partitions of the player's replay with their shares of a batch; one partition if rows are read once."""
         if once or not self.anchors:
             return {"": 1.0}
         return {"anchor": self.league.anchor_batch_share, "pool": 1.0 - self.league.anchor_batch_share}
 
 
 class Opponent(Protocol):
-    """Who plays the other side, in some of the worlds."""
+    """Plays the other side in some of the worlds."""
 
     def begin(self, world: int, seed: int) -> None:
-        """A game begins."""
+        """Start a game in a world."""
         ...
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """The actions in these worlds, ``[len(at), ...]``."""
+        """Return the actions in the worlds ``at``, ``[len(at), ...]``."""
         ...
 
 
 class Chooser(Protocol):
-    """Who says whom to meet: a league's draw."""
+    """Chooses opponents, as a league's draw does."""
 
     def opponent(self, chance: float, /) -> int:
-        """The number of an opponent, for a number from 0 to 1 drawn evenly."""
+        """Return the number of an opponent. ``chance``: a number drawn uniformly from 0 to 1."""
         ...
 
     def weights(self, number: int, /) -> npt.NDArray[np.float32]:
-        """Those of a snapshot that was drawn."""
+        """Return the weights of a snapshot that was drawn."""
         ...
 
 
 class Listener(Protocol):
-    """Who is told how games ended: a league's results."""
+    """Receives the results of games, as a league's results do."""
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
-        """What the player earned beyond its opponent, and how much of that is no more than a draw."""
+        """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
         ...
 
 
 class Scripted:
-    """An anchor: a policy for each world, or one for all if it can play many at once (``act_many``)."""
+    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``."""
 
     def __init__(self, make: Callable[[], Policy]) -> None:
         self._make, self._policies = make, dict[int, Any]()
@@ -106,11 +108,11 @@ class Scripted:
 
     @property
     def remembers(self) -> bool:
-        """Whether it has a state that nobody could write down."""
+        """Whether it may have a state, which a checkpoint cannot contain."""
         return self._all is None
 
     def begin(self, world: int, seed: int) -> None:
-        """A game begins."""
+        """Start a game in a world."""
         if self._all is None:
             if world not in self._policies:
                 self._policies[world] = self._make()
@@ -118,7 +120,7 @@ class Scripted:
             self._policies[world].reset(seed)
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """The actions in these worlds."""
+        """Return the actions in the worlds ``at``."""
         if self._all is not None:
             return np.asarray(self._all(observations))
         actions = []
@@ -129,67 +131,67 @@ class Scripted:
 
 
 class Frozen:
-    """A snapshot of the player."""
+    """An opponent that plays a snapshot of the player."""
 
     def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         self.behaviour, self.weights = behaviour, weights
         behaviour.load(weights, header)
 
     def begin(self, world: int, seed: int) -> None:
-        """A game begins."""
+        """Start a game in a world."""
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """The actions in these worlds, without exploration."""
+        """Return the actions in the worlds ``at``, without exploration."""
         return self.behaviour.act(observations, masks, explore=False)[0]
 
 
 class Newest:
-    """The player as it is now: takes the newest version whenever a game begins."""
+    """An opponent that plays the player as it is now. It loads the newest version when a game begins."""
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
         self.behaviour, self._subscriber, self._header = behaviour, subscriber, header
-        self._kept: Any = None  # a version that was picked up, until a newer one is taken
+        self._kept: Any = None  # the version from a checkpoint, until a newer one is loaded
 
     def begin(self, world: int, seed: int) -> None:
-        """A game begins."""
+        """Start a game in a world."""
         reader = self._subscriber
         if reader.refresh() if reader.version else reader.take(timeout_s=60.0):
             self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
             self._kept = None
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """The actions in these worlds, without exploration."""
+        """Return the actions in the worlds ``at``, without exploration."""
         return self.behaviour.act(observations, masks, explore=False)[0]
 
     def get_state(self) -> Any:
-        """The version that plays now."""
+        """Return the version that plays now."""
         reader = self._subscriber
         if not reader.version:
             return self._kept
         return reader.weights.copy(), {name: np.array(reader[name]) for name in self._header}
 
     def set_state(self, state: Any) -> None:
-        """Go on with it until the next game."""
+        """Continue with that version until the next game."""
         if state is not None:
             self._kept = weights, header = state
             self.behaviour.load(weights, {name: value[()] for name, value in header.items()})
 
 
 class Versus:
-    """A batch of two-player worlds as a batch of one-player ones.
+    """A batch of two-player worlds in the form of a batch of one-player worlds.
 
     Args:
-        worlds: the worlds.
-        draw: whom to meet.
-        results: where to tell how games ended.
-        anchors: by their order in the league.
-        newest: the player itself.
-        freeze: makes an opponent of a snapshot's weights.
-        seed_of: a seed for each place among its draws and opponents, ``seed_of(*path)``.
+        worlds: the two-player worlds.
+        draw: chooses the opponents.
+        results: receives the results of games.
+        anchors: the anchors, in the order of the league.
+        newest: the player as it is now.
+        freeze: makes an opponent from the weights of a snapshot.
+        seed_of: ``seed_of(*path)``, a seed for each draw and each opponent.
         block: episodes against one opponent.
-        by_total: whether all that is earned in a game says who has won, or only what its end pays.
-        margin: who earns more than this beyond the other has won.
-        apart: whether games against anchors have lanes of their own: the first of two for each world.
+        by_total: whether the total reward of a game decides who wins; otherwise only the reward at its end does.
+        margin: difference in reward above which a game is won.
+        apart: whether games against anchors have separate lanes: the first of two for each world.
     """
 
     def __init__(
@@ -213,26 +215,26 @@ class Versus:
         self.size = worlds.size
         self.lanes = np.arange(self.size)
         self.can_save = worlds.can_save and not any(opponent.remembers for opponent in anchors)
-        self._begun = np.zeros(self.size, np.int64)  # episodes
-        self._side = np.zeros(self.size, np.int64)  # where the player sits
-        self._met = np.zeros(self.size, np.int64)  # the number of the opponent
-        self._segments = 0  # of opponents, beyond the first ones
-        self._ahead = np.zeros(self.size)  # what the player earned beyond the opponent, as far as it counts
+        self._begun = np.zeros(self.size, np.int64)  # episodes begun, by world
+        self._side = np.zeros(self.size, np.int64)  # the side of the player, by world
+        self._met = np.zeros(self.size, np.int64)  # the number of the opponent, by world
+        self._segments = 0  # segments that opponents began within a game
+        self._ahead = np.zeros(self.size)  # the player's reward minus the opponent's, as far as it decides the game
         self._begin_anew(NEWEST)
-        self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # of both, with where they are the player's
+        self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # and where they are the player's
 
     @property
     def over(self) -> list[int]:
-        """Worlds that wait for a reset."""
+        """Worlds whose episode is over and which must be reset."""
         return self._worlds.over
 
     @property
     def broken(self) -> list[int]:
-        """Worlds that raised and were made anew."""
+        """Worlds that raised and were created again."""
         return self._worlds.broken
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
-        """Begin an episode in each of these worlds: the other side, and perhaps another opponent."""
+        """Begin an episode in each of these worlds. The player changes sides; after a block there is a new opponent."""
         for world, seed in zip(at, seeds, strict=True):
             block, episode = divmod(int(self._begun[world]), self._block)
             if episode == 0:
@@ -254,13 +256,13 @@ class Versus:
             del self._known[gone]
 
     def _begin_anew(self, number: int) -> None:
-        """Start the random stream of an opponent, by how far the games are."""
+        """Start the random stream of an opponent, with a seed that depends on the number of games so far."""
         opponent = self._known[number]
         if isinstance(opponent, Frozen | Newest):
             opponent.behaviour.begin(self._seed_of(1, int(self._begun.sum()), number))
 
     def turns(self) -> list[Turn]:
-        """The player's turn, wherever it has one."""
+        """Return the player's turn, which covers the worlds in which it acts now."""
         self._turns = []
         mine = []
         for turn in self._worlds.turns():
@@ -273,7 +275,7 @@ class Versus:
         return [join_turns(mine)[0]] if mine else []
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
-        """Play the player's actions and the opponents'."""
+        """Step the worlds with the player's actions and those of the opponents."""
         place = np.zeros(self.size, np.int64)
         theirs: npt.NDArray[Any] | None = None
         if actions:
@@ -285,7 +287,7 @@ class Versus:
     def _both(
         self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Indices
     ) -> npt.NDArray[Any]:
-        """The actions of one seat: the player's where it sits there, else the opponents'."""
+        """Return the actions of one side: the player's where it has this side, the opponents' in the other worlds."""
         parts: list[tuple[Indices, npt.NDArray[Any]]] = []
         if theirs is not None and player.any():
             rows = np.flatnonzero(player)
@@ -320,7 +322,7 @@ class Versus:
         return [ending._replace(agent=0) for ending in mine]
 
     def _begin_segments(self, at: Indices) -> None:
-        """Opponents that ended in these worlds remember nothing, if they are asked again before the game is over."""
+        """Reset the opponents whose segment ended before the game did, so that the next one starts without state."""
         for world in set(at.tolist()).difference(self._worlds.over):
             self._segments += 1
             opponent = self._known[int(self._met[world])]
@@ -328,7 +330,7 @@ class Versus:
                 opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
 
     def get_state(self) -> Any:
-        """The worlds, who sits where, the opponents that may be gone from the pool, and all random streams."""
+        """Return the worlds' states, sides, opponents, the weights of snapshots in use, and all random streams."""
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
@@ -336,9 +338,9 @@ class Versus:
         return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams
 
     def set_state(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from what :meth:`get_state` returned."""
         inner, rows, frozen, newest, *rest = state
-        streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints have none
+        streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints do not contain them
         self._worlds.set_state(inner)
         for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
             row[...] = kept

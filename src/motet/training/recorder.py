@@ -1,6 +1,7 @@
-"""What a run leaves behind: metrics once a second, checkpoints by steps and by the clock, the result at the end.
+"""The recorder of a run: it writes metrics once a second, checkpoints by steps and by time, and the result at the end.
 
-Checkpoints are read off the vaults, so no learner is asked; :func:`fill` puts one back, where the learners find it.
+Checkpoints are read from the vaults, so they do not interrupt the learners. :func:`fill` writes a checkpoint back into
+the vaults and replays, from which the learners start.
 """
 
 from __future__ import annotations
@@ -33,65 +34,65 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "Result", "fill", "unused"]
 
-_TRIES = 3  # of copying rows that are read once together with the state that they belong to
-_FIRST_S, _EVERY_S = 60.0, 300.0  # until the first checkpoint, and the next one, at the latest
-_REST = 50  # times what a checkpoint took, before the clock asks for another one
+_TRIES = 3  # attempts to copy rows that are read once together with the state that they belong to
+_FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
+_REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
 
-_SNAPSHOT_S = 1.0  # between two snapshots
-_ENDLESS = 100_000  # steps without an end, before that is said
+_SNAPSHOT_S = 1.0  # seconds between two snapshots
+_ENDLESS = 100_000  # steps without the end of an episode before a warning
 
-_ODD = "what its world shows may be NaN or huge (motet.testing.check_world looks), or its learning rate too high"
+_ODD = "observations or rewards may be NaN or huge (motet.testing.check_world finds out), or the learning rate too high"
 
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     steps: int
     seconds: float
-    """Since it was begun or resumed."""
+    """Seconds since the run was started or resumed."""
     state: str
-    """done, stopped (by the user or the clock), or failed."""
+    """``done``, ``stopped`` (before all steps were done) or ``failed``."""
     returns: dict[str, float | None]
-    """Mean return of each agent over its last episodes."""
+    """Mean return of each agent over its last episodes; None before the end of the first one."""
     updates: dict[str, int]
     restarts: int
-    """Of its processes, since it was begun or resumed."""
+    """Restarts of its processes since the run was started or resumed."""
     run: Path | None
     agents: dict[str, dict[str, Any]]
-    """For each agent what its checkpoint holds: flat ``state``, ``counters``, ``random``."""
+    """Contents of the checkpoint by agent: flat ``state``, ``counters``, ``random``."""
     interrupted: bool = False
-    """Whether it was Ctrl-C or SIGTERM that stopped it."""
+    """Whether Ctrl-C or SIGTERM stopped it."""
     fell_back: str = ""
-    """Why the serial engine played it although processes were asked for; empty where it did not."""
+    """Why the run fell back to the serial engine; empty if it did not."""
     began: int = 0
-    """The steps that were done when it was begun or resumed."""
+    """Steps that had been done when the run was started or resumed."""
 
 
 class Recorder:
-    """Metrics once a second, checkpoints by steps and by the clock, and the result at the end."""
+    """Writes metrics once a second, checkpoints by steps and by time, and the result at the end."""
 
     def __init__(self, run: Run, shared: SharedMemory, roles: Sequence[Role], serial: Serial | None = None) -> None:
         self._run, self._shared, self._roles, self._serial = run, shared, roles, serial
         settings = self._settings = run.settings
         self._directory, self._watch = run.directory, Watch(shared, roles)
         self._began = self._steps()
-        self._ends, self._ended_at = 0, self._began  # ends seen so far, and the step at which that was
+        self._ends, self._ended_at = 0, self._began  # ended episodes, and the step at which their number last grew
         self._said_endless = False
-        self._odd: set[str] = set()  # agents whose measurements are not finite, which has been said
+        self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
         self._started = self._shown = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
-        # What the serial engine keeps with its replay is large, and goes on bit for bit: there steps alone decide.
+        # With its replay, a checkpoint of the serial engine is large and exact, so only steps trigger it.
         by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
 
     def tick(self) -> None:
-        """Write what is due: metrics, checkpoints, the league."""
+        """Write the metrics, the checkpoint and the league table that are due."""
         if self._directory is not None:
-            # A learner elsewhere that died just now is asked again later.
+            # A learner on another node may have died just now. The next tick tries again.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
         if time.monotonic() - self._shown >= _SNAPSHOT_S:
@@ -102,7 +103,7 @@ class Recorder:
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
-        if (by_steps or by_clock) and steps < self._shared.roster.steps:  # the last one is written at the end
+        if (by_steps or by_clock) and steps < self._shared.roster.steps:  # close() writes the last one
             directory.save(self.checkpoint(steps))
             self._saved = steps
             if self._due < math.inf:
@@ -115,7 +116,7 @@ class Recorder:
         return self._shared.most_steps() if self._serial is None else self._serial.steps
 
     def _write_league(self) -> None:
-        """What the last review of the league changed, and the snapshots that came in."""
+        """Write the league table and new snapshots if the league has been reviewed since the last call."""
         if self._directory is None or self._standings is None or not self._standings.refresh():
             return
         self._directory.append_line("league.jsonl", self._standings.as_dict())
@@ -134,14 +135,14 @@ class Recorder:
         self._run.callbacks.update(snapshot)
         self._warn_of_no_end(snapshot)
         for row in snapshot.agents:
-            odd = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
+            odd = ", ".join(f"{name} is {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
             if odd and row.name not in self._odd:
                 self._odd.add(row.name)
                 self._run.message(f"{row.name} diverged at update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
 
     def _warn_of_no_end(self, snapshot: Snapshot) -> None:
-        """Say once if there was no end for a long time."""
+        """Warn once if no episode has ended for a long time."""
         ends = sum(row.episodes for row in snapshot.agents)
         if ends > self._ends:
             self._ends, self._ended_at = ends, snapshot.steps
@@ -149,24 +150,24 @@ class Recorder:
         if steps >= _ENDLESS and not self._said_endless:
             self._said_endless = True
             self._run.message(
-                f"no episode has ended in the last {steps:,} steps, and returns are known at an end only: let the "
-                "world terminate or truncate its agents at some time"
+                f"no episode has ended in the last {steps:,} steps, and returns are only known at the end of one; "
+                "fix: let the world terminate or truncate its agents"
             )
 
     def over(self) -> bool:
-        """Whether the run has had its seconds, an evaluation has reached ``until_return``, or a callback has raised."""
+        """Whether the time limit or ``until_return`` has been reached, or a callback has raised."""
         limit, reached = self._settings.seconds, self._shared.board.evaluation.reached[0]
         late = limit is not None and time.monotonic() - self._started > limit
         return late or bool(reached) or self._run.callbacks.raised is not None
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
-        """From the vaults: no learner is asked, and what is read is one version of each stack.
+        """Make a checkpoint from the vaults, without involving the learners. It has one version of each stack.
 
-        The serial engine is at rest, and gives the present state. Either way the run is the same without it.
-        ``rows``: with the replays, if they are to be kept.
+        The serial engine stands between two rounds, so there the present state is taken. In both cases the checkpoint
+        does not change the course of the run. ``rows``: include the replays if ``keep_replay`` is set.
 
         Raises:
-            NotReadyError: a replay lives elsewhere, with a learner that does not answer.
+            NotReadyError: a replay is on another node, and its learner does not answer.
         """
         roster, shared = self._shared.roster, self._shared
         agents: dict[str, dict[str, Any]] = {}
@@ -188,7 +189,7 @@ class Recorder:
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
 
     def _state(self, stack: int) -> dict[str, dict[str, Any]]:
-        """What the vault of a stack holds, by policy; nothing before its first version."""
+        """Return the state of each policy of a stack from its vault; empty before the first version."""
         shared, vault = self._shared, self._vaults[stack]
         held: Any = vault
         if self._serial is not None:
@@ -214,9 +215,9 @@ class Recorder:
         return found
 
     def _rows(self, stack: int, held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
-        """The lanes of a stack, copied after its state; None if rows that this state has not used were overwritten.
+        """Copy the lanes of a stack after its state; None if rows that this state has not used were overwritten.
 
-        Rows that are read once belong to one state, and while they are copied its learner may go on, and the writers.
+        Rows that are read once must match the state. The learner and the writers may continue during the copy.
         """
         found: dict[str, dict[str, Any]] = {}
         for member in self._shared.roster.stacks[stack]:
@@ -232,20 +233,20 @@ class Recorder:
         return found
 
     def end(self, interrupted: bool) -> Result:
-        """The orderly end of a run, with its last checkpoint. Raises what a callback raised, if one did."""
+        """End the run with its last checkpoint and return the result. If a callback raised, raise its exception."""
         raised, unfinished = self._run.callbacks.raised, self._steps() < self._shared.roster.steps
         result = self.close("failed" if raised else "stopped" if unfinished else "done", interrupted)
         self._run.callbacks.check(self._run.path)
         return result
 
     def close(self, state: str, interrupted: bool = False) -> Result:
-        """Write the last metrics and the last checkpoint; what the run came to."""
+        """Write the last metrics and the last checkpoint; return the result."""
         snapshot = self._show(state)
         self._write_league()
         try:
             final = self.checkpoint(snapshot.steps)
         except NotReadyError as error:
-            self._run.message(f"the last checkpoint holds no replay, as keep_replay asks for: {error}")
+            self._run.message(f"the last checkpoint does not contain the replays that keep_replay asks for: {error}")
             final = self.checkpoint(snapshot.steps, rows=False)
         if self._directory is not None and final.agents:
             self._directory.save(final)
@@ -267,9 +268,9 @@ class Recorder:
 def fill(
     shared: SharedMemory, checkpoint: Checkpoint, stacks: Sequence[int] | None = None, version: int | None = None
 ) -> None:
-    """Put what a checkpoint holds into the vaults and lanes, where the learners will find it.
+    """Write a checkpoint into the vaults and lanes, from which the learners start.
 
-    ``stacks``: of these alone, where the others live elsewhere. ``version``: under which it goes there.
+    ``stacks``: only these stacks, if the others are on other nodes. ``version``: the version to publish in the vaults.
     """
     roster = shared.roster
     shared.board.evaluation.count[0] = checkpoint.notes.get("evaluations", 0)
@@ -278,7 +279,7 @@ def fill(
         shared.league.restore(checkpoint.league, version)
     missing = {roster.policies[p].name for k in chosen for p in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
-        raise SettingError(f"the checkpoint must hold all of the world's agents, got none for {sorted(missing)}")
+        raise SettingError(f"the checkpoint must contain all agents of the world, got no state for {sorted(missing)}")
     for k in chosen:
         stack = roster.stacks[k]
         held = [checked(roster.policies[p], checkpoint.agents[roster.policies[p].name]) for p in stack]
@@ -292,8 +293,8 @@ def fill(
                 shared.steps_before[p], shared.updates_before[p] = map(int, held[i].get("before", (0, 0)))
                 _check_cursors(policy, replay.spec, held[i], shared.updates_before[p])
             else:
-                readers[i, -2 * replay.spec.n_lanes :] = 0  # floors and cursors of rows that are gone
-                stages[i, 1:] = 0  # the pace begins anew
+                readers[i, -2 * replay.spec.n_lanes :] = 0  # floors and cursors refer to rows that are gone
+                stages[i, 1:] = 0  # the pace starts again
                 shared.steps_before[p] = int(held[i]["steps"])
                 shared.updates_before[p] = int(held[i]["counters"][0])
                 shared.board.rows.lost[p] += np.uint64(unused(policy, replay.spec, checkpoint))
@@ -314,13 +315,13 @@ def fill(
 
 
 def _newest(checkpoint: Checkpoint, policy: str) -> int | None:
-    """The newest version of a policy that was published, where the checkpoint says so."""
+    """Return the newest published version of a policy; None if the checkpoint does not contain it."""
     published = checkpoint.notes.get("serial", {}).get("published")
     return int(published[policy][-1]["version"]) if published else None
 
 
 def unused(policy: LearnedPolicy, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
-    """Steps of a policy whose rows are read once that a checkpoint counts, but has neither used nor kept."""
+    """Return how many steps of a policy that reads rows once a checkpoint counts but has neither used nor kept."""
     if not policy.settings.once or policy.name in checkpoint.replay or policy.name not in checkpoint.agents:
         return 0
     held = checkpoint.agents[policy.name]
@@ -328,25 +329,25 @@ def unused(policy: LearnedPolicy, spec: ReplaySpec, checkpoint: Checkpoint) -> i
 
 
 def _check_cursors(policy: LearnedPolicy, spec: ReplaySpec, held: dict[str, Any], updates_before: int) -> None:
-    """Rows that are read once are taken by whole fragments and batches, which the pace counts."""
+    """Raise unless the cursors match the updates: rows that are read once are taken by whole fragments and batches."""
     updates = int(held["counters"][0]) - updates_before
     fragments, length = policy.settings.batch_size, policy.settings.length
     cursors = spec.cursors(held["reader"])
     if policy.settings.once and (int(cursors.sum()) != updates * fragments * length or (cursors % length).any()):
         raise SettingError(
-            f"agent {policy.name}: the rows of the checkpoint were read up to {cursors.tolist()}, which is not where "
-            f"{updates} updates get with batches of {fragments} times {length} rows: its settings have changed"
+            f"agent {policy.name}: the checkpoint's rows were read up to {cursors.tolist()}, which does not match "
+            f"{updates} updates with batches of {fragments} fragments of {length} rows: its settings have changed"
         )
 
 
 def checked(policy: LearnedPolicy, arrays: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint holds of a policy, if it has the sizes that its algorithm asks for."""
+    """Return the checkpoint's arrays of a policy; raise unless they have the sizes that its algorithm needs."""
     sizes = policy.sizes
     expected = {"state": sizes.state, "counters": sizes.counters, "random": sizes.random}
     for name, size in expected.items():
         if arrays[name].shape != (size,):
             raise SettingError(
-                f"agent {policy.name}: the checkpoint must hold {name} of shape {(size,)}, got {arrays[name].shape}: "
+                f"agent {policy.name}: the checkpoint must have {name} of shape {(size,)}, got {arrays[name].shape}: "
                 "the algorithm's settings have changed"
             )
     return arrays

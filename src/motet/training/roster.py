@@ -1,8 +1,8 @@
-"""Roster: who takes part in a run: agents, the policies they act by, how these are grouped, and at what pace.
+"""Roster: the participants of a run: agents, their policies, how policies are grouped for learning, and the pace.
 
-A *policy* has a name, an algorithm, a device, a way of publishing, and the agents that act by it. Its replay, its
-publication, its learner, its metrics and its checkpoints belong to it. Each agent has a policy of its own, named like
-the agent; in self-play one policy, the player, is that of both sides.
+A *policy* has a name, an algorithm, a device, settings of its publication, and the agents that act by it. There is one
+replay, one publication, one learner, one set of metrics and one part of a checkpoint for each policy. Each agent has a
+separate policy with the agent's name. In self-play there is one policy, the player, for both sides.
 """
 
 from __future__ import annotations
@@ -49,63 +49,63 @@ class AgentSpec:
     observation_space: Any
     action_space: Any
     policy: int
-    """The number of its policy in the roster."""
+    """Index of its policy in the roster."""
     number: int = 0
-    """Which of the policy's lanes of a world it writes to."""
+    """Index of its lane among those that the policy has for one world."""
 
 
 @dataclass(frozen=True)
 class LearnedPolicy:
-    """One policy: what it sees and does, what learns it, how it is published, and who acts by it."""
+    """One learned policy: its spaces, its algorithm, its publication and the agents that act by it."""
 
     name: str
     agents: tuple[int, ...]
-    """The numbers of its agents in the roster."""
+    """Indices of its agents in the roster."""
     observation_space: Any
     action_space: Any
     config: AlgorithmConfig
     settings: ReaderSettings
-    """What the algorithm asks of the replay."""
+    """How the algorithm reads the replay."""
     sizes: Sizes
     masked: bool = False
     """Whether its agents have action masks."""
     device: str = "cpu"
-    """Where it is learned."""
+    """Device on which it is learned."""
     slots: int = 2
-    """Slots of its publication: 1 or 2."""
+    """Number of slots of its publication: 1 or 2."""
     publish_every: int = 10
-    """Updates between two versions."""
+    """Updates between two published versions."""
     partitions: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
-    """The partitions of its replay, with their shares of a batch."""
+    """The partitions of its replay, with the share of a batch that comes from each."""
     lanes_per_world: int = 1
-    """Lanes of a world in each partition: one for each agent that learns there at once. In self-play that is one of
-    the two: the league plays the other side."""
+    """Lanes for each world in each partition: one for each agent of the policy whose steps are recorded. In self-play
+    that is one of the two agents, since the league plays the other side."""
 
     @property
     def kind(self) -> str:
-        """What two policies must have in common to be learned in one pass."""
+        """Key that two policies must share to be updated in one pass."""
         spaces, lanes = (self.observation_space, self.action_space), (self.partitions, self.lanes_per_world)
         return repr((self.config, spaces, self.masked, self.device, self.slots, self.publish_every, lanes))
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in a run."""
+    """The participants of a run: world, agents, policies, processes and pace."""
 
     world: Portable
-    """Makes a world."""
+    """The world factory."""
     agents: tuple[AgentSpec, ...]
-    """The agents of the world, in its order."""
+    """The agents, in the order of the world."""
     policies: tuple[LearnedPolicy, ...]
     """The policies that are learned."""
     stacks: tuple[tuple[int, ...], ...]
-    """Policies that are learned in one pass."""
+    """The policies of each stack, by index."""
     processes: tuple[tuple[int, ...], ...]
-    """The stacks of each learner process."""
+    """The stacks of each learner process, by index."""
     actors: int
     worlds_per_actor: int
     steps: int
-    """Steps of an agent in all worlds together."""
+    """Steps of each agent, summed over all worlds."""
     pace: Pace
     seed: int
     sync_interval: int = 1
@@ -113,15 +113,15 @@ class Roster:
     checked: bool = False
     remake_worlds: bool = False
     self_play: SelfPlay | None = None
-    """Where one policy learns to play both sides: its league and its anchors."""
+    """The league and its anchors if one policy learns to play both sides; None without self-play."""
 
     @property
     def masked(self) -> list[bool]:
-        """For each agent of the world, whether its action masks are asked for."""
+        """For each agent of the world, whether the world is asked for its action masks."""
         return [self.policies[agent.policy].masked for agent in self.agents]
 
     def lanes(self, policy: int) -> int:
-        """How many lanes the replay of a policy has."""
+        """Number of lanes in the replay of a policy."""
         spec = self.policies[policy]
         return self.actors * self.worlds_per_actor * spec.lanes_per_world * len(spec.partitions)
 
@@ -133,22 +133,22 @@ class Roster:
         return [lane for start in starts for lane in range(start, start + mine)]
 
     def stack_of(self, policy: int) -> int:
-        """The stack that a policy is in."""
+        """Index of the stack of a policy."""
         return next(k for k, policies in enumerate(self.stacks) if policy in policies)
 
     def policies_of(self, process: int) -> list[int]:
-        """The policies of a learner process, in the order of its stacks."""
+        """Indices of the policies of a learner process, in the order of its stacks."""
         return [policy for k in self.processes[process] for policy in self.stacks[k]]
 
     def replay_spec(self, policy: int) -> ReplaySpec:
-        """The replay of one policy."""
+        """The layout of the replay of one policy."""
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
         least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1)
         if settings.once:
-            # Any lane may have to hold all that waits, if the other actors are done or down: actors wait for the pace,
-            # where they show a heartbeat, and never for room.
+            # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
+            # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
             waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
             least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
         return ReplaySpec(
@@ -163,9 +163,10 @@ class Roster:
 
 
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
-    """Who takes part in a run of this world with these algorithms, and at what pace.
+    """Make the roster of a run from a world, its algorithms and the settings.
 
-    ``room``: for how many learner processes, if the settings do not say; by default this machine's.
+    ``room``: how many learner processes there is room for, used if ``learner_processes`` is not set; by default what
+    this machine has.
     """
     factory = world_factory(world)
     made = _made(factory)
@@ -208,14 +209,14 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
 
 
 def _members(world: World, settings: Settings) -> dict[str, tuple[int, ...]]:
-    """The agents of each policy, by its name: one each, named like it; in self-play the player has all."""
+    """Indices of the agents of each policy, by its name: one agent for each policy; in self-play the player has all."""
     if settings.self_play:
         return {PLAYER: tuple(range(len(world.agents)))}
     return {name: (i,) for i, name in enumerate(world.agents)}
 
 
 def _agents(world: World, members: Mapping[str, Sequence[int]]) -> tuple[AgentSpec, ...]:
-    """The agents of the world, each with its policy."""
+    """The agents of the world with their policies."""
     policy_of = {agent: policy for policy, agents in enumerate(members.values()) for agent in agents}
     return tuple(
         AgentSpec(name, world.observation_spaces[i], world.action_spaces[i], policy_of[i])
@@ -226,11 +227,11 @@ def _agents(world: World, members: Mapping[str, Sequence[int]]) -> tuple[AgentSp
 def _policy(
     name: str, agents: tuple[int, ...], world: World, config: AlgorithmConfig, masked: bool, settings: Settings
 ) -> LearnedPolicy:
-    """A policy for some agents, which have equal spaces."""
+    """Make the policy of some agents, which have equal spaces."""
     spaces = world.observation_spaces[agents[0]], world.action_spaces[agents[0]]
     try:
         replay = config.replay(*spaces, masked=masked)
-        sizes = Sizes(*map(operator.index, config.sizes(*spaces)))  # numpy's numbers are as good
+        sizes = Sizes(*map(operator.index, config.sizes(*spaces)))  # accepts numpy integers too
     except SettingError as error:
         raise SettingError(f"{name} with {type(config).__name__}: {error}") from error
     return LearnedPolicy(
@@ -247,7 +248,7 @@ def _policy(
 
 
 def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Settings) -> SelfPlay:
-    """Self-play in this world, if it is one for it."""
+    """Resolve the settings of self-play; raise if the world does not allow it."""
     if len(world.agents) != 2:
         raise SettingError(f"self_play is only valid with two players (got the agents {list(world.agents)})")
     for what, spaces in (("observation", world.observation_spaces), ("action", world.action_spaces)):
@@ -261,27 +262,27 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
     play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
     if settings.evaluate_every is not None and not play.anchors:
         raise SettingError(
-            "evaluate_every is only valid with anchors in self-play, where evaluations are games against them (got "
+            "evaluate_every is only valid with anchors in self-play, since evaluations are games against anchors (got "
             "none)"
         )
     return play
 
 
 def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
-    """The balance between acting and learning."""
+    """Derive the pace from the settings; raise if the policies cannot run at it."""
     ratio, slack = settings.updates_per_step, settings.slack
     once = [policy.name for policy in policies if policy.settings.once]
     if len(once) == len(policies) and ratio is not None:
         raise SettingError(
-            f"updates_per_step must be None, got {ratio}: one update belongs to each batch of rows of "
-            f"{', '.join(once)}, which are read once"
+            f"updates_per_step must be None, got {ratio}: where rows are read once ({', '.join(once)}) there is one "
+            "update for each batch"
         )
     if settings.engine == "serial":
         return Pace(1.0 if ratio is None else ratio, 0, 0)
     if once and ratio is None and len(once) < len(policies):
         raise SettingError(
-            f"updates_per_step must be a number, got None: learners would run freely, but {', '.join(once)} read "
-            "every row once, and a full lane would stall the other agents"
+            "updates_per_step must be a number, got None: learners would run freely, and where rows are read once "
+            f"({', '.join(once)}) a full lane would stall the other agents"
         )
     if not once and ratio is None:
         if slack is not None:
@@ -290,8 +291,8 @@ def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
     ahead = 1.0 if slack is None else slack
     if once and math.isinf(ahead):
         raise SettingError(
-            f"slack must be a finite number, got {slack}: {', '.join(once)} read every row once, and a full lane "
-            "would stall the other agents"
+            f"slack must be a finite number, got {slack}: where rows are read once ({', '.join(once)}) a full "
+            "lane would stall the other agents"
         )
     if len(once) == len(policies):
         return Pace(slack=ahead, slack_once=ahead)
@@ -311,7 +312,7 @@ def _made(factory: Callable[[], Any]) -> Any:
 def _share_out(
     policies: Sequence[LearnedPolicy], settings: Settings, room: int
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Policies to learner processes in equal numbers; within one, policies of one kind to one stack."""
+    """Divide policies evenly among learner processes. Policies of one kind in a process form a stack."""
     wanted = settings.learner_processes or room
     count = min(wanted, len(policies))
     if settings.learner_processes is not None and settings.learner_processes > len(policies):
@@ -321,7 +322,7 @@ def _share_out(
     for members in np.array_split(np.arange(len(policies)), count):
         equal: dict[tuple[int | None, str], list[int]] = {}
         for i in members.tolist():
-            # Rows that are read once set the pace: in one stack the policy with the fewest would hold up the others.
+            # Rows that are read once set the pace: in a shared stack the policy with the fewest would delay the others.
             alone = i if policies[i].settings.once else None
             equal.setdefault((alone, policies[i].kind), []).append(i)
         processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
@@ -330,5 +331,5 @@ def _share_out(
 
 
 def local_room(settings: Settings) -> int:
-    """For how many learner processes there is room beside the actors on this machine."""
+    """Number of learner processes for which this machine has cores beside the actors."""
     return max(1, usable_cores() - settings.actors)

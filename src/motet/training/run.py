@@ -1,10 +1,10 @@
-"""train() and resume(): the wiring of a run on one page.
+"""train() and resume(): the entry points of training, and how the parts of a run are connected.
 
     world, algorithms, settings ─▶ Roster ─▶ SharedMemory ─▶ roles ─▶ Supervisor ─▶ checkpoints, metrics ─▶ Result
                                  roster.py    shared.py    drivers.py             recorder.py
 
-:class:`Run` is what all of them have to know of a run. ``engines.py`` plays it: each role in a process, all roles in
-this process, or on a Ray cluster.
+:class:`Run` holds what all of these parts need to know. ``engines.py`` executes the run: each role in a child process,
+all roles in this process, or on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from motet.worlds.catalogue import world_factory
 __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
 
 WorldSource = Callable[[], Any] | str
-"""What makes a world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``."""
+"""A world factory: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``."""
 Algorithms = AlgorithmConfig | type[AlgorithmConfig] | str | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str]
-"""A config or the name of an algorithm, for all agents or by agent."""
+"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm."""
 
-_FREE = "; free some memory, processes or open files, or train in this process alone: engine='serial'"
-_MANY = 2**16  # learner processes, where they take no cores
+_FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
+_MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
 
 
 def train(
@@ -62,14 +62,14 @@ def train(
     ('done', 200)
 
     Args:
-        world: makes the world: a callable, the name of a shipped world, or ``module:attribute``.
+        world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these.
-        settings: how the run is played.
-        run: where to write the run directory. Nothing is written without it.
+        settings: the settings of the run.
+        run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
-        on_update: called about once a second with a snapshot of the run. If it raises, the run ends in order, with a
-            checkpoint, and the exception is raised again. The same holds for ``on_message``.
-        on_message: called with one line when something happens that the user should know.
+        on_update: called about once a second with a snapshot of the run. If it raises, the run stops cleanly, with a
+            checkpoint, and then the exception is raised again. The same holds for ``on_message``.
+        on_message: called with one line of text for each event that the user should know of.
     """
     check_main_guard()
     if not isinstance(settings, Settings | None):
@@ -103,7 +103,7 @@ def resume(
     on_update: Callable[[Snapshot], None] | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> Result:
-    """Resume a run from its newest checkpoint, in its own directory.
+    """Resume a run from its newest checkpoint, in the same directory.
 
     ::
 
@@ -111,17 +111,17 @@ def resume(
 
     Args:
         run: the run directory.
-        steps: steps to do on top of those done; by default the rest of what the run was asked for.
+        steps: steps to do in addition to those already done; by default those that remain of the run's ``steps``.
         checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
-        world: makes the world, where the run does not say how (a lambda, a class of a script).
-        algorithm: as in :func:`train`, where the run does not say.
+        world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script).
+        algorithm: as in :func:`train`, needed if the run's config cannot name it.
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
         address: the address of the Ray cluster, if it has changed.
         on_update: as in :func:`train`.
         on_message: as in :func:`train`.
     """
     if steps is not None and steps < 1:
-        raise SettingError(f"steps must be an int >= 1, on top of those done, got {steps}")
+        raise SettingError(f"steps must be an int >= 1, in addition to those already done, got {steps}")
     directory, callbacks = RunDirectory.open(run), Callbacks(on_update, on_message)
     with hold(directory.path):
         directory.sweep()
@@ -132,16 +132,16 @@ def resume(
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
         if kept.step >= settings.steps:
             raise SettingError(
-                f"steps must be more than the {settings.steps} that {str(directory.path)!r} has done: ask for more "
-                "steps"
+                f"{str(directory.path)!r} has already done its {settings.steps} steps; fix: set steps to the number "
+                "of steps to add"
             )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
-                    f"the run was begun with {name} {before} and continues with {now}: it will not be bit for bit the "
-                    "same"
+                    f"the run was started with {name} {before} and is resumed with {now}: the result will not be the "
+                    "same bit for bit"
                 )
 
         def begun(fell_back: str) -> None:
@@ -159,61 +159,61 @@ def resume(
 
 @dataclass
 class Run:
-    """A run: who takes part, how it is played, where it is written, and whom it tells."""
+    """A run: its roster, its settings, its callbacks and its run directory."""
 
     roster: Roster
     settings: Settings
     callbacks: Callbacks
     directory: RunDirectory | None = None
-    """Where it is written; None: nowhere."""
+    """The run directory; None if nothing is written."""
     resume_from: Checkpoint | None = None
     on_begin: Callable[[str], None] = lambda fell_back: None
-    """Called when the run has begun, with :attr:`fell_back`."""
+    """Called with :attr:`fell_back` when all processes have started."""
     fell_back: str = ""
-    """Why the serial engine plays it although another one was asked for; empty where it does not."""
+    """Why the run fell back to the serial engine; empty if it did not."""
     has_begun: bool = False
 
     @property
     def path(self) -> Path | None:
-        """The run directory."""
+        """Path of the run directory; None if nothing is written."""
         return self.directory.path if self.directory else None
 
     def log(self, name: str) -> Path | None:
-        """The log file of a process."""
+        """Path of the log file of a process; None if nothing is written."""
         return self.directory.logs / f"{name}.log" if self.directory else None
 
     def message(self, line: str) -> None:
-        """Tell the user something."""
+        """Pass one line of text to the user."""
         self.callbacks.message(line)
 
     def begun(self) -> None:
-        """All processes have started: from here on the run directory is kept."""
+        """Note that all processes have started. From here on the run directory is kept even if the run fails."""
         self.has_begun = True
         self.on_begin(self.fell_back)
 
     def shared_memory(self) -> SharedMemory:
-        """Make what the roles share, and fill it from the checkpoint."""
+        """Create the memory that the roles share, and fill it from the checkpoint if there is one."""
         shared = SharedMemory(self.roster)
         if self.resume_from is not None:
             fill(shared, self.resume_from)
         return shared
 
     def fall_back(self, reason: Exception) -> None:
-        """Let the serial engine play the run, if the settings allow it; an error otherwise."""
+        """Switch the run to the serial engine if the settings allow it; otherwise raise ``reason`` with advice."""
         if not self.settings.fall_back:
             remedy = f". {engines.ALONE}" if isinstance(reason, UnpicklableError) else _FREE
-            raise type(reason)(f"{reason}{remedy}, or fall_back=True to do so whenever it is needed") from reason
+            raise type(reason)(f"{reason}{remedy}, or set fall_back=True to do so when needed") from reason
         self.fell_back = str(reason)
         self.settings = replace(self.settings, engine="serial")
         self.roster = replace(self.roster, pace=pace_of(self.roster.policies, self.settings))
         self.message(
-            f"NO PROCESSES: {reason}. The serial engine plays this run instead, as fall_back allows, with "
+            f"NO PROCESSES: {reason}. Falling back to the serial engine (fall_back is set) with "
             f"{self.roster.pace.updates_per_step:g} updates per step"
         )
 
 
 def _note(directory: RunDirectory, fell_back: str) -> None:
-    """Write into the config that the serial engine plays the run, and why."""
+    """Write into ``config.json`` why the run fell back to the serial engine, if it did."""
     if fell_back:
         directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
 
@@ -233,7 +233,7 @@ def _play(run: Run) -> Result:
 
 @contextlib.contextmanager
 def _room(settings: Settings) -> Iterator[int]:
-    """The number of learner processes that fit beside the actors: here, or on the cluster, connected meanwhile."""
+    """Yield how many learner processes fit beside the actors, here or on the cluster, connected within the block."""
     if settings.engine != "ray":
         yield local_room(settings)
         return
@@ -251,6 +251,6 @@ def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
     for i, policy in enumerate(run.roster.policies):
         if steps := unused(policy, run.roster.replay_spec(i), checkpoint):
             run.message(
-                f"{policy.name}: {steps:,} steps had not been learned from when the checkpoint was written, and it "
-                "does not hold their rows (keep_replay would have kept them): they count as lost"
+                f"{policy.name}: {steps:,} steps had not been learned from when the checkpoint was written, and the "
+                "checkpoint does not contain their rows, so they count as lost (keep_replay keeps them)"
             )

@@ -1,9 +1,9 @@
-"""The serial engine: all roles in this process, one after the other; and its exact resumption.
+"""The serial engine: all roles in this process, one after the other. It can resume a run exactly.
 
-Every actor plays a round, then every learner does what is due: the order that lockstep enforces between processes.
-Nothing happens between two rounds, so the whole run can be written down there, random streams and half-played episodes
-included, and a run that is resumed from it continues as if it had never stopped. Writing it down changes nothing: no
-version is published for it, and no random stream begins.
+Every actor plays a round, then every learner does the updates that are due: the order that lockstep enforces between
+processes. Nothing happens between two rounds, so the whole state of the run can be saved there, including random
+streams and unfinished episodes. A resumed run continues bit for bit as if it had never stopped. Saving does not change
+the run: it publishes no version and starts no random stream.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
 
-_TAKE_S = 10.0  # nobody writes meanwhile, so nothing is ever waited for
+_TAKE_S = 10.0  # never reached: no process writes at the same time
 
 
 class Serial:
     """A run in this process.
 
     Args:
-        shared: what the roles share.
-        kept: what :meth:`write_down` gave, to go on exactly from there; vaults and replays must have been restored.
+        shared: the memory that the roles share.
+        kept: what :meth:`write_down` returned, to resume exactly; vaults and replays must have been restored before.
     """
 
     new_streams: Sequence[str] = ()
-    """Policies whose behaviours began a new random stream, since what was kept holds none for them."""
+    """Policies whose behaviours began a new random stream, since ``kept`` did not contain one."""
 
     def __init__(self, shared: SharedMemory, kept: dict[str, Any] | None = None) -> None:
         one_thread()
@@ -57,11 +57,11 @@ class Serial:
         for actor in self.actors:
             actor.begin()
         self.steps = shared.most_steps()
-        """Steps of the policy that has done the most."""
+        """Steps of the policy with the most steps."""
         self._step_counts = [shared.replays[i].counts for i in range(len(roster.policies))]
 
     def play(self, each_round: Callable[[], bool]) -> None:
-        """Play to the end. ``each_round`` is called after each round; True ends it."""
+        """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends."""
         shared, board = self._shared, self._shared.board
         pulse = board.pulse(0)
         pulse.start(os.getpid())
@@ -82,17 +82,17 @@ class Serial:
                 break
 
     def end(self) -> None:
-        """Publish the last state, as learners in processes do when they end; after the last checkpoint was taken."""
+        """Publish the last state, as learners in processes do at the end. Call it after the last checkpoint."""
         for learner in self.learners:
             learner.end()
 
     @property
     def can_save(self) -> bool:
-        """Whether all worlds can write down their state."""
+        """Whether all worlds can save their state."""
         return all(actor.worlds.can_save for actor in self.actors)
 
     def check_streams(self) -> None:
-        """Raise if a behaviour gives a random stream that a checkpoint could not hold."""
+        """Raise if a behaviour returns a random stream that a checkpoint cannot contain."""
         for policy, acting in zip(self._shared.roster.policies, self.actors[0].published, strict=True):
             stream = stream_of(acting.behaviour)
             try:
@@ -104,7 +104,7 @@ class Serial:
                 ) from error
 
     def write_down(self) -> dict[str, Any]:
-        """What the learners' states and the lanes do not hold, as plain values. Changes nothing."""
+        """Return what is neither in the learners' states nor in the lanes, as plain values. Changes nothing."""
         notes: dict[str, Any] = {
             "actors": [
                 {
@@ -128,11 +128,11 @@ class Serial:
         return notes
 
     def _members(self) -> list[tuple[int, StackMember]]:
-        """The number of each policy, and what learns it."""
+        """Return the index of each policy and its member of a stack."""
         return [pair for learner in self.learners for pair in zip(learner.policies, learner.members, strict=True)]
 
     def _published(self, policy: int) -> list[dict[str, Any]]:
-        """The versions of a policy that an actor holds, and the newest one; oldest first."""
+        """Return the versions of a policy that actors hold, and the newest one, in ascending order."""
         self._newest[policy].take(_TAKE_S)
         held: list[Any] = [self._newest[policy], *(actor.published[policy].subscriber for actor in self.actors)]
         by_version = {subscriber.version: subscriber for subscriber in held if subscriber.version}
@@ -143,10 +143,10 @@ class Serial:
         ]
 
     def _publish_again(self, kept: Mapping[str, Any]) -> None:
-        """Publish what was published then, so that each actor takes the version that it held."""
+        """Publish the saved versions again, so that each actor loads the version that it held."""
         for i, policy in enumerate(self._shared.roster.policies):
             publisher = self._shared.publications[i].publisher()
-            for one in kept.get("published", {}).get(policy.name, ()):  # older checkpoints hold none
+            for one in kept.get("published", {}).get(policy.name, ()):  # older checkpoints do not contain versions
                 publisher.publish(one["weights"], version=one["version"], **one["header"])
                 for actor, notes in zip(self.actors, kept["actors"], strict=True):
                     if notes["versions"][i] == one["version"]:

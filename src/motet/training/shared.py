@@ -1,4 +1,4 @@
-"""SharedMemory: what the processes of a run share, in one segment, laid out for everybody."""
+"""SharedMemory: the memory that the processes of a run share, in one segment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["SharedMemory"]
 
 
 class SharedMemory:
-    """What the processes of a run share: one segment, laid out for everybody."""
+    """The memory that the processes of a run share: board, replays, publications, vaults and league in one segment."""
 
     steps_before: list[int]
-    """Steps of each policy before its replay began: above 0 where a run is resumed without its old rows."""
+    """Steps of each policy before its replay began; above 0 if the run was resumed without its old rows."""
     updates_before: list[int]
     """Updates of each policy that belong to those steps."""
     versions_before: list[int]
-    """The version of each policy that the run was resumed with, where versions count on."""
+    """The version of each policy with which the run was resumed, if version numbers continue from there; else 0."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
@@ -83,44 +83,44 @@ class SharedMemory:
         return sizes.state * len(stack), header
 
     def steps(self, policy: int) -> int:
-        """Steps that a policy has done."""
+        """Return the steps that a policy has done."""
         return self.steps_before[policy] + self.replays[policy].steps
 
     def most_steps(self) -> int:
-        """Steps of the policy that has done the most: progress, checkpoints, evaluations and the end follow it."""
+        """Return the most steps of any policy: the measure for progress, checkpoints, evaluations and the end."""
         return max(map(self.steps, range(len(self.roster.policies))))
 
     def left(self, policy: int, actor: int) -> int:
-        """Steps of a policy that an actor has still to do: all have equal parts of what this run has to do."""
+        """Return the steps of a policy that an actor still has to do. All actors have equal shares."""
         roster, replay = self.roster, self.replays[policy]
         part = -(-(roster.steps - self.steps_before[policy]) // roster.actors)
         return part - sum(replay.words(lane).steps for lane in roster.lanes_of(policy, actor))
 
     def progress(self, stack: int) -> StackProgress:
-        """How far the policies of a stack are; made for the process that asks."""
+        """Return the progress of a stack, for use in the calling process."""
         return StackProgress(self, stack)
 
     def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
-        """Counts the steps of some policies since their replays began; all have equally many lanes."""
+        """Return a counter of the steps of some policies since their replays began. All have equally many lanes."""
         return step_counter([self.replays[policy] for policy in policies])
 
     def batches(self, policy: int) -> int:
-        """Whole batches of a policy's rows that are read once: cursors move by fragments."""
+        """Return the number of complete batches of a policy that reads rows once, in whole fragments."""
         settings = self.roster.policies[policy].settings
         return self.replays[policy].counts.fragments(settings.length) // settings.batch_size
 
     def newest_step(self, policy: int) -> int:
-        """The ``published_step`` of a policy's newest version."""
+        """Return the ``published_step`` of a policy's newest version."""
         return int(self.board.learned.published_step[policy])
 
     def where(self, process: int) -> str:
-        """The node of a process, by its row of the board; empty on this machine."""
+        """Return the node of a process, by its row of the board; empty on this machine."""
         return ""
 
 
 def _header(policy: LearnedPolicy) -> dict[str, ArraySpec]:
-    """What travels with the weights: what the algorithm declares, and when it was published, by the policy's steps."""
+    """The header of a publication: the fields that the algorithm declares, and the policy's steps at publication."""
     header = {name: ArraySpec(shape, dtype) for name, (shape, dtype) in policy.config.header.items()}
     if "published_step" in header:
-        raise SettingError("header must not have the name 'published_step': every publication has it")
+        raise SettingError("header must not contain 'published_step', which every publication already has")
     return {"published_step": ArraySpec(dtype="int64"), **header}

@@ -1,4 +1,4 @@
-"""Watch: what a run looks like right now, read off the board, the replays and the publications. Nobody is asked."""
+"""Watch: snapshots of a run, read from the board, the replays and the publications without involving its processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Takes snapshots of a run; rates are between two of them.
+    """Takes snapshots of a run. Rates are measured since the snapshot before.
 
     Args:
-        shared: what the run shares.
-        roles: its processes.
+        shared: the shared memory of the run.
+        roles: the processes of the run.
     """
 
     def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:
@@ -28,7 +28,7 @@ class Watch:
         self._last: tuple[float, list[int], list[int]] | None = None
 
     def snapshot(self, state: str = "running") -> Snapshot:
-        """The run right now."""
+        """Return the present state of the run."""
         shared, roster = self._shared, self._shared.roster
         now = time.monotonic()
         steps = [shared.steps(i) for i in range(len(shared.replays))]
@@ -90,7 +90,7 @@ class Watch:
         )
 
     def _restarts(self, stack: int) -> int:
-        """Of the process that has this stack; the serial engine has none."""
+        """Return the restarts of the process that learns this stack; 0 in the serial engine."""
         roster = self._shared.roster
         process = next(i for i, stacks in enumerate(roster.processes) if stack in stacks)
         place = roster.actors + process
