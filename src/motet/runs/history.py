@@ -159,9 +159,9 @@ class _Counts:
         self._before: dict[str, int] = {}
         self._now: dict[str, int] = {}
 
-    def add(self, values: Mapping[str, int], anew: bool = False) -> None:
+    def add(self, values: Mapping[str, int], is_new: bool = False) -> None:
         for name, value in values.items():
-            if anew or value < self._now.get(name, 0):
+            if is_new or value < self._now.get(name, 0):
                 self._before[name] = self._before.get(name, 0) + self._now.get(name, 0)
             self._now[name] = int(value)
 
@@ -186,17 +186,17 @@ class SessionCounts:
         returns = [row["mean_return"] for row in agents.values()]
         team = {"steps": float(now.steps), "seconds": float(now.seconds), "steps_per_s": float(now.steps_per_s)}
         before = self.newest
-        anew = before is None or before.state != "running" or team["seconds"] < before.seconds
-        if before is not None and anew:
+        is_new = before is None or before.state != "running" or team["seconds"] < before.seconds
+        if before is not None and is_new:
             self._seconds_before += before.seconds
             self.rows = [row for row in self.rows if row[0]["steps"] <= team["steps"]]
         team["seconds"] += self._seconds_before
-        self.sessions += anew
-        self.restarts.add({row.name: row.restarts for row in now.processes}, anew)
+        self.sessions += is_new
+        self.restarts.add({row.name: row.restarts for row in now.processes}, is_new)
         for agent in now.agents:
             counts = self.counters.setdefault(agent.name, _Counts())
             # These two start at 0 in each session.
-            counts.add({"episodes": agent.episodes, "version": agent.version - agent.version_before}, anew)
+            counts.add({"episodes": agent.episodes, "version": agent.version - agent.version_before}, is_new)
             counts.add({name: getattr(agent, name) for name in COUNTERS if name != "episodes"})
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
         self.newest = now
