@@ -65,6 +65,15 @@ def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
 
 
 @pytest.mark.parametrize(
+    "given, hint",
+    [("Tresure-Hunt", "did you mean treasure_hunt?"), ("matrix --algorithm DQN", "did you mean dqn?")],
+)
+def test_a_misspelt_world_or_algorithm_is_answered_with_the_one_that_was_meant(given, hint, capsys):
+    assert main(["train", *given.split()]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "text, hint",
     [
         ("total_timesteps = 5", "total_timesteps (use steps)"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from motet.errors import SettingError
+from motet.text import nearest
 
 __all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_now", "path_of", "paths_now"]
 
@@ -137,7 +138,9 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
     """Import what a user named as ``module:attribute``; ``known`` are the short names that an error lists."""
     module, _, name = path.partition(":")
     if not name:
-        raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}")
+        near = nearest(path, known)
+        meant = f"; did you mean {near}?" if near else ""
+        raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}{meant}")
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
