@@ -15,8 +15,8 @@ from motet.plan.enumeration import enumerate_states
 from motet.plan.goals import Goal
 from motet.plan.graph import Graph, Model
 from motet.plan.induction import Response, best_response
-from motet.plan.progress import Progress
 from motet.plan.losses import Regret, regret
+from motet.plan.progress import Progress
 from motet.plan.solution import PlannedPolicy, Solution
 
 __all__ = [
