@@ -57,7 +57,7 @@ def kind_of(thing: Any) -> Kind:
 
 @runtime_checkable
 class Policy(Protocol):
-    """How one agent acts. Deterministic given the seed and the observations since the last reset."""
+    """How one agent acts in evaluations. Deterministic given the seed and the observations since the last reset."""
 
     def reset(self, seed: int) -> None:
         """Begin a new episode: clear the state and seed the random generator."""
@@ -202,6 +202,8 @@ _ONLY = np.zeros(1, np.int64)
 
 class EpisodeState:
     """The state of agents during an episode: the newest observations, if the policy uses frame stacking.
+
+    Actors, evaluations during training and :class:`BehaviourPolicy` use it wherever a behaviour is asked.
 
     One agent in one world is a *track*. Each track has a separate state: asking on some tracks does not change the
     others.

@@ -59,7 +59,7 @@ _SEATS_SHOWN = 12
 
 @dataclass(frozen=True)
 class EvalFlags(Play):
-    """The flags of ``motet eval``."""
+    """The flags of ``motet eval``: these, those of ``Play``, and the fields of ``EvaluationSettings``."""
 
     video: Path | None = None
     """Video file (.gif; .mp4 with imageio[ffmpeg]) for one episode: the first in --film, by default episode 0."""

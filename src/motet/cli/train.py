@@ -1,4 +1,7 @@
-"""``motet train`` and ``motet resume``: run training with a display, and print a summary at the end."""
+"""``motet train`` and ``motet resume``: run training with a display, and print a summary at the end.
+
+The flags of ``motet train`` are parsed in ``flags.py``, which the command starts with.
+"""
 
 from __future__ import annotations
 

@@ -181,6 +181,7 @@ def frame(
 def _agents(
     snapshot: Snapshot, shown: Sequence[AgentRow], history: History, width: int, ascii_only: bool
 ) -> RenderableType:
+    """The table of agents. Of the learner's metrics it shows the loss alone."""
     wide = width >= _WIDE
     bars = _PLAIN_BARS if ascii_only else _BARS
     rare = ("stage", "forced", "restarts", *(("lost", "refused") if wide else ()))

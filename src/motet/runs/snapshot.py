@@ -56,6 +56,7 @@ class AgentRow:
     broken: int
     """Number of episodes cut off by a failure, such as the death of their actor."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """What its learner measured last, by name."""
     stage: str = ""
     """Current stage of its algorithm, if there are several."""
     forced: int = 0

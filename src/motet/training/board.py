@@ -186,7 +186,7 @@ class Board:
         self._stop[0] = 1
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
-        """Write the metrics of a learner. The first call sets the names, at most 24; later values go by name."""
+        """Write the metrics of a learner. The first call sets the names; those beyond 24 (or 1 kB) are not shown."""
         shown = self._shown(policy)
         if not shown:
             shown = list(values)[:_METRICS]

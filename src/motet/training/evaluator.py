@@ -1,5 +1,7 @@
 """Evaluation during training: greedy episodes of the published policies. Evaluations do not change the training.
 
+Policies of any origin are evaluated by ``motet.evaluation``.
+
 In lockstep and in serial runs evaluations take place at the end of a round: actors and learners wait, the versions of
 that round are played, and no evaluation is skipped. Otherwise a separate process plays the newest versions while
 training continues.

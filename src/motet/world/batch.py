@@ -109,7 +109,7 @@ class WorldBatch(Protocol):
         ...
 
     def turns(self) -> Sequence[Turn]:
-        """Return one turn for each agent that acts now, in the order of the world's agents."""
+        """Return one turn for each agent that acts now. The worlds decide who does."""
         ...
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> Sequence[Ending]:
