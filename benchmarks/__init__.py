@@ -1,8 +1,8 @@
-"""``motet bench``: how fast the parts are, as ratios measured in one run.
+"""``motet bench``: speed of the parts of motet, as ratios measured in one run.
 
-A bench asks several *contestants* for several *measures*: all contestants of a measure in turn, again and again, so
-that a noisy minute hits everybody; the median of the repeats counts. A *comparison* is the ratio of two contestants'
-medians, above 1 where ours is the better one. `docs/bench.md` says what each of them means.
+A bench has several *measures* and several *contestants*. All contestants of a measure run in turn, several times, so
+that a period of noise affects all of them. The result is the median of the repeats. A *comparison* is the ratio of two
+contestants' medians, above 1 if motet is better. `docs/bench.md` describes each of them.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ BENCHES = {
     "isolation": "benchmarks.isolation",
     "ray": "benchmarks.ray",
 }
-"""Name and module. A module has ``run(settings) -> Result``."""
+"""Modules of the benches, by name. Each has ``run(settings) -> Result``."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how often."""
+    """Duration and number of the measurements."""
 
     repeats: int = 5
     seconds: float = 0.4
     quick: bool = False
-    """Tiny sizes: shows that everything runs, measures nothing."""
+    """Use tiny sizes, to test that everything runs; the numbers have no meaning."""
     rllib_python: Path | None = None
-    """For bench ray: the interpreter that has RLlib, which pins its own gymnasium; None: this one."""
+    """For bench ray: the interpreter with RLlib, which pins another version of gymnasium; None: this one."""
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -64,13 +64,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measure:
-    """One thing that is measured of several contestants."""
+    """One quantity that is measured for several contestants."""
 
     title: str
     unit: str
-    """Something per second (more is better), or a time such as ``us`` (less is better)."""
+    """A rate such as ``rows/s`` (more is better), or a time such as ``us`` (less is better)."""
     compared: bool = True
-    """Whether there is a better and a worse: otherwise no ratio is shown."""
+    """Whether contestants are compared; if not, no ratio is shown."""
 
     @property
     def more_is_better(self) -> bool:
@@ -80,7 +80,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A value: how much better ``ours`` is than ``theirs`` in one measure."""
+    """A value of the result: how much better ``ours`` is than ``theirs`` in one measure."""
 
     measure: str
     ours: str
@@ -90,7 +90,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Amount:
-    """A value that is no ratio: what one contestant came to in one measure."""
+    """A value of the result that is not a ratio: the median of one contestant in one measure."""
 
     measure: str
     whose: str
@@ -99,33 +99,33 @@ class Amount:
 
 @dataclass
 class Result:
-    """What a bench found."""
+    """Result of a bench."""
 
     name: str
     measures: Mapping[str, Measure]
     comparisons: Mapping[str, Comparison]
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """For each measure and contestant, all repeats."""
+    """All repeats, by measure and contestant."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Contestants that could not take part, and why."""
+    """Contestants that could not run, with the reason."""
     counts: dict[str, int] = field(default_factory=dict)
     """Values that are counted, not compared."""
     exactly: dict[str, int | None] = field(default_factory=dict)
-    """What each count must be; None: anything above zero."""
+    """Expected value of each count; None: any value above zero."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else a reader of the raw numbers should know."""
+    """Additional information for readers of the raw numbers."""
     notes: list[str] = field(default_factory=list)
-    """The part of it that a reader of the tables should know, one line each."""
+    """Additional information for readers of the tables, one line each."""
     amounts: Mapping[str, Amount] = field(default_factory=dict)
-    """Values that are medians as they are."""
+    """Values that are plain medians."""
 
     def median(self, measure: str, contestant: str) -> float | None:
-        """The median of a contestant's repeats; None if it did not take part."""
+        """Return the median of a contestant's repeats; None if it did not run."""
         repeats = self.samples.get(measure, {}).get(contestant)
         return statistics.median(repeats) if repeats else None
 
     def ratio(self, measure: str, ours: str, theirs: str) -> float | None:
-        """How much better ``ours`` is."""
+        """Return how much better ``ours`` is than ``theirs``; None if one of them did not run."""
         mine, other = self.median(measure, ours), self.median(measure, theirs)
         if mine is None or other is None:
             return None
@@ -133,13 +133,13 @@ class Result:
 
     @property
     def values(self) -> dict[str, float]:
-        """All comparisons that could be made, all amounts, and all counts."""
+        """All comparisons and amounts that were measured, and all counts."""
         found = {name: self.ratio(c.measure, c.ours, c.theirs) for name, c in self.comparisons.items()}
         found |= {name: self.median(a.measure, a.whose) for name, a in self.amounts.items()}
         return {name: round(value, 4) for name, value in found.items() if value is not None} | self.counts
 
     def as_json(self) -> str:
-        """One object on one line."""
+        """Return the result as one JSON object on one line."""
         raw = {
             "units": {key: m.unit for key, m in self.measures.items()},
             "samples": self.samples,
@@ -152,7 +152,7 @@ class Result:
 def interleave(
     result: Result, measure: str, contestants: Mapping[str, Callable[[], float]], repeats: int, warm: bool = True
 ) -> None:
-    """Ask the contestants in turn, ``repeats`` times round; a first round is thrown away if ``warm``."""
+    """Measure the contestants in turn, ``repeats`` times; if ``warm``, a first round is discarded."""
     for i in range(-1 if warm else 0, repeats):
         for name, ask in contestants.items():
             value = ask()
@@ -167,7 +167,7 @@ def interleave_pairs(
     repeats: int,
     warm: bool = True,
 ) -> None:
-    """The same for contestants that are asked for two measures at once."""
+    """Do the same for contestants that return two measures at once."""
     for i in range(-1 if warm else 0, repeats):
         for name, ask in contestants.items():
             for measure, value in zip(measures, ask(), strict=True):
@@ -176,7 +176,7 @@ def interleave_pairs(
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return a description of the machine and the library versions."""
     versions = {}
     for package in ("numpy", "torch", "cpprb", "torchrl", "stable-baselines3", "ray"):
         try:
@@ -193,7 +193,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

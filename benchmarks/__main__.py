@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the same as ``motet bench``, wherever motet is installed."""
+"""``python -m benchmarks``: the same as ``motet bench``, for any kind of install of motet."""
 
 import sys
 

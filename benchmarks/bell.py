@@ -1,8 +1,9 @@
-"""``motet bench bell``: how long it takes to ask another process and to get its answer, 1 kB out and 8 bytes back.
+"""``motet bench bell``: round-trip time of a question to another process, 1 kB out and 8 bytes back.
 
-An *asker* in one process writes an observation of 256 floats, wakes a *player* in another one and waits for its
-action. Both are Python. Nothing is pinned; *busy* means beside two processes that compute without a pause, *joint* that
-eight players are asked at once and the time runs until all answers are in. A repeat is the median over all its asks.
+An *asker* in one process writes an observation of 256 floats, wakes a *player* in another process and waits for its
+action. Both are Python. Processes are not pinned to cores. *Busy* means that two other processes compute all the time.
+*Joint* means that eight players are asked at once, and the time is measured until all answers have arrived. A repeat is
+the median over all its questions.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ WAIT_S = 30.0
 
 _TITLES = {
     "roundtrip": "Round trip, 1 kB out, 8 B back",
-    "roundtrip_busy": "The same beside two busy processes",
-    "joint8": "Eight processes asked at once, all answers in",
+    "roundtrip_busy": "Round trip with two busy processes on the machine",
+    "joint8": "Eight processes asked at once, until all have answered",
 }
 MEASURES = {
     **{key: Measure(f"{title}, median", "us") for key, title in _TITLES.items()},
@@ -69,9 +70,10 @@ def run(settings: Settings) -> Result:
     return result
 
 
-# ---- the ways to ask
+# ---- channels
 #
-# A channel reaches n players. The asker calls ``ask(observations)`` and gets their actions; player i calls ``play(i)``.
+# A channel connects to n players. The asker calls ``ask(observations)`` and gets their actions; player i calls
+# ``play(i)``.
 
 
 class _BellChannel:
@@ -113,7 +115,7 @@ class _BellChannel:
         while observation[0] >= 0:
             count = asked.wait(seen, WAIT_S)
             if count == seen:
-                continue  # nobody asks: the bench measures somebody else, or ends this process
+                continue  # no question: the bench measures another contestant, or is about to end this process
             seen = count
             observation[:] = mine
             action[0] = int(observation[1])
@@ -164,7 +166,7 @@ class _QueueChannel:
         self._answered = [context.Queue() for _ in range(n)]
 
     def open(self) -> None:
-        """What is left in the queues at the end is nobody's loss."""
+        """Do not wait at exit for the data that is left in the queues."""
         for queue in (*self._asked, *self._answered):
             queue.cancel_join_thread()
 
@@ -219,18 +221,18 @@ def _late(player: int) -> WaitTimeoutError:
     return WaitTimeoutError(f"the asker waited {WAIT_S:.0f} s for the answer of player {player}")
 
 
-# ---- who asks, who plays, who is busy
+# ---- processes: asker, players, busy processes
 
 
 class _Asker:
-    """Asks again and again."""
+    """Asks repeatedly."""
 
     def __init__(self, channel: Any, n: int) -> None:
         self._channel, self._observations = channel, np.ones((n, FLOATS), np.float32)
         channel.open()
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Median and 99th percentile of the time until all answers are in, in us."""
+        """Return median and 99th percentile of the time until all answers have arrived, in us."""
         ask, observations, clock, times = self._channel.ask, self._observations, time.perf_counter_ns, list[int]()
         until, number = time.monotonic() + seconds, 1
         while time.monotonic() < until or len(times) < 20:
@@ -246,7 +248,7 @@ class _Asker:
 
 
 class _Player:
-    """Answers."""
+    """Answers questions."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -261,7 +263,7 @@ class _Busy:
     """Computes without a pause."""
 
     def work(self, seconds: float) -> int:
-        """Count, for so long or until the process is ended."""
+        """Count for this many seconds, or until the process is ended."""
         until, n = time.monotonic() + seconds, 0
         while time.monotonic() < until:
             n += sum(range(1000))

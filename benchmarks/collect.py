@@ -1,8 +1,8 @@
-"""``motet bench collect``: actors and one trainer at the same time, TD3, prioritised replay, worlds stepped as arrays.
+"""``motet bench collect``: acting and learning in parallel, TD3, prioritised replay, worlds stepped as arrays.
 
-The algorithm is TD3 with two hidden layers of 256 and batches of 256, the world is Pendulum-v1. One torch thread in
-every process, ours and theirs. Systems are started anew for each repeat, and what counts begins when all of their
-processes are at work.
+The algorithm is TD3 with two hidden layers of 256 and batches of 256, the world is Pendulum-v1. Every process uses one
+torch thread, in motet and in the other libraries. Systems are started again for each repeat, and the measurement begins
+when all of their processes are working.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ __all__ = ["run"]
 HIDDEN, BATCH, RATE = (256, 256), 256, 3e-4
 CONFIG = TD3Config(hidden=HIDDEN, batch_size=BATCH, learning_rate=RATE, min_rows=1000)
 WORLDS = 8
-"""Worlds of the actor where acting costs something."""
+"""Worlds of the actor in the measure of overlap."""
 ROWS = 1_000_000
-"""Of the prioritised replay."""
+"""Rows of the prioritised replay buffer."""
 PEER_ENVS = 4
 """Environments that stable-baselines3 steps together."""
 SB3, SB3_ONE = f"stable-baselines3, {PEER_ENVS} envs", "stable-baselines3, 1 env"
-"""The value compares with the faster one."""
+"""The comparison uses the first, which is faster."""
 
 MEASURES = {
-    "work": Measure("The same steps and updates, acting and learning costing the same", "s"),
-    "busy": Measure("CPU time inside updates over the trainer's wall clock, one actor running (at least 0.9)", "1"),
-    "hockey": Measure("hockey, 256 worlds, both players look at every step", "steps/s"),
-    "objects": Measure("Object gridworlds, 4 agents, 1 ms of own work in a turn", "turns/s"),
+    "work": Measure("Time for equal steps and updates, with equal cost of acting and learning", "s"),
+    "busy": Measure("CPU time inside updates over the learner's wall clock, with one actor (at least 0.9)", "1"),
+    "hockey": Measure("hockey, 256 worlds, observations of both players at every step", "steps/s"),
+    "objects": Measure("Object gridworlds, 4 agents, 1 ms of work per turn", "turns/s"),
     "td3": Measure("TD3 on Pendulum-v1, 256-256, batches of 256, one update per step", "steps/s"),
     "per": Measure("Prioritised sampling and updating, as a share of an update (at most 0.05)", "1"),
     "update": Measure("One update of TD3, sampling included", "us"),
@@ -75,7 +75,7 @@ def run(settings: Settings) -> Result:
 
 
 def _window(settings: Settings) -> float:
-    """A system is more than a part: it is given five times as long, 2 s by default."""
+    """Return the duration of a measurement: five times that of a single part, 2 s by default."""
     return 5 * settings.seconds
 
 
@@ -89,7 +89,7 @@ def _handles(settings: RunSettings) -> SharedMemory:
     return SharedMemory(make_roster(_pendulum, CONFIG, settings))
 
 
-# ---- overlapped, and in turns
+# ---- overlapped and in turns
 
 
 def _overlap(result: Result, settings: Settings) -> None:
@@ -102,7 +102,7 @@ def _overlap(result: Result, settings: Settings) -> None:
     result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
 
 
-# ---- what the trainer does with its time
+# ---- how the learner spends its time
 
 
 def _busy(result: Result, settings: Settings) -> None:
@@ -124,7 +124,7 @@ def _busy(result: Result, settings: Settings) -> None:
 
 
 def _play_timed(shared: SharedMemory) -> None:
-    """A learner as in a run; its CPU time inside updates, and the time of the newest one, stand on the board."""
+    """Run a learner as in a run; its CPU time inside updates, and the time of the last update, are on the board."""
     board, pulse = shared.board, shared.board.pulse(shared.roster.actors)
     pulse.start(os.getpid())
     learning = make_learner(shared, 0)
@@ -172,7 +172,7 @@ def _against_sb3(result: Result, settings: Settings) -> None:
 class Peer:
     """TD3 of stable-baselines3 with the same networks, batches and updates per step.
 
-    Several environments are stepped together, and as many updates follow: what its guide recommends for speed.
+    Several environments are stepped together, then as many updates are made, as its guide recommends for speed.
     """
 
     def __init__(self, envs: int) -> None:
@@ -220,7 +220,7 @@ def _priorities(result: Result, settings: Settings) -> None:
 
 
 class _Prioritised:
-    """A learner's update of hockey's rows (18 floats seen, 4 done) by priority, with a full replay."""
+    """Updates from a full prioritised replay buffer of hockey (observations of 18 floats, actions of 4)."""
 
     def __init__(self, rows: int) -> None:
         from gymnasium.spaces import Box
@@ -238,10 +238,10 @@ class _Prioritised:
             writer.append_many(seen, rng.uniform(-1, 1, (n, 4)).astype(np.float32), seen[:, 0].copy())
         self._reader = replay.reader(prioritised=True, alpha=config.alpha)
         self._drawn = self._reader.bind(self._batch.agent(0))
-        self._reader.sample(BATCH, into=self._drawn)  # the first draw gives every row its first priority
+        self._reader.sample(BATCH, into=self._drawn)  # the first draw sets the initial priority of every row
 
     def share(self, seconds: float) -> tuple[float, float]:
-        """Of an update's time, what sampling and new priorities took; and that time in us, on average."""
+        """Return the share of sampling and new priorities in an update, and the mean time of an update in us."""
         clock, replay_s, updates, begun = time.perf_counter, 0.0, 0, time.perf_counter()
         while clock() < begun + seconds or updates < 10:
             start = clock()

@@ -1,4 +1,4 @@
-"""The command ``motet bench``: runs one bench and shows what it found."""
+"""The command ``motet bench``: runs one bench and shows its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["bench", "run"]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the bench that the arguments of the command name; returns the exit code."""
+    """Run the bench named by the arguments of the command; returns the exit code."""
     return tyro.cli(bench, prog="motet bench", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
 
 
@@ -30,15 +30,15 @@ def bench(
     quick: bool = False,
     rllib_python: Path | None = None,
 ) -> int:
-    """Measure how fast a part is, against other designs, other libraries and the machine's limit.
+    """Measure the speed of a part against other designs, other libraries and the limit of the machine.
 
     Args:
-        name: What to measure.
-        json: Print one object for machines instead of a table for people.
-        repeats: Rounds; the median counts.
-        seconds: How long each contestant runs in each round.
-        quick: Tiny sizes, to see that everything runs; the numbers mean nothing.
-        rllib_python: For ray: the Python of an environment with RLlib, which pins its own gymnasium.
+        name: The benchmark to run.
+        json: Print one JSON object instead of tables.
+        repeats: Number of rounds; the result is their median.
+        seconds: Seconds that each contestant runs in each round.
+        quick: Use tiny sizes, to test that everything runs; the numbers have no meaning.
+        rllib_python: For ray: the Python interpreter of an environment with RLlib, which pins another gymnasium.
     """
     if name not in BENCHES:
         raise SettingError(f"bench must be one of {', '.join(BENCHES)}, got {name!r}")
@@ -57,10 +57,10 @@ def bench(
 
 
 def _let_children_find_us() -> None:
-    """Make this package importable for all processes that come of this one: fork servers, interpreters, Ray's workers.
+    """Make this package importable in all processes that this one starts: fork servers, interpreters, Ray's workers.
 
-    They look in its folder first, and never in the working directory, which may be that of another project with a
-    package of this name.
+    They search its folder first, and never the working directory, which may belong to another project with a package of
+    this name.
     """
     folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ.update(PYTHONPATH=os.pathsep.join(folders), PYTHONSAFEPATH="1")

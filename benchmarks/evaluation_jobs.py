@@ -1,4 +1,4 @@
-"""Policy-bound episodes, for ``motet bench isolation``: how many a second, with one job and with two."""
+"""Episodes per second with slow policies, with one job and with two, for ``motet bench isolation``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TURNS = 10
 
 
 class Thinker:
-    """Takes two milliseconds of the processor's time for each decision."""
+    """Uses two milliseconds of CPU time for each decision."""
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin an episode."""
 
     def act(self, observation: Any, mask: Any = None) -> int:
-        """An action, later."""
+        """Return an action after some computation."""
         until = time.process_time() + THINK_S
         while time.process_time() < until:
             pass
@@ -32,7 +32,7 @@ class Thinker:
 
 
 class Jobs:
-    """Workers that are up already, as in any evaluation that takes longer than its start."""
+    """Workers that have already started, as in any evaluation that takes longer than its start."""
 
     def __init__(self, jobs: int = 2) -> None:
         self._workers = JobPool(jobs)
@@ -40,7 +40,7 @@ class Jobs:
             self.episodes_per_s(number, 2 * number)
 
     def episodes_per_s(self, jobs: int, episodes: int) -> float:
-        """With so many jobs."""
+        """Return the number of episodes per second with this many jobs."""
         world = functools.partial(MatrixGame, turns=TURNS)
         result = evaluate(world, Thinker, episodes=episodes, jobs=jobs, workers=self._workers)
         return episodes / result.measured.seconds

@@ -1,4 +1,4 @@
-"""Hockey as arrays against the same games one by one: steps of a world per second, looked at by both players."""
+"""Hockey as arrays against the same games one by one: world steps per second, with observations of both players."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["hockey_steps_per_s_vs_loop"]
 
 ARRAYS, LOOP = "256 worlds as arrays", "256 worlds one by one"
 WORLDS = 256
-_TURNS = 64  # of random actions, drawn before the clock starts
+_TURNS = 64  # turns of random actions, drawn before the measurement
 
 
 def hockey_steps_per_s_vs_loop(seconds: float) -> dict[str, Callable[[], float]]:
-    """The contestants by name, each a call that plays for so long and gives steps of worlds per second.
+    """Return the contestants by name, each a call that plays for this time and returns world steps per second.
 
-    Both play the same games: random actions, a look of both players at every step, a new game where one is over.
+    Both play the same games: random actions, observations of both players at every step, a new game when one is over.
     """
     return {
         ARRAYS: lambda: _play([HockeyArrays(WORLDS)], seconds),

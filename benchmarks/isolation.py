@@ -1,8 +1,8 @@
-"""``motet bench isolation``: what it costs to give every policy a process of its own, and what one gets for it.
+"""``motet bench isolation``: costs and benefits of a separate process for every policy.
 
-A decision is a 1 kB observation out and an action back; the policy itself does nothing. Beside motet the same with
-``mp.Queue``, one queue out and one back for each policy. *Short episodes* have two agents and ten turns. *Thinking* is
-5 ms of CPU time in each of two policies. The fork server has everything loaded before anything is measured.
+A decision is a 1 kB observation out and an action back; the policy itself computes nothing. The comparison uses
+``mp.Queue``, one queue in each direction for each policy. *Short episodes* have two agents and ten turns. *Thinking* is
+5 ms of CPU time in each of two policies. The fork server has loaded everything before the measurement.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TURNS = 10
 THINK_S = 0.005
 EPISODES = 200
 FRESH_EPISODES = 10
-"""Of those with new processes: they take so long that so few are enough."""
+"""Number of episodes with new processes: these take long, so a few are enough."""
 
 MEASURES = {
     "decision": Measure("An isolated decision, 1 kB out, an action back, median", "us"),
-    "decision_p99": Measure("The same, 99th percentile", "us"),
+    "decision_p99": Measure("An isolated decision, 99th percentile", "us"),
     "joint8": Measure("Eight isolated policies, one turn, median", "us"),
-    "joint8_p99": Measure("The same, 99th percentile", "us"),
+    "joint8_p99": Measure("Eight isolated policies, one turn, 99th percentile", "us"),
     "thinking": Measure("Two policies that each compute for 5 ms, one turn", "ms"),
     "episodes": Measure("Short isolated episodes", "episodes/s"),
     "start": Measure("A policy with torch, from request to first answer", "s"),
@@ -68,7 +68,7 @@ def run(settings: Settings) -> Result:
     result = Result("isolation", MEASURES, COMPARISONS, amounts=AMOUNTS)
     isolated = partial(IsolatedPolicy, observation_space=Box(0, 1, (FLOATS,)), action_space=Discrete(1000))
     with isolated(PolicySpec(Trivial)) as first:
-        first.reset(0)  # the fork server is up, and has loaded what it loads
+        first.reset(0)  # now the fork server runs and has loaded its modules
     with Stage() as stage:
         for measure, count in (("decision", 1), ("joint8", POLICIES)):
             _decisions(result, measure, stage, [isolated(PolicySpec(Trivial)) for _ in range(count)], settings)
@@ -88,21 +88,21 @@ def run(settings: Settings) -> Result:
 
 
 class Trivial:
-    """Does nothing with what it sees but to answer one number of it."""
+    """Returns one number of its observation."""
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin an episode."""
 
     def act(self, observation: npt.NDArray[np.float32]) -> int:
-        """The second number."""
+        """Return the second number."""
         return int(observation[1])
 
 
 class Thinks(Trivial):
-    """Computes for 5 ms of its own time."""
+    """Uses 5 ms of CPU time for each decision."""
 
     def act(self, observation: npt.NDArray[np.float32]) -> int:
-        """The second number, later."""
+        """Return the second number after some computation."""
         until = time.thread_time() + THINK_S
         while time.thread_time() < until:
             pass
@@ -110,7 +110,7 @@ class Thinks(Trivial):
 
 
 class UsesTorch(Trivial):
-    """A small network."""
+    """Acts with a small network."""
 
     def __init__(self) -> None:
         import torch
@@ -118,7 +118,7 @@ class UsesTorch(Trivial):
         self._network = torch.nn.Sequential(torch.nn.Linear(FLOATS, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 
     def act(self, observation: npt.NDArray[np.float32]) -> int:
-        """Its highest output."""
+        """Return the index of the highest output."""
         import torch
 
         with torch.inference_mode():
@@ -144,14 +144,14 @@ def _decisions(
 
 
 def _turn(policies: Sequence[IsolatedPolicy], observations: npt.NDArray[np.float32]) -> list[int]:
-    """All are asked, then all are awaited."""
+    """Ask all policies, then wait for all answers."""
     for policy, observation in zip(policies, observations, strict=True):
         policy.ask(observation)
     return [policy.answer() for policy in policies]
 
 
 def _ask(turn: Callable[..., Any], count: int, seconds: float) -> tuple[float, float]:
-    """Median and 99th percentile of a turn's time, in us."""
+    """Return median and 99th percentile of the time of a turn, in us."""
     observations, clock, times = np.zeros((count, FLOATS), np.float32), time.perf_counter_ns, list[int]()
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until or len(times) < 20:
@@ -230,7 +230,7 @@ def _play_new(isolated: Callable[..., IsolatedPolicy]) -> None:
 
 
 def _play_plain() -> None:
-    """The usual way: a process with a pipe, asked to end when the episode is over."""
+    """Play an episode in the usual way: a process with a pipe, which ends when the episode is over."""
     made = [_plain() for _ in range(2)]
     observation = np.zeros(FLOATS, np.float32)
     for _ in range(TURNS):

@@ -1,4 +1,4 @@
-"""What the machine itself can do: the plain copy that the core's structures are held against."""
+"""The limit of the machine: a plain memory copy, with which the structures of the core are compared."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ __all__ = ["copy_rows"]
 Rows = npt.NDArray[Any]
 
 copy_rows = cast(Callable[[Rows, int, Rows, int, Rows], None], vars(_native)["copy_rows"])
-"""``copy_rows(source, pitch, out, row_bytes, index)``: row i of ``out`` is what lies at byte ``index[i] * pitch``."""
+"""``copy_rows(source, pitch, out, row_bytes, index)``: row i of ``out`` is copied from byte ``index[i] * pitch``."""

@@ -1,4 +1,4 @@
-"""Object gridworlds driven by motet against their own loops: turns per second where a turn takes a millisecond."""
+"""Object gridworlds run by motet against their own loops: turns per second if a turn takes a millisecond."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class _Land:
 
 
 def _spend(world: Any) -> None:
-    """The turn's own work."""
+    """Do the work of a turn."""
     until = time.perf_counter() + _TURN_S
     while time.perf_counter() < until:
         pass
 
 
 class _Plain:
-    """An environment whose agents only see and act."""
+    """An environment whose agents only observe and act."""
 
     kind: type[_Agent] = _Agent
 
@@ -88,7 +88,7 @@ class _Plain:
 
 
 class _Rules(_Plain):
-    """An environment that plays its own turns."""
+    """An environment with its own ``take_turn``."""
 
     kind = _RulingAgent
 
@@ -101,7 +101,7 @@ class _Rules(_Plain):
 
 
 def turns_per_s(contestant: str, seconds: float) -> Callable[[], float]:
-    """A call that plays for that long, with the same actions in both ways, and gives turns per second."""
+    """Return a call that plays for this time and returns turns per second; actions are the same in both cases."""
     rules, by_motet = CONTESTANTS[contestant]
     environment = _Rules() if rules == "rules" else _Plain()
     world = from_objects(environment) if by_motet else None

@@ -1,7 +1,7 @@
-"""Acting and learning at the same time, against the same work in turns.
+"""Acting and learning in parallel, against the same work in turns.
 
-Updates per step are chosen so that the serial engine spends as long acting as learning, where the gain can be largest:
-a step with r updates takes ``acting + r * learning``, so its speed at two paces tells both.
+Updates per step are chosen so that the serial engine spends equal time on acting and learning, where the gain is
+largest. A step with r updates takes ``acting + r * learning``, so the speed at two paces gives both costs.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ FOR_EVER = 10**12
 
 @dataclass(frozen=True)
 class Work:
-    """So many steps and their updates, done by either engine."""
+    """A number of steps and their updates, done by either engine."""
 
     make: Callable[[RunSettings], SharedMemory]
-    """What the processes of a run with these settings share."""
+    """Creates the shared memory of a run with these settings."""
     pace: float
     """Updates per step."""
     span: float
-    """Steps."""
+    """Number of steps."""
     settings: RunSettings
-    """How both are played, but for engine and pace."""
+    """Settings of both runs, except for engine and pace."""
     slack: float = 64.0
-    """Updates that either side may be ahead; few against those of the whole span: one side may begin so far ahead."""
+    """Updates that either side may be ahead; small against the whole span, since one side may begin that far ahead."""
 
     def overlapped(self) -> float:
-        """Seconds with an actor and a learner."""
+        """Return the seconds that an actor and a learner need."""
         settings = replace(self.settings, updates_per_step=self.pace, slack=max(self.slack, self.pace))
         return self._seconds(settings, lambda shared: [*learner_roles(shared), *actor_roles(shared)])
 
     def in_turns(self) -> float:
-        """Seconds of the serial engine."""
+        """Return the seconds that the serial engine needs."""
         settings = replace(self.settings, engine="serial", updates_per_step=self.pace)
         return self._seconds(settings, lambda shared: [serial_role(shared)])
 
     def _seconds(self, settings: RunSettings, roles: Callable[[SharedMemory], list[Role]]) -> float:
-        """From the time when all processes are at work."""
+        """Return the seconds from the time when all processes are working."""
         shared = self.make(settings)
         before = shared.progress(0).warm_up
         with System(shared, roles(shared)) as system:
@@ -63,7 +63,7 @@ class Work:
 def balance(
     make: Callable[[RunSettings], SharedMemory], settings: RunSettings, paces: tuple[float, float], seconds: float
 ) -> tuple[float, float]:
-    """Seconds of the serial engine for a step and for an update, from its speed at two paces."""
+    """Return the seconds of the serial engine for a step and for an update, computed from its speed at two paces."""
     times = []
     for pace in paces:
         found = []

@@ -1,7 +1,7 @@
-"""Objects that live in processes of their own, and are asked to do things from the bench's process.
+"""Objects in separate processes whose methods are called from the bench's process.
 
-A :class:`Stage` owns them: when it is left, for whatever reason, all of its processes end, and a process whose bench
-was killed ends by itself. Every process runs its numerical libraries with one thread.
+A :class:`Stage` owns them: when its context ends, for any reason, all of its processes end. If the bench is killed, its
+processes end too. Every process runs its numerical libraries with one thread.
 
 >>> with Stage() as stage:
 ...     words = stage.party(str, "in another process")
@@ -29,23 +29,23 @@ from motet.errors import MotetError, WaitTimeoutError
 __all__ = ["Missing", "Party", "Stage", "rate"]
 
 START_S = 120.0
-"""How long a party may take to come into being: a peer's imports and the filling of its memory."""
+"""Seconds that a party may take to start, including imports and filling its memory."""
 
 CALL_S = 300.0
-"""How long a call may take beyond its own measuring time."""
+"""Seconds that a call may take in addition to its measuring time."""
 
 END_S = 0.5
-"""How long parties may take to end, each time that they are pushed harder."""
+"""Seconds that parties may take to end after each way of ending them."""
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Missing(Exception):
-    """A contestant cannot take part; the message says why."""
+    """A contestant cannot run; the message gives the reason."""
 
 
 class Party:
-    """One object in one process. Made by :meth:`Stage.party`."""
+    """One object in one process. Created by :meth:`Stage.party`."""
 
     def __init__(self, context: Any, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self.name = getattr(make, "__name__", str(make))
@@ -55,11 +55,11 @@ class Party:
         theirs.close()
 
     def begin(self, method: str, *arguments: Any) -> None:
-        """Ask, without waiting for the answer."""
+        """Call a method without waiting for the result."""
         self._pipe.send((method, arguments))
 
     def result(self, timeout_s: float = CALL_S) -> Any:
-        """The answer to the oldest open question."""
+        """Return the result of the oldest open call."""
         if not self._pipe.poll(timeout_s):
             raise WaitTimeoutError(f"the bench waited {timeout_s:.0f} s for an answer of {self.name}")
         try:
@@ -74,16 +74,16 @@ class Party:
         return value
 
     def call(self, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Ask and wait for the answer."""
+        """Call a method and wait for the result."""
         self.begin(method, *arguments)
         return self.result(timeout_s)
 
     def hang_up(self) -> None:
-        """Ask the process to end: it does so if it waits for a question."""
+        """Ask the process to end; it does so when it waits for a call."""
         self._pipe.close()
 
     def ended_by(self, deadline: float) -> bool:
-        """Wait for its end, but no longer than that."""
+        """Wait for the end of the process until the deadline; returns whether it has ended."""
         self.process.join(max(deadline - time.monotonic(), 0))
         return self.process.exitcode is not None
 
@@ -112,14 +112,14 @@ class Stage:
                 os.environ[name] = value
 
     def party(self, make: Callable[..., Any], *arguments: Any) -> Party:
-        """A process that holds ``make(*arguments)``. It is ready, or failed, when this returns."""
+        """Start a process that holds ``make(*arguments)``; returns when it is ready, and raises if it failed."""
         party = Party(self.context, make, arguments)
         self._parties.append(party)
         party.result(START_S)
         return party
 
     def clear(self) -> None:
-        """End all processes so far: by asking all, by terminating those that are left, by killing."""
+        """End all processes: first ask them to end, then terminate those that are left, then kill."""
         left, self._parties = self._parties, []
         for push in (Party.hang_up, lambda party: party.process.terminate(), lambda party: party.process.kill()):
             for party in left:
@@ -129,7 +129,7 @@ class Stage:
 
 
 def _serve(pipe: connection.Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the bench's business, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench handles interrupts, and then ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -145,7 +145,7 @@ def _serve(pipe: connection.Connection, make: Callable[..., Any], arguments: tup
 
 
 class _Report:
-    """Sends the traceback of what goes wrong home, and ends the process."""
+    """Sends the traceback of an exception to the bench, and ends the process."""
 
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe
@@ -174,9 +174,9 @@ def _end_with_parent() -> None:
 
 
 def rate(steps: Callable[[int], None], chunk: int, begin_at: float, seconds: float) -> float:
-    """How often per second ``steps(n)`` does its thing, from ``begin_at`` (of the monotonic clock) on.
+    """Return the number of steps per second of ``steps(n)``, measured from ``begin_at`` (monotonic clock) on.
 
-    The clock is looked at once per ``chunk``, and one chunk is done before the time counts.
+    The clock is read once per ``chunk``, and one chunk runs before the measurement.
     """
     steps(chunk)
     time.sleep(max(begin_at - time.monotonic(), 0))

@@ -1,7 +1,7 @@
-"""The formulas of ``motet.plan.empowerment`` in plain Python, state by state: what the sweeps are compared with.
+"""The formulas of ``motet.plan.empowerment`` in plain Python, state by state, as a comparison for the sweeps.
 
-Written as one would write it: the graph as lists, values as dictionaries by human and goal, goals asked once per state,
-distributions looked up and not recomputed. Default settings only.
+This is a straightforward implementation: the graph as lists, values as dictionaries by human and goal, goals checked
+once per state, distributions looked up and not recomputed. It supports only the default settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values = dict[tuple[int, int], float]  # by human and goal
 
 
 class PlainPlan:
-    """Humans and robot of a graph, solved in one backward pass. Takes the graph as lists when it is made."""
+    """Solves humans and robot of a graph in one backward pass. Converts the graph to lists when it is created."""
 
     def __init__(self, graph: Graph) -> None:
         self.states, self.terminal = list(graph.states), graph.terminal.tolist()
@@ -30,7 +30,7 @@ class PlainPlan:
         ]
 
     def solve(self, goals: dict[int, list[Any]]) -> tuple[list[Values], list[float]]:
-        """V_h by state, human and goal, and V_r by state."""
+        """Return V_h by state, human and goal, and V_r by state."""
         self.holds = [{h: [g.is_achieved(s) for g in goals[h]] for h in self.humans} for s in self.states]
         count = len(self.states)
         self.v_h: list[Values] = [{} for _ in range(count)]

@@ -1,7 +1,7 @@
-"""``motet bench plan``: enumeration over workers, the sweeps against plain Python and QuantEcon, time and memory.
+"""``motet bench plan``: enumeration with workers, the sweeps against plain Python and QuantEcon, time and memory.
 
-All times are of whole calls. ``seconds_70k`` and ``bytes_70k`` come from a job in a process of its own, whose memory is
-the sum of the proportional set sizes of all its processes, looked at twenty times a second.
+All times are of whole calls. ``seconds_70k`` and ``bytes_70k`` come from a job in a separate process, whose memory is
+the sum of the proportional set sizes of all its processes, read twenty times a second.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LOOK_EVERY_S = 0.05
 
 
 class SlowRooms(Rooms):
-    """Rooms whose rules take 60 us of the processor's time to follow, as those of a real model may."""
+    """Rooms whose transition function takes 60 us of CPU time, as that of a real model may."""
 
     def transition_probabilities(self, state: State, actions: Any) -> list[tuple[float, State]] | None:
-        """As in rooms, later."""
+        """Return the same as rooms, after some computation."""
         until = time.process_time() + CALL_S
         outcome: list[tuple[float, State]] | None = super().transition_probabilities(state, actions)
         while time.process_time() < until:
@@ -45,11 +45,11 @@ class SlowRooms(Rooms):
 
 @dataclass
 class PlanResult(Result):
-    """Also what is no ratio of two contestants."""
+    """A result with additional values that are not ratios of two contestants."""
 
     @property
     def values(self) -> dict[str, float]:
-        """The comparisons that count, the worst of all maps, and the big job's time and memory."""
+        """The comparisons, the worst ratio of all maps, and time and memory of the big job."""
         found = {name: value for name, value in super().values.items() if not name.startswith("map:")}
         maps = [value for name, value in super().values.items() if name.startswith("map:")]
         if maps:
@@ -66,14 +66,14 @@ def run(settings: Settings) -> Result:
     result = PlanResult(
         "plan",
         {
-            "enumerate": Measure("Enumeration, 60 us a transition call", "states/s"),
-            "limit": Measure("What two cores give: processes that only count", "counts/s"),
+            "enumerate": Measure("Enumeration, 60 us per transition call", "states/s"),
+            "limit": Measure("Limit of two cores: processes that only count", "counts/s"),
             **{f"map_{name}": Measure(f"Enumerate and solve {name}, {h} steps", "s") for name, h in maps.items()},
             "induction": Measure("Humans and robot, solved", "states/s"),
             "big_seconds": Measure("Humans and robot of courtyard, after enumeration", "s"),
             "big_bytes": Measure("Peak of the summed PSS, enumeration included", "bytes"),
             "decisions": Measure("Finite-horizon MDP of the same graph", "s"),
-            "sweeps": Measure("The same number of sweeps over a graph without steps", "s"),
+            "sweeps": Measure("Equal number of sweeps over a graph without steps", "s"),
         },
         {
             "workers2_vs_1": Comparison("enumerate", "motet, 2 workers", "motet, 1 worker", 1.7),
@@ -99,7 +99,7 @@ def _rate(count: int, ask: Callable[[], object]) -> float:
 
 
 def _seconds(ask: Callable[[], object]) -> float:
-    """Of one call; short ones are repeated for a fifth of a second."""
+    """Return the seconds of one call; short calls are repeated for a fifth of a second."""
     began, calls = time.perf_counter(), 0
     while True:
         ask()
@@ -124,7 +124,7 @@ def _enumeration(result: PlanResult, settings: Settings) -> None:
 
 
 def _spun(count: int) -> float:
-    """What processes that do nothing but count get done at the same time: what the machine has left for us."""
+    """Return the counts per second of processes that only count in parallel: the free capacity of the machine."""
     program = "import time\nend, n = time.perf_counter() + 0.5, 0\nwhile time.perf_counter() < end: n += 1\nprint(n)"
     running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(count)]
     return sum(int(process.communicate()[0]) for process in running) / 0.5
@@ -190,7 +190,7 @@ def _big_job(result: PlanResult, settings: Settings) -> None:
 
 
 def _summed_pss(root: int) -> int:
-    """Proportional set sizes of a process and all that came of it."""
+    """Return the sum of the proportional set sizes of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -227,7 +227,7 @@ def _decisions(result: PlanResult, settings: Settings) -> None:
 def _against_quantecon(
     result: PlanResult, settings: Settings, measure: str, graph: Graph, steps: int, by_levels: bool
 ) -> None:
-    """One agent's problem, prepared for both, solved over the steps; both must find the same values."""
+    """Solve one agent's problem over the steps with both libraries; both must find the same values."""
     from quantecon.markov import backward_induction
 
     response = best_response(graph, 0, gamma=0.95, horizon=None if by_levels else steps)
@@ -251,7 +251,7 @@ def _against_quantecon(
 
 
 def _as_discrete_dp(response: Response) -> Any:
-    """The same problem for QuantEcon, in its state-action form with a sparse matrix; terminal states stay."""
+    """Return the problem for QuantEcon, in state-action form with a sparse matrix; terminal states are absorbing."""
     import scipy.sparse
     from quantecon.markov import DiscreteDP
 

@@ -1,6 +1,6 @@
-"""One planning job in a process of its own, so that its memory can be measured: enumerate, solve, say how long it took.
+"""One planning job in a separate process, so that its memory can be measured: enumerate, solve, report the times.
 
-Run as ``python -m benchmarks.plan_job MAP HORIZON WORKERS``; writes one object of JSON.
+Run as ``python -m benchmarks.plan_job MAP HORIZON WORKERS``; writes one JSON object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Plan, and write what it took."""
+    """Plan, and write sizes and times."""
     name, horizon, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     rooms = Rooms(name, horizon=horizon or None)
     began = time.perf_counter()

@@ -1,14 +1,14 @@
-"""``motet bench publication``: what it costs to publish and to refresh 65,536 floats, and whether reads are ever torn.
+"""``motet bench publication``: the cost of publishing and refreshing 65,536 floats, and the number of torn reads.
 
-Times: learner and actor are two processes that take turns, one publication, one refresh, and each times its own call,
-so both sides find their caches as they would in a run: the learner has just changed its weights, the slot was last read
-by the actor; the actor reads what the learner has just written. Turns are handed over by bells, outside the timing.
-Where a thread of its own does the work (``mp.Queue``), a process's CPU time is taken instead of the time of the call.
+Times: learner and actor are two processes that alternate, one publication, one refresh, and each times its own call. So
+the caches are in the same state as in a run: the learner has just changed its weights, the actor was the last to read
+the slot, and the actor reads what the learner has just written. The processes wake each other with bells, outside of
+the timing. If a separate thread does the work (``mp.Queue``), CPU time of the process is measured instead.
 
-Torn reads: the learner publishes without a pause, the actor refreshes without a pause and checks every number it holds,
-after every read that took a version and after every read that met a write. With one slot and a writer without a pause
-nearly every read meets a write, so motet's are also read beside a writer that pauses now and then, where most versions
-can be taken.
+Torn reads: the learner publishes without a pause. The actor refreshes without a pause and checks every number it holds,
+after every read that loaded a version and after every read that coincided with a write. With one slot and a writer
+without pauses nearly every read coincides with a write, so motet is also measured with a writer that pauses now and
+then, where most versions can be loaded.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from motet.system.memory import Segment
 __all__ = ["run"]
 
 READS = 200_000
-"""Of motet's publication, for each number of slots."""
+"""Reads of motet's publication, for each number of slots."""
 READS_OF_OTHERS = 20_000
-"""Of the designs that are known to tear: enough to see it."""
+"""Reads of the designs with torn reads: enough to show them."""
 TAKEN_BESIDE_GAPS = 20_000
-"""Versions taken from motet's publication while the writer pauses now and then."""
+"""Versions loaded from motet's publication while the writer pauses now and then."""
 WAIT_S = 60.0
 RACE_S = 600.0
 GAP_S = 60e-6
-"""The longest pause of the writer that pauses."""
+"""Longest pause of the writer with pauses."""
 
 MEASURES = {
-    "publish": Measure("Publish 65,536 floats: the learner's time", "us"),
-    "refresh": Measure("Refresh: the actor's time to hold them", "us"),
+    "publish": Measure("Publish 65,536 floats: time of the learner", "us"),
+    "refresh": Measure("Refresh 65,536 floats: time of the actor", "us"),
 }
 
 LOAD = "share_memory() + load_state_dict"
@@ -74,7 +74,7 @@ def run(settings: Settings) -> Result:
 
 
 class _Turns:
-    """One side of a pair that takes turns. ``make(*arguments)`` is the end that is measured."""
+    """One side of a pair that alternates. ``make(*arguments)`` creates the end that is measured."""
 
     def __init__(self, segment: Segment, make: Callable[..., Any], cpu: bool, *arguments: Any) -> None:
         self.end = make(*arguments)
@@ -84,7 +84,7 @@ class _Turns:
         self._clock = time.process_time_ns if cpu else time.perf_counter_ns
 
     def learn(self, seconds: float) -> float:
-        """Change the weights, publish, ring, wait for the actor; the median time of a publication in us."""
+        """Change the weights, publish, ring, wait for the actor; returns the median time of a publication in us."""
         publish, flat, clock, times = self.end.publish, self.end.flat, self._clock, list[int]()
         self._stop[0] = 0
         answered, until = self._theirs.count, time.monotonic() + seconds
@@ -103,7 +103,7 @@ class _Turns:
         return statistics.median(times) / 1e3
 
     def act(self, seen: int) -> float:
-        """Wait for the learner, refresh, ring; the median time of a refresh in us."""
+        """Wait for the learner, refresh, ring; returns the median time of a refresh in us."""
         refresh, clock, times = self.end.refresh, self._clock, list[int]()
         while True:
             seen = _wait(self._mine, seen, "the actor")
@@ -113,11 +113,11 @@ class _Turns:
             taken = refresh()
             times.append(clock() - begun)
             if not taken:
-                raise MotetError("the actor was told of a version that it could not take")
+                raise MotetError("the actor was notified of a version that it could not load")
             self._theirs.ring()
 
     def rung(self) -> int:
-        """How often the learner has rung so far."""
+        """Return how often the learner has rung so far."""
         return self._mine.count
 
 
@@ -171,19 +171,19 @@ def _turns(learner: Party, actor: Party, seconds: float) -> Callable[[], tuple[f
 
 
 class _Flood:
-    """A learner that publishes until it is told to stop."""
+    """A learner that publishes until it is stopped."""
 
     def __init__(self, stop: Segment, make: Callable[..., Any], *arguments: Any) -> None:
         self._stop, self._end, self._version = stop["stop"], make(*arguments), 0
 
     def one(self) -> None:
-        """Publish the next version: all weights are its number."""
+        """Publish the next version; all weights are the version number."""
         self._version += 1
         self._end.flat.fill(self._version)
         self._end.publish()
 
     def run(self, gap_s: float, timeout_s: float) -> int:
-        """Publish, with random gaps of up to ``gap_s``; returns how often."""
+        """Publish, with random gaps of up to ``gap_s``; returns the number of publications."""
         begun, until, draw = self._version, time.monotonic() + timeout_s, random.Random(1).random
         while not self._stop[0] and time.monotonic() < until:
             self.one()
@@ -200,18 +200,18 @@ class _Judge:
         self._stop, self._end = stop["stop"], make(*arguments)
 
     def first(self) -> bool:
-        """Take what there is before the flood begins, so that something is held from then on."""
+        """Load the first version before the learner floods, so that a version is held from then on."""
         return bool(self._end.refresh())
 
     def run(self, reads: int, count_met: bool, timeout_s: float) -> dict[str, int]:
-        """Read until so many were taken, or, if ``count_met``, taken or met a write. Both kinds are checked."""
+        """Read until this many reads loaded a version (``count_met``: or coincided with a write); check both kinds."""
         taken = met = mixed = 0
         end, until = self._end, time.monotonic() + timeout_s
         while taken + met * count_met < reads and time.monotonic() < until:
             if end.refresh():
                 taken += 1
             elif end.met_write:
-                met += 1  # kept what it had, which must be whole as well
+                met += 1  # it kept its version, which must be complete as well
             else:
                 continue  # nothing new
             mixed += end.mixed()

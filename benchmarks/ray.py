@@ -1,7 +1,7 @@
-"""``motet bench ray``: rows through a remote writer, a run on Ray beside one in processes, and RLlib on the same job.
+"""``motet bench ray``: rows through a remote writer, Ray against processes, and motet against RLlib on the same task.
 
-Ray starts on this machine with two nodes, and is gone before anything is compared with RLlib, which runs in an
-interpreter of its own (``rllib.py``) and is asked in the way of working that is its fastest here.
+Ray starts on this machine with two nodes, and is stopped before the comparison with RLlib. RLlib runs in a separate
+interpreter (``rllib.py``), in the configuration that is its fastest here.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["run"]
 
 LANES = 8
 START_S = 60.0
-"""How long a run may take until it learns."""
+"""Seconds that a run may take until its first update."""
 RLLIB = "RLlib"
-LEARNT = "What was learnt in these: an agent's optimiser steps in 1,000 env steps"
+LEARNT = "Optimiser steps of an agent in 1,000 env steps of these runs"
 
 MEASURES = {
-    "rows": Measure("Rows of 18 floats from a remote writer into a learner's replay on another node", "rows/s"),
-    "engines": Measure("Env steps, DQN, simple_spread, three agents: engine ray beside processes", "steps/s"),
+    "rows": Measure("Rows of 18 floats from a remote writer to a learner's replay buffer on another node", "rows/s"),
+    "engines": Measure("Env steps, DQN, simple_spread, three agents: engine ray and processes", "steps/s"),
     "ppo": Measure("Env steps, PPO, simple_spread, three agents, equal batch, epochs and minibatch", "steps/s"),
     "ppo_updates": Measure(LEARNT, "updates", compared=False),
-    "dqn": Measure("Env steps, DQN, the same world, an update of 64 rows for each agent and step", "steps/s"),
+    "dqn": Measure("Env steps, DQN, simple_spread, an update of 64 rows for each agent and step", "steps/s"),
     "dqn_updates": Measure(LEARNT, "updates", compared=False),
 }
 COMPARISONS = {
@@ -74,7 +74,7 @@ def run(settings: Settings) -> Result:
     repeats = 1 if settings.quick else min(settings.repeats, 3)
     with _TwoNodes() as ray:
         interleave(result, "rows", {"motet": lambda: _rows_per_s(ray, seconds / 4)}, repeats, warm=False)
-        # One learner process in both: the two nodes claim more processors than this machine may have.
+        # Both have one learner process, because the two nodes claim more processors than this machine may have.
         job_on = partial(RunSettings, updates_per_step=1.0, learner_processes=1)
         engines = {
             f"motet, {engine}": partial(_steps_per_s, job_on(engine=engine), seconds) for engine in ("ray", "processes")
@@ -97,7 +97,7 @@ class _TwoNodes:
         size = {"num_cpus": 2, "object_store_memory": 200 * 2**20}
         self._cluster = tools.Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
         self._cluster.add_node(**size)
-        # Workers look first in the folder in which the driver connects, even before PYTHONPATH.
+        # Workers search the folder in which the driver connects first, even before PYTHONPATH.
         with contextlib.chdir(Path(__file__).parents[1]):
             ray.init(address=self._cluster.address, log_to_driver=False, logging_level="ERROR")
         self._ray = ray
@@ -112,7 +112,7 @@ class _TwoNodes:
 
 
 def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, float]:
-    """Play a run as a user would, who ends it when it has learnt for so long; what it did in this time."""
+    """Run a training, interrupt it after this many seconds of learning, and return its rates in this time."""
     looks: list[Snapshot] = []
 
     def watch(look: Snapshot) -> None:
@@ -142,7 +142,7 @@ def _steps_per_s(settings: RunSettings, seconds: float) -> float:
 
 
 class Sender:
-    """An actor without a world: writes rows as fast as its outbox takes them."""
+    """An actor without a world that writes rows as fast as its outbox accepts them."""
 
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
@@ -151,7 +151,7 @@ class Sender:
         self._link = Link(self._place, 0, 0, [], 0, learner, RestartLimits(), Cluster().age_s(1))
 
     def play(self, seconds: float) -> float:
-        """Rows per second that have arrived."""
+        """Return the number of rows per second that arrived."""
         replays: Any = self._place.replays
         lanes = np.arange(LANES)
         row = np.ones((LANES, 18), np.float32), np.zeros(LANES, np.int64), np.ones(LANES, np.float32)
@@ -183,7 +183,7 @@ def _rows_per_s(ray: Any, seconds: float) -> float:
 
 
 class Setup(NamedTuple):
-    """Processes that step worlds, and how many worlds each of them steps."""
+    """Number of processes that step worlds, and number of worlds in each."""
 
     processes: int
     worlds: int
@@ -195,12 +195,12 @@ class Setup(NamedTuple):
 
 
 Ask = Callable[[Kind, Setup, float], dict[str, float]]
-"""Learn this in that way for so many seconds: what was done."""
+"""Train an algorithm with a setup for a number of seconds, and return its rates."""
 SETUPS: Mapping[str, Sequence[Setup]] = {
     "motet": (Setup(1, 1), Setup(1, 8), Setup(2, 16)),
     RLLIB: (Setup(0, 1), Setup(0, 8), Setup(0, 32), Setup(1, 32), Setup(2, 16)),
 }
-"""Ways to work. Each side is first asked for all of its own, then measured in its fastest one."""
+"""Setups of each side. All of them are tried first, then the fastest one is measured."""
 
 
 def _against_rllib(
@@ -230,13 +230,13 @@ def _against_rllib(
 
 
 def _rates(ask: Ask, kind: Kind, setup: Setup, seconds: float) -> tuple[float, float]:
-    """Env steps per second, and an agent's optimiser steps in 1,000 of them."""
+    """Return env steps per second, and optimiser steps of an agent in 1,000 env steps."""
     found = ask(kind, setup, seconds)
     return found["steps_per_s"], 1000 * found["updates_per_agent_and_step"]
 
 
 def _motet(kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
-    """What motet does; an update of PPO is many of the optimiser."""
+    """Return the rates of motet; an update of PPO consists of many optimiser steps."""
     chosen = RunSettings(actors=setup.processes, worlds_per_actor=setup.worlds)
     if kind == "ppo":
         found = _seen(ppo(setup.processes * setup.worlds), chosen, seconds)
@@ -245,14 +245,14 @@ def _motet(kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
 
 
 class _Peer:
-    """RLlib behind another interpreter.
+    """RLlib in another interpreter.
 
     Args:
         python: the interpreter.
     """
 
     def __init__(self, python: str | os.PathLike[str]) -> None:
-        # -P: the folder of the program holds a module called ray, which is not the one that is meant.
+        # -P: the folder of the program contains a module called ray, which must not be imported.
         self._command = [str(python), "-W", "ignore", "-P", str(Path(__file__).with_name("rllib.py"))]
         try:
             self.versions = self._ask([], timeout_s=60)
@@ -260,18 +260,18 @@ class _Peer:
             raise SettingError(f"rllib_python must be a Python interpreter, got {str(python)!r}: {error}") from error
 
     def absent(self) -> str:
-        """Why it cannot take part; empty if it can."""
+        """Return why RLlib cannot run; empty if it can."""
         missing = [name for name, version in self.versions.items() if version is None]
         if not missing:
             return ""
         return (
-            f"not installed for {self._command[0]}: {', '.join(missing)}. RLlib pins its own version of gymnasium, so "
-            "give it an environment of its own (python -m venv PATH; PATH/bin/pip install 'ray[rllib]' torch mpe2) and "
-            "say --rllib-python PATH/bin/python"
+            f"not installed for {self._command[0]}: {', '.join(missing)}. RLlib pins another version of gymnasium, "
+            "so install it in a separate environment (python -m venv PATH; PATH/bin/pip install 'ray[rllib]' torch "
+            "mpe2) and pass --rllib-python PATH/bin/python"
         )
 
     def train(self, kind: Kind, setup: Setup, seconds: float) -> dict[str, float]:
-        """What it did, as ``rllib.py`` counts."""
+        """Return the rates of RLlib, as ``rllib.py`` counts them."""
         given = {**job(kind), "runners": setup.processes, "envs": setup.worlds, "seconds": seconds}
         return self._ask([json.dumps(given)], timeout_s=seconds + 300)
 

@@ -1,9 +1,9 @@
-"""What a run on Ray costs beside acting and learning: processor time for each block, row and look, and bytes.
+"""Costs of a run on Ray in addition to acting and learning: processor time for each block, row and look, and bytes.
 
-``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine, carries rows from one to the other, in few
-and in many blocks, few and many of them, and looks at the learner's place, each for some seconds. Processor time is
-that of the process on either side, all of Ray's threads in it included, and of Ray's own processes of both nodes; the
-rest of the machine does not count. What a block costs is what more blocks cost more.
+``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine. It sends rows from one to the other, in few and
+in many blocks, few and many rows, and queries the status of the learner process (a *look*), each for some seconds.
+Processor time is that of the process on either side, including all of Ray's threads in it, and that of Ray's own
+processes of both nodes; other processes do not count. The cost of a block is the additional cost of more blocks.
 ``benchmarks.ray_scale`` simulates runs with these numbers.
 """
 
@@ -38,7 +38,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Sender:
-    """An actor without a world that writes so many rows a second, and counts its blocks."""
+    """An actor without a world that writes a given number of rows per second, and counts its blocks."""
 
     def __init__(self, shipment: Shipment, learner: Any) -> None:
         roster = shipment.value
@@ -57,7 +57,7 @@ class Sender:
         self._link.start()
 
     def write(self, seconds: float, rows_s: int, age_s: float) -> tuple[int, int, int]:
-        """Its process, blocks and rows sent; ``rows_s``: of all agents together."""
+        """Return its process id, and the blocks and rows sent; ``rows_s`` is the rate of all agents together."""
         lanes, before, self._link._age_s = np.arange(_LANES), self._blocks, age_s
         row = np.ones((_LANES, 18), np.float32), np.zeros(_LANES, np.int64), np.ones(_LANES, np.float32)
         began, rows = time.monotonic(), 0
@@ -71,7 +71,7 @@ class Sender:
 
 
 def _cpu_s(*pids: int) -> float:
-    """Processor time of some processes so far."""
+    """Return the processor time of these processes so far."""
     found = 0.0
     for pid in pids:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -80,7 +80,7 @@ def _cpu_s(*pids: int) -> float:
 
 
 def measure(seconds: float = 5.0) -> dict[str, float]:
-    """Costs in seconds of a core, and bytes."""
+    """Return the costs in seconds of a core, and in bytes."""
     roster = make_roster(spread, DQN, Settings(worlds_per_actor=_LANES, learner_processes=1))
     with _TwoNodes() as ray:
         groups = {"play": 1, "rows": 2, "report": 1}

@@ -1,9 +1,9 @@
-"""Where a run on a cluster meets its limit: a simulation of its messages, from costs that were measured.
+"""Scaling limits of a run on a cluster: a simulation of its messages, with measured costs.
 
-Blocks of rows, replies, versions and looks are events. A core, or the network of a node, does one thing after the
-other; messages come first, and acting and learning get what time is left. Nobody waits for the pace: a learner that
-cannot keep up does fewer updates for each step. ``python -m benchmarks.ray_scale`` shows the sizes of the scaling
-guide; :func:`simulate` takes any others.
+Blocks of rows, replies, versions and status queries (*looks*) are events. A core, or the network of a node, does one
+thing at a time; messages have priority, and acting and learning get the remaining time. There is no waiting for the
+pace: a learner that cannot keep up makes fewer updates per step. ``python -m benchmarks.ray_scale`` shows the sizes of
+the scaling guide; :func:`simulate` accepts any others.
 """
 
 from __future__ import annotations
@@ -17,80 +17,81 @@ from dataclasses import dataclass
 __all__ = ["Costs", "Plan", "simulate"]
 
 _PUBLISH_EVERY = 10  # updates
-_DRIVER = -1  # its node
+_DRIVER = -1  # node of the driver
 _LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # as in motet.cluster.driver
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a core, and bytes.
+    """Costs in seconds of a core, and in bytes.
 
-    As ``python -m benchmarks.ray_costs`` measures them: simple_spread, networks of 64-64. The last three are chosen.
+    Defaults are measured by ``python -m benchmarks.ray_costs``: simple_spread, networks of 64-64. The last three are
+    assumptions.
     """
 
     send_s: float = 0.0014
-    """A block, of the actor."""
+    """Time of the actor for a block."""
     take_s: float = 0.0012
-    """A block, of the learner."""
+    """Time of the learner for a block."""
     row_s: float = 0.2e-6
-    """A row, of the learner."""
+    """Time of the learner for a row."""
     look_s: float = 0.0009
-    """A look, of the driver."""
+    """Time of the driver for a look."""
     shown_s: float = 0.0012
-    """A look, of who is looked at."""
+    """Time of the queried process for a look."""
     row_bytes: int = 96
-    """18 floats, action, reward, meta word."""
+    """Size of a row: 18 floats, action, reward, meta word."""
     weights_bytes: int = 22_848
-    """Of a policy."""
+    """Size of the weights of a policy."""
     state_bytes: int = 91_392
-    """Of an agent: weights, target, two moments."""
+    """Size of the state of an agent: weights, target network, two moments."""
     look_bytes: int = 6_000
-    """What a place tells."""
+    """Size of the answer to a look."""
     update_s: float = 0.0003
-    """An update of one agent, in a stack of two."""
+    """Time for an update of one agent, in a stack of two."""
     network_bytes_s: float = 1.25e8
-    """Of a node, in either direction: 1 Gbit/s."""
+    """Bandwidth of a node in each direction: 1 Gbit/s."""
     cores: int = 16
-    """Of a node."""
+    """Number of cores of a node."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run."""
+    """Size and settings of a simulated run."""
 
     agents: int
     actors: int
     learners: int
-    """Learner processes."""
+    """Number of learner processes."""
     block_age_s: float = 0.02
     keep_every_s: float = 2.0
     steps_s: float = 500.0
-    """Steps a second of each agent that the worlds allow, in all actors together, if nothing else takes their cores."""
+    """Steps per second of each agent, over all actors, if the actors did nothing but act."""
     updates_per_step: float = 1.0
 
 
 Process = Generator[tuple[str, float], float, None]
-"""Yields which part it needs and for how long, and is told when that is done; no part: it only waits."""
+"""Yields the name of the part it needs and the duration, and receives the time when that is done; "": it only waits."""
 
 
 class Scene:
-    """A run that is simulated."""
+    """A simulated run."""
 
     def __init__(self, plan: Plan, costs: Costs) -> None:
         self.plan, self.costs = plan, costs
         self.places = plan.actors + plan.learners
         self.nodes = -(-self.places // costs.cores)
-        self.own = plan.agents / plan.learners  # agents of a learner process
+        self.own = plan.agents / plan.learners  # agents per learner process
         self.pause_s = max(_LOOK_S, _LOOK_EACH_S * self.places)
-        self.free: dict[str, float] = defaultdict(float)  # until when a part is at work
+        self.free: dict[str, float] = defaultdict(float)  # time until which a part is busy
         self.busy: dict[str, float] = defaultdict(float)
         self.made = [0.0] * plan.actors  # steps of each agent
-        self.owed, self.done = [0.0] * plan.learners, [0.0] * plan.learners  # updates of all its agents; of each
+        self.owed, self.done = [0.0] * plan.learners, [0.0] * plan.learners  # updates due, of all agents; done, of each
         self.messages = 0
         self._fetched: dict[tuple[int, int], float] = {}  # versions, by learner and node
 
     def play(self, seconds: float) -> None:
-        """Everybody at once, for so long."""
+        """Simulate all processes for this many seconds."""
         plan = self.plan
         everybody = [self._link(a, i) for a in range(plan.actors) for i in range(plan.learners)]
         everybody += [self._look(i) for i in range(self.places)]
@@ -104,7 +105,7 @@ class Scene:
             heapq.heapreplace(events, (self.free[part] if part else now + cost, n, process))
 
     def _link(self, a: int, i: int) -> Process:
-        """Blocks from an actor to a learner, and what comes back."""
+        """Blocks from an actor to a learner, and the replies."""
         plan, costs, sent = self.plan, self.costs, 0.0
         here, there = self._node(a), self._node(plan.actors + i)
         now = yield "", plan.block_age_s * (a + i) / self.places
@@ -123,11 +124,11 @@ class Scene:
             now = yield "", plan.block_age_s
 
     def _node(self, place: int) -> int:
-        """Of an actor or a learner, the actors first."""
+        """Return the node of an actor or a learner; actors are numbered first."""
         return place % self.nodes
 
     def _look(self, place: int) -> Process:
-        """The driver, at an actor or at a learner; the learners' states come home now and then."""
+        """Looks of the driver at an actor or a learner; learners also send their state at intervals."""
         plan, costs, i, home = self.plan, self.costs, place - self.plan.actors, 0.0
         now = yield "", self.pause_s * place / self.places
         while True:
@@ -146,18 +147,18 @@ class Scene:
             now = yield "", self.pause_s
 
     def _carry(self, now: float, sender: int, taker: int, size: float) -> Generator[tuple[str, float], float, float]:
-        """Over the network of both nodes."""
+        """Transfer over the network of both nodes."""
         if sender != taker:
             now = yield f"network out of node {sender}", size / self.costs.network_bytes_s
             now = yield f"network into node {taker}", size / self.costs.network_bytes_s
         return now
 
     def _act(self, a: int, now: float) -> None:
-        """In the time since an actor's last message."""
+        """Add the steps of an actor since its last message."""
         self.made[a] += self.plan.steps_s / self.plan.actors * max(0.0, now - self.free[f"actor {a}"])
 
     def _learn(self, i: int, now: float) -> None:
-        """What is owed, as far as there was time since a learner's last message."""
+        """Make the updates that are due, as far as the time since a learner's last message allows."""
         part = f"learner {i}"
         updates = min(self.owed[i], max(0.0, now - self.free[part]) / self.costs.update_s)
         self.owed[i], self.done[i] = self.owed[i] - updates, self.done[i] + updates / self.own
@@ -165,7 +166,7 @@ class Scene:
 
 
 def simulate(plan: Plan, costs: Costs, seconds: float = 20.0) -> dict[str, float]:
-    """Of each kind of part the highest load, as a share of its time; messages, and steps and updates of each agent."""
+    """Return the highest load of each kind of part as a share of its time, and rates of messages, steps and updates."""
     scene = Scene(plan, costs)
     scene.play(seconds)
     loads: dict[str, float] = defaultdict(float)
@@ -182,11 +183,11 @@ PLANS = (
     Plan(100, 8, 50), Plan(100, 8, 50, block_age_s=0.3),
     Plan(1000, 16, 500), Plan(1000, 16, 500, block_age_s=3.0), Plan(1000, 16, 500, block_age_s=3.0, keep_every_s=30.0),
 )  # fmt: skip
-"""Of the scaling guide."""
+"""Runs of the scaling guide."""
 
 
 def main() -> None:
-    """Two lines for each plan."""
+    """Print two lines for each plan."""
     for plan in PLANS:
         found = simulate(plan, Costs(), max(10.0, 10 * plan.block_age_s))
         steps, updates, messages = (found.pop(f"{what}/s") for what in ("steps", "updates", "messages"))

@@ -1,7 +1,8 @@
-"""``motet bench replay``: adding rows, drawing batches, both at once; priorities; the gather against the machine.
+"""``motet bench replay``: adding rows, sampling batches, both in parallel; priorities; the gather against memcpy.
 
-Rows come as 4x11x11 float32 (1936 bytes, a small stack of planes) and as 18 float32 (72 bytes, a vector). Writer and
-sampler are two processes; capacity 100,000 rows, full; batches of 256 with both observations, action, reward and done.
+Observations are 4x11x11 float32 (1936 bytes, a small stack of planes) or 18 float32 (72 bytes, a vector). Writer and
+sampler are two processes. The buffer is full with 100,000 rows; batches of 256 have both observations, action, reward
+and done.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["run"]
 SHAPES: Mapping[str, tuple[int, ...]] = {"planes": (4, 11, 11), "vector": (18,)}
 
 TOGETHER_S = 0.1
-"""How far ahead the two sides' common beginning lies."""
+"""Seconds until the common start time of the two sides."""
 
 MEASURES = {
     **{
@@ -96,14 +97,14 @@ Side = Callable[[float], float]
 
 @dataclass(frozen=True)
 class _Contestant:
-    """What a design can do, each for so many seconds; None where it cannot."""
+    """Measurements of a design, each for a number of seconds; None if it does not support one."""
 
     add: Side | None
     sample: Side
     both: Callable[[float], tuple[float, float]] | None
     """Rows and batches per second while both sides run."""
     alive: Any = None
-    """What has to live as long as its processes do."""
+    """Object that must live as long as its processes."""
 
 
 def _rings(result: Result, stage: Stage, settings: Settings, name: str, shape: tuple[int, ...], capacity: int) -> None:
@@ -148,14 +149,14 @@ def _lock(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
 
 def _take(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
     ring = designs.LockRing(stage.context, shape, capacity)
-    # Its writer is the same, so that only sampling is measured.
+    # The writer is the same as in _lock, so only sampling is measured.
     return _pair(stage.party(designs.LockWriter, ring), stage.party(designs.TakeSampler, ring), ring, add_alone=False)
 
 
 def _queue(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
     queue = stage.context.Queue(1000)
     sampler = stage.party(designs.QueueSampler, queue, shape, capacity)
-    # Nobody adds to it alone: the thread that drains it is the sampler's.
+    # Adding cannot be measured alone, because the thread that drains the queue belongs to the sampler.
     return _pair(stage.party(designs.QueueWriter, queue, shape), sampler, queue, add_alone=False)
 
 
@@ -195,14 +196,13 @@ _MAKERS: Mapping[str, Callable[[Stage, tuple[int, ...], int], _Contestant]] = {
 }
 
 
-# ---- the gather and its limit
+# ---- gather against memcpy
 
 
 class _Gather:
-    """Batches of 256 out of a full replay, and plain copies of as many bytes out of as much memory of the same kind.
+    """Batches of 256 from a full replay buffer, and plain copies of equal size from an equal amount of shared memory.
 
-    ``rows`` copies 512 rows from anywhere; ``pairs`` copies 256 times two rows that follow each other, which is how
-    transitions lie in memory.
+    ``rows`` copies 512 scattered rows; ``pairs`` copies 256 times two neighbouring rows, as transitions are stored.
     """
 
     SETS = 512
@@ -223,15 +223,15 @@ class _Gather:
             copy_rows(self._memory, self._row_bytes, self._out, row_bytes, sets[self._at])
 
     def motet(self, seconds: float) -> float:
-        """GB/s of ``sample``, counting the observations alone."""
+        """Return GB/s of ``sample``, counting only the observations."""
         return self._rate(self._reader.steps, seconds)
 
     def rows(self, seconds: float) -> float:
-        """GB/s of the copy of scattered rows."""
+        """Return GB/s of the copy of scattered rows."""
         return self._rate(partial(self._copy, self._rows, self._row_bytes), seconds)
 
     def pairs(self, seconds: float) -> float:
-        """GB/s of the copy of scattered pairs."""
+        """Return GB/s of the copy of scattered pairs."""
         return self._rate(partial(self._copy, self._pairs, 2 * self._row_bytes), seconds)
 
     def _rate(self, steps: Callable[[int], None], seconds: float) -> float:
@@ -249,7 +249,7 @@ def _gather(result: Result, stage: Stage, settings: Settings, shape: tuple[int, 
 
 
 class _Prioritised:
-    """Draw 256 of a million rows by priority, then give each a new one. Times in microseconds."""
+    """Samples 256 of a million rows by priority, then updates their priorities. Times are in microseconds."""
 
     def __init__(self, rows: int) -> None:
         shape, block = SHAPES["vector"], 50
@@ -263,14 +263,14 @@ class _Prioritised:
         self.replay(50 * BATCH)
 
     def replay(self, n: int) -> None:
-        """``sample`` and ``update`` of the reader: draws, gathers, weighs, updates."""
+        """Run ``sample`` and ``update`` of the reader: draw, gather, compute weights, update."""
         reader = self._reader
         for _ in range(n // len(self._priorities)):
             for priority in self._priorities:
                 reader.update(reader.sample(BATCH), priority)
 
     def tree(self, n: int) -> None:
-        """The sum tree alone: draws and updates."""
+        """Run only the sum tree: draw and update."""
         tree, index = self._tree, self._index
         for _ in range(n // len(self._priorities)):
             for priority in self._priorities:

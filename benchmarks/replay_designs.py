@@ -1,6 +1,6 @@
-"""Motet's replay and the two common designs it is measured against, made so that all are used in the same way.
+"""motet's replay and the two common designs with which it is compared, behind the same interface.
 
-Each design is two classes, what the writer's process holds and what the sampler's process holds. Both have
+Each design is two classes, one for the writer's process and one for the sampler's process. Both have
 ``run(begin_at, seconds)``, which returns rows or batches per second. All store an observation, an action, a reward and
 a done flag; all batches have 256 transitions with both observations.
 """
@@ -39,14 +39,14 @@ __all__ = [
 
 BATCH = 256
 ROWS_A_LOOK = 256
-"""Rows added between two looks at the clock."""
+"""Rows added between two reads of the clock."""
 BATCHES_A_LOOK = 4
 
 Shape = tuple[int, ...]
 
 
 def observations(shape: Shape, n: int = 64) -> list[npt.NDArray[np.float32]]:
-    """What a writer adds, over and over: more than one, so that it is not always the same cache lines."""
+    """Return the observations that a writer adds repeatedly; several, so that the cache lines differ."""
     return list(np.random.default_rng(1).standard_normal((n, *shape), np.float32))
 
 
@@ -74,16 +74,16 @@ class Sampler:
         return rate(self.steps, BATCHES_A_LOOK, begin_at, seconds)
 
 
-# ---- ours
+# ---- motet
 
 
 def replay_of(shape: Shape, capacity: int) -> Replay:
-    """One lane, an observation of float32, an int64 action."""
+    """Return a replay with one lane, float32 observations and int64 actions."""
     return Replay(ReplaySpec(observation=Field(shape), action=Field((), "int64"), capacity=capacity))
 
 
 class MotetWriter(Writer):
-    """``append`` of one row. The lane is filled when this is made."""
+    """``append`` of one row. The constructor fills the lane."""
 
     def __init__(self, replay: Replay, shape: Shape) -> None:
         self._writer, self._observations = replay.writer(), observations(shape)
@@ -100,7 +100,7 @@ class MotetWriter(Writer):
 
 
 class MotetSampler(Sampler):
-    """``sample`` into arrays that are reused."""
+    """``sample`` into reused arrays."""
 
     def __init__(self, replay: Replay) -> None:
         self._reader = replay.reader(seed=1)
@@ -115,9 +115,9 @@ class MotetSampler(Sampler):
 
 
 class LockRing:
-    """numpy arrays in shared memory, one per field, next index and size beside them, one ``mp.Lock`` around everything.
+    """numpy arrays in shared memory, one per field, with next index and size, and one ``mp.Lock`` for everything.
 
-    Each observation is stored once; the next one is that of the following row.
+    Each observation is stored once; the next observation is that of the following row.
     """
 
     def __init__(self, context: Any, shape: Shape, capacity: int) -> None:
@@ -171,7 +171,7 @@ class LockWriter(Writer):
 class LockSampler(Sampler):
     """``sample`` draws indices with a numpy generator, then takes the lock and gathers by indexing, as is usual.
 
-    Drawing before the lock is taken is kind to the writer, which hardly ever gets the lock otherwise.
+    Indices are drawn before the lock is taken, because otherwise the writer would hardly ever get the lock.
     """
 
     def __init__(self, ring: LockRing) -> None:
@@ -193,9 +193,9 @@ class LockSampler(Sampler):
 
 
 class TakeSampler(LockSampler):
-    """The same at numpy's best: ``np.take`` into arrays that are reused.
+    """The fastest variant in numpy: ``np.take`` into reused arrays.
 
-    ``mode="clip"``: with the default mode numpy would gather into a temporary array first.
+    With the default mode instead of ``mode="clip"``, numpy would gather into a temporary array first.
     """
 
     def __init__(self, ring: LockRing) -> None:
@@ -222,7 +222,7 @@ class QueueWriter(Writer):
 
     def __init__(self, queue: Any, shape: Shape) -> None:
         self._queue, self._observations = queue, observations(shape)
-        queue.cancel_join_thread()  # what is left in it at the end is nobody's loss
+        queue.cancel_join_thread()  # do not wait at exit for the data that is left in it
 
     def steps(self, n: int) -> None:
         """Put n transitions."""
@@ -233,7 +233,7 @@ class QueueWriter(Writer):
 
 
 class QueueSampler(Sampler):
-    """A thread drains the queue into numpy arrays of the learner's own process, under a ``threading.Lock``."""
+    """A thread drains the queue into numpy arrays of the learner's process, under a ``threading.Lock``."""
 
     def __init__(self, queue: Any, shape: Shape, capacity: int) -> None:
         self._queue, self._capacity, self._lock, self._at = queue, capacity, threading.Lock(), 0
@@ -250,7 +250,7 @@ class QueueSampler(Sampler):
 
     def _drain(self) -> None:
         action, reward, done = self._fields
-        while True:  # ends with the process, which is asked to end by the bench
+        while True:  # ends with the process, which the bench ends
             observation, a, r, d = self._queue.get()
             with self._lock:
                 i = self._at

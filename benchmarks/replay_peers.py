@@ -1,7 +1,7 @@
-"""The replays of other libraries, with the settings that their own documents advise.
+"""Replay buffers of other libraries, with the settings that their documentation recommends.
 
-cpprb's ``MPReplayBuffer`` and torchrl's shared buffer are used by two processes, as motet's is; stable-baselines3 has
-one for a single process.
+cpprb's ``MPReplayBuffer`` and torchrl's shared buffer are used by two processes, like motet's; that of
+stable-baselines3 works in a single process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["CpprbSampler", "CpprbWriter", "Sb3", "Torchrl", "cpprb_environment"]
 
 
 def cpprb_environment(shape: Shape) -> dict[str, Any]:
-    """What cpprb stores: its usual five fields."""
+    """Return the description of cpprb's usual five fields."""
     obs = {"shape": tuple(shape), "dtype": np.float32}
     return {"obs": obs, "act": {"dtype": np.int64}, "rew": {}, "next_obs": obs, "done": {"dtype": np.bool_}}
 
 
 class CpprbWriter(Writer):
-    """``MPReplayBuffer.add`` of one transition. The buffer is filled when this is made."""
+    """``MPReplayBuffer.add`` of one transition. The constructor fills the buffer."""
 
     def __init__(self, buffer: Any, shape: Shape) -> None:
         self._buffer, self._observations = buffer, observations(shape)
@@ -63,7 +63,7 @@ class CpprbSampler(Sampler):
 
 
 class Sb3:
-    """``ReplayBuffer`` of stable-baselines3, which lives in one process: adding and sampling cannot go on at once."""
+    """``ReplayBuffer`` of stable-baselines3, which works in one process: it cannot add and sample in parallel."""
 
     def __init__(self, shape: Shape, capacity: int) -> None:
         try:
@@ -75,7 +75,7 @@ class Sb3:
 
         torch.set_num_threads(1)
         box = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
-        # One copy of each observation, as the others: its own option for that.
+        # optimize_memory_usage stores one copy of each observation, like the others.
         self._buffer = ReplayBuffer(
             capacity,
             box,
@@ -114,7 +114,7 @@ class Sb3:
 class Torchrl:
     """``TensorDictReplayBuffer(storage=LazyMemmapStorage(…), shared=True)``.
 
-    Its locks belong to the fork start method, so the writer is forked from the sampler's process.
+    Its locks need the start method fork, so the writer is forked from the sampler's process.
     """
 
     def __init__(self, shape: Shape, capacity: int) -> None:
@@ -150,7 +150,7 @@ class Torchrl:
         theirs.close()
 
     def _serve(self, pipe: Any, other: Any) -> None:
-        other.close()  # so that the end of the sampler's process is the end of this pipe
+        other.close()  # so that this pipe closes when the sampler's process ends
         while True:
             try:
                 begin_at, seconds = pipe.recv()
@@ -182,7 +182,7 @@ class Torchrl:
         return rate(self._sample, BATCHES_A_LOOK, begin_at, seconds)
 
     def both(self, begin_at: float, seconds: float) -> tuple[float, float]:
-        """Rows and batches per second, while both go on."""
+        """Return rows and batches per second while both sides run."""
         self._pipe.send((begin_at, seconds))
         batches = self.sample(begin_at, seconds)
         return self._result(), batches

@@ -1,11 +1,11 @@
-"""RLlib on the job of ``motet bench ray``, in an interpreter of its own: ``python -P rllib.py JOB``, JSON in and out.
+"""RLlib on the task of ``motet bench ray``, in a separate interpreter: ``python -P rllib.py JOB``, JSON in and out.
 
-RLlib pins its version of gymnasium and sets up more than it can take back, so this file is a program, imports nothing
-of motet, and gets all of the job as one argument: what is learnt is said in one place, for both sides. Without an
-argument it tells the versions of what it needs, None where something is missing.
+RLlib pins another version of gymnasium and leaves global state behind, so this file is a separate program. It imports
+nothing from motet and gets the whole task as one argument, so that the task is defined in one place for both sides.
+Without an argument it prints the versions of the packages it needs, None for a missing one.
 
-Out: env steps per second, and what RLlib really did for them, counted where it happens: steps of the optimiser (one
-belongs to one agent) and rows in the batches behind them.
+Output: env steps per second, and the work that RLlib did for them, counted where it happens: optimiser steps (each
+belongs to one agent) and rows in their batches.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 __all__ = ["main"]
 
 NEEDED = ("ray", "dm-tree", "torch", "gymnasium", "pettingzoo", "mpe2")
-"""dm-tree comes with ``ray[rllib]`` alone, the module ``ray.rllib`` with any Ray."""
+"""dm-tree is installed only by ``ray[rllib]``; the module ``ray.rllib`` is part of any Ray."""
 
 
 def main() -> None:
-    """Train for a while and tell how fast it was."""
+    """Train for a while and print the rates."""
     if len(sys.argv) < 2:
         _tell({"python": sys.version.split()[0], **{name: _version(name) for name in NEEDED}})
         return
-    # Env runners inherit these. By default Ray makes them give way to all other processes, which motet's do not.
+    # Env runners inherit these. By default Ray gives them a lower priority than other processes, unlike motet's.
     os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     logging.disable(logging.WARNING)
     job = json.loads(sys.argv[1])
@@ -63,11 +63,11 @@ def _measured(job: Mapping[str, Any]) -> dict[str, float]:
         nonlocal updates
         updates += 1
 
-    optimiser.register_optimizer_step_post_hook(count)  # the learner lives in this process
+    optimiser.register_optimizer_step_post_hook(count)  # the learner runs in this process
     algorithm = _config(job).build_algo()
     agents = _agents(job)
     result = algorithm.train()
-    while not updates:  # the replay fills
+    while not updates:  # the replay buffer fills
         result = algorithm.train()
     before, first, began = _counts(result), updates, time.perf_counter()
     while time.perf_counter() - began < job["seconds"]:
@@ -90,7 +90,7 @@ def _parameters(module: Any) -> int:
 
 
 def _counts(result: Mapping[str, Any]) -> tuple[float, float]:
-    """Env steps so far, and rows that went into updates, of all agents together."""
+    """Return env steps so far, and rows used in updates, of all agents together."""
     steps = float(result["env_runners"]["num_env_steps_sampled_lifetime"])
     key = "num_module_steps_trained_lifetime"
     return steps, float(sum(part[key] for name, part in result["learners"].items() if name != "__all_modules__"))
@@ -130,7 +130,7 @@ def _config(job: Mapping[str, Any]) -> Any:
 
 
 def _ppo(job: Mapping[str, Any]) -> Any:
-    """Batch and minibatch are rows of each agent. Without what costs RLlib time and is not part of the job."""
+    """Return the config of PPO; batch and minibatch are rows of each agent, extra work of RLlib is turned off."""
     config: Any = importlib.import_module("ray.rllib.algorithms.ppo").PPOConfig()
     return config.training(
         train_batch_size_per_learner=job["rollout"], num_epochs=job["epochs"], minibatch_size=job["minibatch"],
@@ -139,10 +139,10 @@ def _ppo(job: Mapping[str, Any]) -> Any:
 
 
 def _dqn(job: Mapping[str, Any]) -> Any:
-    """One update for each agent and step; double, not dueling, from a uniform replay.
+    """Return the config of DQN: one update for each agent and step; double, not dueling, uniform replay.
 
-    The intensity is rows replayed per row sampled. RLlib counts the local runner among those that sample, also where
-    the others do all of it.
+    The intensity is rows replayed per row sampled. RLlib counts the local runner among those that sample, also if only
+    the others sample.
     """
     config: Any = importlib.import_module("ray.rllib.algorithms.dqn").DQNConfig()
     runners = job["runners"]

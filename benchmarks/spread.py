@@ -1,6 +1,7 @@
-"""The job that ``motet bench ray`` gives to both sides: simple_spread of MPE, three agents, networks of 64-64.
+"""The task of both sides in ``motet bench ray``: simple_spread of MPE, three agents, networks of 64-64.
 
-All that must be equal stands here once: motet's configs and the job that ``rllib.py`` is given are made from it.
+All settings that must be equal are defined here once: motet's configs and the argument of ``rllib.py`` are made from
+them.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ WORLD = "mpe2.simple_spread_v3:parallel_env"
 WORLD_SETTINGS: Mapping[str, Any] = {"N": 3, "max_cycles": 25}
 HIDDEN = (64, 64)
 ROLLOUT, EPOCHS, MINIBATCH = 1024, 4, 128
-"""Of PPO: steps of each agent in a batch, passes over it, rows of a gradient."""
+"""PPO: steps of each agent in a batch, passes over the batch, rows in a minibatch."""
 BATCH, WARM_UP, CAPACITY = 64, 256, 50_000
-"""Of DQN: rows of an update, steps before the first one, rows of the replay."""
+"""DQN: rows in an update, steps before the first update, rows of the replay buffer."""
 
 OPTIMISER_STEPS = EPOCHS * (ROLLOUT // MINIBATCH)
-"""Of one update of motet's PPO, which is a whole batch; a DQN's has one."""
+"""Optimiser steps in one update of motet's PPO, which uses a whole batch; an update of DQN has one."""
 DQN = DQNConfig(hidden=HIDDEN, batch_size=BATCH, min_rows=WARM_UP, capacity=CAPACITY)
 
 
 def ppo(worlds: int) -> PPOConfig:
-    """A batch is what all worlds play together: a fragment of each."""
+    """Return the config of PPO, in which a batch is one fragment from each world."""
     return PPOConfig(
         hidden=HIDDEN, batch_size=worlds, length=ROLLOUT // worlds, epochs=EPOCHS, minibatches=ROLLOUT // MINIBATCH
     )
 
 
 def spread() -> Any:
-    """The world: three agents with 18 floats each."""
+    """Return the world: three agents with observations of 18 floats."""
     module, name = WORLD.split(":")
     return getattr(importlib.import_module(module), name)(**WORLD_SETTINGS)
 
 
 def job(kind: Kind) -> dict[str, Any]:
-    """The same as plain values."""
+    """Return the task as plain values."""
     return {
         "kind": kind,
         "world": WORLD,

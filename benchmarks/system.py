@@ -1,7 +1,7 @@
-"""A running system that is watched from outside: its processes under a supervisor, its counters in shared memory.
+"""A running system that is measured from outside: its processes under a supervisor, its counters in shared memory.
 
-The bench's process starts the roles that a measurement asks for (all of them, learners alone, a stand-in for one of
-them), supervises them while it waits, and reads steps and updates where the processes write them. Nobody is asked.
+The bench's process starts the roles that a measurement needs (all of them, only learners, a replacement for one of
+them), supervises them while it waits, and reads steps and updates from shared memory without contacting the processes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ __all__ = [
 ]
 
 START_S = 60.0
-"""How long processes may take until they are at work."""
+"""Seconds that processes may take until they are working."""
 
 LIMITS = RestartLimits(window_s=1.0, stop_s=10.0)
-"""A short window: every restart that a bench causes counts as the first one, so none waits for those before it."""
+"""The window is short, so that every restart in a bench counts as the first and starts without a longer pause."""
 
 
 def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> SharedMemory:
-    """What the processes of a treasure hunt share."""
+    """Return the shared memory of a run in the treasure hunt."""
     return SharedMemory(make_roster(functools.partial(TreasureHunt, agents=agents), config, settings))
 
 
-# ---- who takes part
+# ---- roles
 
 
 def actor_roles(shared: SharedMemory) -> list[Role]:
-    """The actors, as in a run."""
+    """Return the actors, as in a run."""
 
     def actor(i: int) -> Role:
         return role(shared, f"actor-{i}", i, lambda n: (play_actor, (shared, i, n, START_S)))
@@ -63,7 +63,7 @@ def actor_roles(shared: SharedMemory) -> list[Role]:
 
 
 def learner_roles(shared: SharedMemory) -> list[Role]:
-    """The learners, as in a run."""
+    """Return the learners, as in a run."""
     first = shared.roster.actors
 
     def learner(i: int) -> Role:
@@ -73,17 +73,17 @@ def learner_roles(shared: SharedMemory) -> list[Role]:
 
 
 def serial_role(shared: SharedMemory) -> Role:
-    """The serial engine, in a process of its own."""
+    """Return the serial engine, in a separate process."""
     return role(shared, "serial", 0, lambda n: (_play_serial, (shared,)))
 
 
 def bare_role(shared: SharedMemory) -> Role:
-    """In the first learner's place: the same updates in a bare loop, on a batch that is ready."""
+    """Return a replacement for the first learner: the same updates in a bare loop, on a prepared batch."""
     return role(shared, "bare", shared.roster.actors, lambda n: (_play_bare, (shared,)))
 
 
 def role(shared: SharedMemory, name: str, row: int, what: Callable[[int], tuple[Callable[..., None], Any]]) -> Role:
-    """A process that calls ``what(n)`` at its n-th start, and shows its beat in this row of the board."""
+    """Return a process that calls ``what(n)`` at its n-th start, and writes its heartbeat to this row of the board."""
 
     def start(n: int) -> Child:
         target, arguments = what(n)
@@ -105,7 +105,7 @@ def _play_bare(shared: SharedMemory) -> None:
     batch = stacked_batch(policy.observation_space, policy.action_space, policy.settings, 1)
     rng = np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
-        seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as the world shows
+        seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as in the world's observations
     batch.action[...] = rng.integers(0, policy.action_space.n, batch.action.shape)
     batch.reward[...] = rng.integers(-1, 2, batch.reward.shape)
     batch.discount[...] = 0.99
@@ -120,7 +120,7 @@ def _play_bare(shared: SharedMemory) -> None:
 
 
 def prefill(shared: SharedMemory, rows: int) -> None:
-    """Give every agent something to learn from, so that learners run without an actor."""
+    """Write rows for every agent, so that learners run without an actor."""
     rng = np.random.default_rng(0)
     for policy, replay in zip(shared.roster.policies, shared.replays, strict=True):
         space = policy.observation_space
@@ -133,15 +133,15 @@ def prefill(shared: SharedMemory, rows: int) -> None:
         del writer
 
 
-# ---- watching them
+# ---- measurement
 
 
 class System:
-    """Processes at work, from ``with`` to the end of its block; all of them end with it.
+    """Running processes, used as a context; all of them end with it.
 
     Args:
-        shared: what they share.
-        roles: who takes policy.
+        shared: the shared memory of the processes.
+        roles: the processes to start.
     """
 
     def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:
@@ -168,7 +168,7 @@ class System:
 
     @property
     def steps(self) -> int:
-        """Steps of the agent that has done the fewest; in treasure_hunt these are the world's turns."""
+        """Steps of the agent with the fewest steps; in treasure_hunt these are the world's turns."""
         return min(replay.steps for replay in self.shared.replays)
 
     @property
@@ -179,7 +179,7 @@ class System:
     def until(
         self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S
     ) -> float:
-        """Supervise until something is so; returns when that was, by ``time.monotonic``."""
+        """Supervise until the condition holds; returns the time of that, by ``time.monotonic``."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -188,13 +188,13 @@ class System:
         return time.monotonic()
 
     def pause(self, seconds: float) -> None:
-        """Supervise for so long."""
+        """Supervise for this many seconds."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._supervisor.watch(left)
 
     def rates(self, seconds: float) -> tuple[float, float]:
-        """Steps and updates per second, over so many seconds from now on."""
+        """Return steps and updates per second, measured over this many seconds from now on."""
         steps, updates, begun = self.steps, self.updates, time.monotonic()
         self.pause(seconds)
         passed = time.monotonic() - begun
@@ -202,6 +202,6 @@ class System:
 
 
 def at_work(system: System, updates: int = 20) -> None:
-    """Wait until everybody does what it will go on doing."""
+    """Wait until all learners have made this many updates."""
     learned = system.shared.board.learned
     system.until(lambda: bool((learned.updates >= updates).all()), "all learners to be at work")

@@ -1,4 +1,4 @@
-"""A bench's result as tables for people: one per measure, our rows first, the ratio beside each of the others."""
+"""The result of a bench as tables: one per measure, motet's rows first, with the ratio for each other contestant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(result: Result, console: Console | None = None) -> None:
 def _measure(result: Result, key: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", width=28, overflow="fold")
-    for title, width in (("median", 9), ("least … most", 17), ("motet is", 9), ("at least", 8)):
+    for title, width in (("median", 9), ("min … max", 17), ("ratio", 9), ("at least", 8)):
         table.add_column(title, justify="right", width=width, no_wrap=True, style="dim" if "…" in title else "")
     _measure_rows(table, result, key)
     return table
@@ -75,7 +75,7 @@ def _counts(result: Result) -> Table:
 
 
 def _number(value: float) -> str:
-    """Three digits, without exponents.
+    """Format a number with three digits, without exponents.
 
     >>> _number(2971234.0), _number(8412.3), _number(7.912), _number(0.0313)
     ('2.97 M', '8.41 k', '7.91', '0.0313')

@@ -1,8 +1,8 @@
-"""``motet bench train``: how fast a whole run is, how well it shares its cores, and what a killed learner costs.
+"""``motet bench train``: the speed of whole runs, their use of the cores, and the cost of a killed learner.
 
-The world is treasure_hunt, the algorithm DQN with batches of 64. Systems are started anew for each repeat and watched
-from outside; what counts begins when all of their processes are at work, except for ``seconds_to_350``, whose clock
-begins with the interpreter of the run.
+The world is treasure_hunt, the algorithm DQN with batches of 64. Systems are started again for each repeat and measured
+from outside. The measurement begins when all of their processes are working, except for ``seconds_to_350``, which
+begins with the start of the run's interpreter.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ WIDE = DQNConfig(hidden=(256, 256), batch_size=64, epsilon=0.05, capacity=50_000
 NARROW = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=20_000)
 SMALL = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=2_000, min_rows=100)
 MANY, FEW = 128, 8
-"""Agents that act in turn, with SMALL."""
+"""Numbers of agents that act in turn, with SMALL."""
 ROWS = 2_000
-"""Rows in a replay that is filled before learners begin."""
+"""Rows in a replay buffer that is filled before learners begin."""
 SEEDS = (1, 2, 3)
 WANTED_RETURN = 350.0
 CONFIRMED_BY = 100
-"""Episodes that nobody has seen, played by the policies whose evaluation reached the return."""
+"""Number of new episodes played with policies whose evaluation reached the return."""
 SOAK_S, SOAK_WARM_S = 300.0, 20.0
 
 LOCKED, EIGHT = "locks and torch inference", "motet, 8 worlds in the actor"
 
 MEASURES = {
-    "turns": Measure("Actor beside two learners of 256-256: turns of the world", "turns/s"),
-    "updates": Measure("The two learners beside that actor: updates, summed", "updates/s"),
-    "learner": Measure("One learner of 256-256 beside one actor", "updates/s"),
-    "work": Measure("The same steps and updates, two agents, acting and learning costing the same", "s"),
+    "turns": Measure("Actor with two learners of 256-256: turns of the world", "turns/s"),
+    "updates": Measure("The two learners of that actor: updates, summed", "updates/s"),
+    "learner": Measure("One learner of 256-256 with one actor", "updates/s"),
+    "work": Measure("Time for equal steps and updates, two agents, equal cost of acting and learning", "s"),
     "packed": Measure("Learners of eight agents, 64-64, on all cores: updates, summed", "updates/s"),
     "agents": Measure("Agents in turn, 64-64, 0.05 updates per step: steps of all agents together", "steps/s"),
-    "hunt": Measure("Two agents from nothing to a greedy team return of 350 (at most 30)", "s"),
-    "restart": Measure("From the kill of a learner to its successor's first update (at most 0.5)", "s"),
+    "hunt": Measure("Two agents, from the start to a greedy team return of 350 (at most 30)", "s"),
+    "restart": Measure("From the kill of a learner to the first update after its restart (at most 0.5)", "s"),
     "kill": Measure("Actor: steps, from 1 s before the kill of a learner to 2 s after it", "steps/s"),
     "memory": Measure("Growth of all private memory in five minutes, as a share (at most 0.05)", "1"),
 }
@@ -86,12 +86,12 @@ def run(settings: Settings) -> Result:
 
 
 def _window(settings: Settings) -> float:
-    """A system is more than a part: it is given five times as long, 2 s by default."""
+    """Return the duration of a measurement: five times that of a single part, 2 s by default."""
     return 5 * settings.seconds
 
 
 def _free(**more: Any) -> RunSettings:
-    """Nobody waits for anybody, and nobody is ever done."""
+    """Return settings without a pace and practically without an end."""
     return RunSettings(steps=FOR_EVER, **more)
 
 
@@ -107,7 +107,7 @@ def _against_locks(result: Result, settings: Settings) -> None:
             at_work(system)
             return system.rates(seconds)
 
-    with Stage(preload=("torch", "benchmarks.train")) as stage:  # motet's processes come from the same fork server
+    with Stage(preload=("torch", "benchmarks.train")) as stage:  # motet's processes are forked from the same server
         rings = [designs.LockedRing(stage.context, WIDE.capacity, ROWS) for _ in range(2)]
         shared = [designs.locked_network(WIDE.hidden).share_memory() for _ in rings]
         actor = stage.party(designs.LockedActor, rings, shared, WIDE.hidden)
@@ -216,7 +216,7 @@ def _kills(result: Result, settings: Settings) -> None:
 
 
 def _kill(system: System, learner: int) -> float:
-    """Kill a learner; seconds until its successor has done an update."""
+    """Kill a learner; returns the seconds until the restarted learner has made an update."""
     board, row = system.shared.board, system.shared.roster.actors + learner
     pid = int(board.processes.pid[row])
     roster = system.shared.roster
@@ -224,16 +224,16 @@ def _kill(system: System, learner: int) -> float:
     least = int(board.learned.updates[agent])
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    system.until(lambda: int(board.processes.pid[row]) != pid, "the successor of a killed learner", 0.001)
+    system.until(lambda: int(board.processes.pid[row]) != pid, "the restart of a killed learner", 0.001)
 
     def updated() -> bool:
-        # The successor first goes back to the last version that was kept.
+        # The restarted learner first goes back to the last version in the vault.
         nonlocal least
         now = int(board.learned.updates[agent])
         least = min(least, now)
         return now > least
 
-    return system.until(updated, "the first update of a killed learner's successor", 0.001) - killed
+    return system.until(updated, "the first update of a restarted learner", 0.001) - killed
 
 
 # ---- whole runs
@@ -262,13 +262,13 @@ def _hunts(result: Result, settings: Settings) -> None:
 
 def _soak(result: Result, settings: Settings) -> None:
     if not Path("/proc/self/status").exists():
-        result.skipped["rss_growth"] = "this system does not tell how much memory is private"
+        result.skipped["rss_growth"] = "this system does not report private memory"
         return
     warm, length = (0.1, 0.2) if settings.quick else (SOAK_WARM_S, min(SOAK_S, SOAK_S * settings.seconds / 0.4))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "soak"
         with runs.begun("soak", path, 1) as (process, at):
-            runs.wait_for_crossing(process, path, -1e9, -1, at + 60)  # its first evaluation: everybody has started
+            runs.wait_for_crossing(process, path, -1e9, -1, at + 60)  # after it all processes have started
             time.sleep(warm)
             totals, end = list[int](), time.monotonic() + length
             while time.monotonic() < end:

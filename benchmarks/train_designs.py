@@ -1,12 +1,12 @@
-"""The common design of an asynchronous trainer, which motet is measured against: locks, and torch everywhere.
+"""The common design of an asynchronous trainer, with which motet is compared: locks, and torch in all processes.
 
 One actor process plays the world; each agent has a learner process. Between them, for each agent: numpy arrays in
 shared memory under one ``mp.Lock``, written by the actor and sampled by the learner, and a model in ``share_memory()``,
-written by the learner and read by the actor with ``load_state_dict``. The actor asks torch for one observation at a
-time, the learner is the usual DQN with autograd.
+written by the learner and read by the actor with ``load_state_dict``. The actor makes a torch forward pass for one
+observation at a time, the learner is the usual DQN with autograd.
 
-It is given what helps it: one torch thread per process, no forward pass for random actions, the fused optimiser,
-batches gathered into arrays that are reused, and an actor that looks for new weights about as often as there are any.
+It is optimised where this is easy: one torch thread per process, no forward pass for random actions, the fused
+optimiser, batches gathered into reused arrays, and an actor that checks for new weights about as often as they change.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["LockedActor", "LockedLearner", "LockedRing", "locked_network"]
 
 INPUTS, ACTIONS = 125, 4
 SYNC_EVERY = 100
-"""Turns between two looks of the actor at the shared models."""
+"""Turns between two copies of the shared models by the actor."""
 PUBLISH_EVERY = 10
 TARGET_EVERY = 500
 EPSILON, GAMMA, RATE, MAX_NORM = 0.05, 0.99, 5e-4, 10.0
 
 
 def locked_network(hidden: Sequence[int]) -> nn.Sequential:
-    """The same layers as motet's."""
+    """Return a network with the same layers as motet's."""
     from torch import nn
 
     sizes = [INPUTS, *hidden]
@@ -49,7 +49,7 @@ def locked_network(hidden: Sequence[int]) -> nn.Sequential:
 
 
 class LockedRing:
-    """The replay of one agent: both observations of a transition, and a lock around everything."""
+    """The replay buffer of one agent: both observations of a transition, and one lock for everything."""
 
     def __init__(self, context: Any, capacity: int, filled: int) -> None:
         self.lock, self.capacity = context.Lock(), capacity
@@ -60,7 +60,7 @@ class LockedRing:
                 "action": ArraySpec((capacity,), "int64"),
                 "reward": ArraySpec((capacity,), "float32"),
                 "done": ArraySpec((capacity,), "float32"),
-                "head": ArraySpec((2,), "int64"),  # where the next row goes, how many there are
+                "head": ArraySpec((2,), "int64"),  # index of the next row, number of rows
             }
         )
         rng = np.random.default_rng(0)
@@ -72,7 +72,7 @@ class LockedRing:
 
 
 class LockedActor:
-    """Plays treasure_hunt, two agents; epsilon-greedy by torch."""
+    """Plays treasure_hunt with two agents, epsilon-greedy with torch."""
 
     def __init__(self, rings: Sequence[LockedRing], shared: Sequence[nn.Module], hidden: Sequence[int]) -> None:
         self._rings, self._shared = rings, shared
@@ -89,7 +89,7 @@ class LockedActor:
         self._sync()
 
     def run(self, begin_at: float, seconds: float) -> float:
-        """Turns per second: in a turn every agent moves once."""
+        """Return turns per second; in a turn every agent moves once."""
         return rate(self._play, 10, begin_at, seconds)
 
     def _play(self, turns: int) -> None:
@@ -105,7 +105,7 @@ class LockedActor:
             network.load_state_dict(shared.state_dict())
 
     def _move(self) -> None:
-        """The next agent's move, and what closes its last one."""
+        """Make the next agent's move, and store its previous transition."""
         import torch
 
         world = self._world
@@ -147,7 +147,7 @@ class LockedActor:
 
 
 class LockedLearner:
-    """DQN as it is usually written: double, Huber's loss, gradient clipping, Adam, a target network."""
+    """DQN as it is usually written: double, Huber loss, gradient clipping, Adam, a target network."""
 
     def __init__(self, ring: LockedRing, shared: nn.Module, hidden: Sequence[int], batch_size: int, seed: int) -> None:
         import torch

@@ -1,8 +1,9 @@
-"""The ways to hand weights to another process that motet's publication is measured against.
+"""motet's publication and other ways to transfer weights to another process, with which it is compared.
 
-Each is two classes: what the learner's process holds, with ``publish()``, and what the actor's process holds, with
-``refresh()``. Both keep their weights in one flat vector, ``flat``, whose 65,536 floats a learner sets to the number of
-the version: a reader that finds two numbers in it has met a mix. Models are MLPs (253-128-128) over that flat vector.
+Each is two classes: one for the learner's process, with ``publish()``, and one for the actor's process, with
+``refresh()``. Both keep their weights in one flat vector, ``flat``. A learner sets all of its 65,536 floats to the
+version number, so a reader that finds two numbers in it has a torn read. Models are MLPs (253-128-128) over that flat
+vector.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _INPUTS, _HIDDEN = 253, 128
 Flat = npt.NDArray[np.float32]
 
 
-# ---- ours
+# ---- motet
 
 
 def publication_of(slots: int) -> Publication:
-    """The weights, and the version once more in the header."""
+    """Return a publication with the weights, and the version again in the header."""
     return Publication(WEIGHTS, {"step": ArraySpec(dtype="int64")}, slots=slots)
 
 
@@ -63,31 +64,31 @@ class MotetPublisher:
 
 
 class MotetSubscriber:
-    """``refresh`` into the subscriber's own flat vector."""
+    """``refresh`` into the subscriber's flat vector."""
 
     def __init__(self, publication: Publication) -> None:
         self._subscriber = publication.subscriber()
 
     def refresh(self) -> bool:
-        """Whether there was a version to take."""
+        """Load the newest version; returns whether there was a new one."""
         return self._subscriber.refresh()
 
     @property
     def met_write(self) -> bool:
-        """Whether the last refresh met a write."""
+        """Whether the last refresh coincided with a write."""
         return self._subscriber.met_write
 
     def mixed(self) -> bool:
-        """Whether what is held is not all of one version, header and version number included."""
+        """Return whether weights, header and version number belong to different versions."""
         weights, version = self._subscriber.weights, self._subscriber.version
         return bool(weights.min() != version or weights.max() != version or self._subscriber["step"] != version)
 
 
-# ---- the limit
+# ---- memcpy
 
 
 def buffers() -> Segment:
-    """Two buffers that are written in turn, as two slots are."""
+    """Return two buffers that are written in turn, like two slots."""
     return Segment({"0": ArraySpec((WEIGHTS,), "float32"), "1": ArraySpec((WEIGHTS,), "float32")})
 
 
@@ -131,7 +132,7 @@ class MemcpySubscriber(_Memcpy):
 
 
 def _model() -> tuple[Any, Flat]:
-    """A model whose parameters are views into one flat vector."""
+    """Return a model whose parameters are views into one flat vector."""
     import torch
     from torch import nn
 
@@ -150,7 +151,7 @@ def _model() -> tuple[Any, Flat]:
 
 
 def shared_model() -> Any:
-    """A model whose parameters lie in torch's shared memory."""
+    """Return a model whose parameters are in torch's shared memory."""
     import torch
 
     model, _ = _model()
@@ -171,7 +172,7 @@ class _Actor:
         self._model, self.flat = _model()
 
     def mixed(self) -> bool:
-        """Whether the weights held are not all of one version."""
+        """Return whether the weights belong to different versions."""
         return bool(self.flat.min() != self.flat.max())
 
 
@@ -195,13 +196,13 @@ class ModelSubscriber(_Actor):
         self._shared = shared
 
     def refresh(self) -> bool:
-        """One version, or a mix."""
+        """Load one version, or a mix of two."""
         self._model.load_state_dict(self._shared.state_dict())
         return True
 
 
 class FlipPublisher(_Learner):
-    """Two models in shared memory and a word that says which is whole: writes the other one, then flips the word."""
+    """Two models in shared memory and a word that names the active one: writes the other model, then flips the word."""
 
     def __init__(self, first: Any, second: Any, active: Segment) -> None:
         super().__init__()
@@ -222,7 +223,7 @@ class FlipSubscriber(_Actor):
         self._both, self._active = (first, second), active["active"]
 
     def refresh(self) -> bool:
-        """One version, or a mix if the writer comes round meanwhile."""
+        """Load one version, or a mix if the writer starts to overwrite this model meanwhile."""
         self._model.load_state_dict(self._both[int(self._active[0])].state_dict())
         return True
 

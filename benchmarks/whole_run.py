@@ -1,7 +1,7 @@
-"""Whole runs in an interpreter of their own: ``python -m benchmarks.whole_run hunt|soak RUN SEED``.
+"""Whole runs in a separate interpreter: ``python -m benchmarks.whole_run hunt|soak RUN SEED``.
 
-The run is the public :func:`motet.train`, nothing else; the bench watches its directory and its processes from
-outside. It ends when the bench does: by SIGINT as a user would end it, or because the pipe that it reads from breaks.
+The run uses only the public :func:`motet.train`; the bench watches its directory and its processes from outside. It
+ends with the bench: by SIGINT, as a user would end it, or because the pipe that it reads from is closed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["Crossing", "begun", "confirm", "hunt_settings", "private_bytes", "wa
 
 WORLD = functools.partial(TreasureHunt, agents=2)
 MOST_S = 180.0
-"""A run that has not crossed by then has failed."""
+"""Seconds after which a run that has not reached the return has failed."""
 
 
 def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
-    """How the treasure hunt is learnt when the clock runs."""
+    """Return the settings of the treasure hunt for ``seconds_to_350``."""
     config = DQNConfig(
         hidden=(128, 128),
-        gamma=0.8,  # what can be seen is at most two steps away
-        n_frames=4,  # without a memory, greedy agents walk to and fro
+        gamma=0.8,  # an agent sees at most two tiles away
+        n_frames=4,  # without memory, greedy agents walk back and forth
         target_every=100,
         learning_rate=Linear(1e-3, 1e-4, 25_000),
         epsilon=Linear(1.0, 0.05, 5_000),
@@ -55,7 +55,7 @@ def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
 
 
 def soak_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
-    """A run of everything there is, with a replay that is full soon: what grows after that should not."""
+    """Return the settings of a complete run whose replay buffer is full soon; after that, memory should not grow."""
     settings = RunSettings(steps=10**9, seed=seed, learner_processes=2, evaluate_every=2_000, checkpoint_every=100_000)
     return DQNConfig(capacity=5_000), settings
 
@@ -64,7 +64,7 @@ PLANS = {"hunt": hunt_settings, "soak": soak_settings}
 
 
 def main(plan: str, run: str, seed: str) -> None:
-    """Be the run."""
+    """Run the training."""
     threading.Thread(target=_end_with_pipe, daemon=True).start()
     config, settings = PLANS[plan](int(seed))
     train(WORLD, config, settings, run=run)
@@ -77,7 +77,7 @@ def _end_with_pipe() -> None:
 
 @contextlib.contextmanager
 def begun(plan: str, run: Path, seed: int) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-    """A run in its own interpreter, and when it was started. It ends with the block."""
+    """Start a run in a separate interpreter; yields its process and start time. The run ends with the context."""
     log = run.with_suffix(".log")
     with log.open("wb") as output:
         at = time.monotonic()
@@ -99,17 +99,17 @@ def begun(plan: str, run: Path, seed: int) -> Iterator[tuple[subprocess.Popen[by
 
 
 def check_alive(process: subprocess.Popen[bytes], run: Path) -> None:
-    """Raise with the end of its output if the run has ended by itself."""
+    """Raise an error with the end of its output if the run has ended by itself."""
     if process.poll() is not None:
         text = run.with_suffix(".log").read_text(errors="replace")[-2000:]
         raise MotetError(f"a run of the bench ended by itself, with exit code {process.returncode}:\n{text}")
 
 
-# ---- how well its policies play
+# ---- evaluation of its policies
 
 
 class Crossing:
-    """Policies whose evaluation reached the wanted return."""
+    """Policies whose evaluation reached the target return."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import load_file
@@ -125,10 +125,10 @@ class Crossing:
 def wait_for_crossing(
     process: subprocess.Popen[bytes], run: Path, wanted: float, after: int, deadline: float
 ) -> Crossing | None:
-    """The next best policies with at least that return, later than step ``after``; None if there are none in time."""
+    """Return the next best policies with at least that return, later than step ``after``; None after the deadline."""
     while time.monotonic() < deadline:
         check_alive(process, run)
-        # While a better one takes its place there may be no folder, or the old one's files may vanish under us.
+        # While a better policy replaces the folder, the folder or its files may be missing for a moment.
         with contextlib.suppress(FileNotFoundError):
             found = Crossing(run / "best")
             if found.step > after and found.team >= wanted:
@@ -138,7 +138,7 @@ def wait_for_crossing(
 
 
 def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> float:
-    """The team's mean return over episodes that nobody has seen."""
+    """Return the team's mean return over new episodes."""
     world, behaviours = as_world(WORLD()), []
     for weights, observation, action in zip(
         crossing.weights, world.observation_spaces, world.action_spaces, strict=True
@@ -153,11 +153,11 @@ def confirm(crossing: Crossing, config: DQNConfig, episodes: int, seed: int) -> 
     return float(play_greedily(crowd, behaviours, fresh, frames).sum(1).mean())
 
 
-# ---- what it costs
+# ---- memory
 
 
 def private_bytes(pid: int) -> dict[int, int]:
-    """Private memory (RssAnon) of a process and of all that descend from it, by pid. Linux alone."""
+    """Return the private memory (RssAnon) of a process and all its descendants, by pid. Only on Linux."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A policy of one's own against built-in ones: each in a process of its own, the same result for any number of jobs.
+"""Evaluate a custom policy against built-in ones, each in a separate process. The result is the same for any --jobs.
 
 python examples/evaluate.py [EPISODES]
 """
@@ -13,11 +13,11 @@ import numpy as np
 import motet
 from motet.worlds import TreasureHunt
 
-GEM = 2  # its plane in what an agent sees
+GEM = 2  # index of the gem plane in an observation
 
 
 class GemLover:
-    """Walks towards the gem that it sees first, and at random where it sees none."""
+    """Walks towards the first gem in its view, and at random if there is none."""
 
     def __init__(self, action_space):
         self.actions = int(action_space.n)
@@ -45,7 +45,7 @@ def main(episodes: int) -> None:
     page = Path(mkdtemp(prefix="motet-")) / "report.html"
     page.write_text(result.html())
     print(f"written to {page}")
-    print(f"the same byte for byte in one job without isolation: {again.deterministic() == result.deterministic()}")
+    print(f"same bytes in one job without isolation: {again.deterministic() == result.deterministic()}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two policies in processes of their own: asked together, one fails, a new one takes its place.
+"""Two policies in separate processes, asked in parallel. One of them fails and is replaced by a new process.
 
 Run: python examples/isolated.py
 """
@@ -24,7 +24,7 @@ class Steady:
         return self.total % 3
 
 
-class Dozes(Steady):  # from its fifth decision on
+class Dozes(Steady):  # hangs at its fifth decision
     def reset(self, seed):
         super().reset(seed)
         self.left = 4
@@ -44,14 +44,14 @@ def main() -> None:
         policy.reset(seed=1)
     played = 0
     for turn in range(10):
-        for policy in policies:  # all are asked first: they think at the same time
+        for policy in policies:  # ask all policies first, so that they compute in parallel
             policy.ask(np.full(4, turn % 2, np.float32))
         for policy in policies:
             try:
                 policy.answer()
                 played += 1
             except PolicyFailure as failure:
-                print(f"turn {turn}: {failure}; it said: {policy.output.strip()!r}")
+                print(f"turn {turn}: {failure}; output: {policy.output.strip()!r}")
                 policy.replace()
                 policy.reset(seed=turn)
     for policy in policies:

@@ -1,4 +1,4 @@
-"""Train in an object gridworld that plays its own turns: agents like the end of a line, and freeze as they meet."""
+"""Train in an object gridworld with its own ``take_turn``: agents walk along a line and freeze if they meet."""
 
 import random
 import sys
@@ -14,7 +14,7 @@ class Walker:
     def pov(self, world):
         return [self.at / world.size, *(self.at == other.at for other in world.walkers)]
 
-    def get_action(self, state):  # motet takes over here: this body does not run
+    def get_action(self, state):  # motet replaces this method: its body does not run
         return random.randrange(3)
 
     def transition(self, world):
@@ -25,7 +25,7 @@ class Walker:
         self.add_memory(state, action, float(self.at == world.size - 1), False)
 
     def add_memory(self, state, action, reward, done):
-        """Keep a row; motet learns from the same."""
+        """Store a row; motet reads the same arguments."""
 
 
 class Environment:

@@ -1,4 +1,4 @@
-"""An algorithm of one's own, in numpy: linear Q-learning of A agents at once. Run it: it checks itself."""
+"""A custom algorithm in numpy: linear Q-learning for A agents at once. Running this file checks the algorithm."""
 
 from dataclasses import dataclass
 
@@ -53,8 +53,8 @@ class Actor:
 
     def act(self, x, masks=None, explore=True):
         q = (x[:, None] * self.w.reshape(-1, x.shape[1])).sum(2)
-        draws = self.rng.random((2, len(x)))  # as many numbers whatever comes of them
+        draws = self.rng.random((2, len(x)))  # always draw the same number of values
         return np.where(explore & (draws[0] < self.epsilon), (draws[1] * q.shape[1]).astype(int), q.argmax(1)), {}
 
 
-check_algorithm(LinearQ(), Box(0, 1, (4,)), Discrete(3))  # raises, and says why, if it does not keep the rules
+check_algorithm(LinearQ(), Box(0, 1, (4,)), Discrete(3))  # raises an error if a rule is broken

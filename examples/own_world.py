@@ -1,4 +1,4 @@
-"""A world of one's own: two sheep and a wolf, all at once, checked against the contract and played at random."""
+"""A custom world: two sheep and a wolf act at once. It is checked against the contract and played at random."""
 
 import gymnasium
 import numpy as np
@@ -9,7 +9,7 @@ from motet.world import as_world
 
 
 class Meadow(ParallelEnv):
-    """Everyone sees all positions on a ring of 12 tiles. Whom the wolf meets is out; the wolf earns by it."""
+    """Agents on a ring of 12 tiles see all positions. A sheep that meets the wolf is out, and the wolf is rewarded."""
 
     def __init__(self, turns=30):
         self.possible_agents = ["wolf", "dolly", "shaun"]
@@ -45,7 +45,7 @@ class Meadow(ParallelEnv):
 
 
 if __name__ == "__main__":
-    check_world(Meadow)  # silent if the contract is kept
+    check_world(Meadow)  # raises an error if the contract is broken
     world, rng = as_world(Meadow()), np.random.default_rng(0)
     world.reset(seed=1)
     returns = dict.fromkeys(world.agents, 0.0)

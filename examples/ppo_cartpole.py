@@ -1,4 +1,4 @@
-"""PPO balances a pole: eight worlds play the next batch while the learner is at the last one; then its policy plays.
+"""Train PPO on CartPole: eight worlds collect the next batch while the learner uses the last one; then play the policy.
 
 python examples/ppo_cartpole.py [STEPS]
 """

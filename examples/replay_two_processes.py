@@ -1,6 +1,6 @@
-"""A replay on its own: an actor fills it in one process, a learner samples from it in another.
+"""Use a replay buffer on its own: an actor fills it in one process, a learner samples in another.
 
-Kill the actor while it runs (its number is printed): the learner goes on, and a new actor takes over the lane.
+If you kill the actor while it runs (its process id is printed), the learner continues with the rows written so far.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ from motet.replay import Field, Replay, ReplaySpec
 
 
 def act(replay: Replay, steps: int) -> None:
-    """Random walks on a line from -5 to 5; reaching an end ends the episode."""
+    """Write random walks on a line from -5 to 5; an episode ends at either end of the line."""
     writer, rng = replay.writer(), np.random.default_rng(0)
     position, there = 0, np.array([0, 0], np.float32)
     for t in range(steps):
@@ -29,7 +29,7 @@ def act(replay: Replay, steps: int) -> None:
 
 
 def main() -> None:
-    """The learner: the share of walks that end on the right, estimated by TD learning."""
+    """Run the learner, which estimates the share of walks that end on the right by TD learning."""
     spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=10_000)
     replay = Replay(spec)
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Two learning rates, three seeds each, side by side on one page that can be kept and sent.
+"""Compare two learning rates with three seeds each on one self-contained page.
 
 python examples/report.py [STEPS]
 """

@@ -1,4 +1,4 @@
-"""One player learns hockey against scripted players, its own past and itself; then it meets the scripted ones.
+"""Train one hockey player against scripted players, its snapshots and itself; then play against the scripted ones.
 
 python examples/self_play.py [STEPS]
 """

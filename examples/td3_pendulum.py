@@ -1,4 +1,4 @@
-"""TD3 swings up a pendulum: a warm-up, a ramp of the noise, normalised observations; then its policy plays.
+"""Train TD3 on Pendulum with a warm-up, decreasing noise and normalised observations; then play the policy.
 
 python examples/td3_pendulum.py [STEPS]
 """

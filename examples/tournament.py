@@ -1,4 +1,4 @@
-"""A tournament in the repeated prisoner's dilemma, interrupted after a few games, and taken up again.
+"""Play a tournament in the repeated prisoner's dilemma, interrupt it after a few games, and resume it.
 
 python examples/tournament.py [ROUNDS]
 """
@@ -15,13 +15,13 @@ from motet.worlds import MatrixGame
 
 
 class Grudger:
-    """Cooperates until the other has defected once."""
+    """Cooperates until the other player has defected once."""
 
     def reset(self, seed):
         self.wronged = False
 
     def act(self, observation, mask=None):
-        self.wronged |= bool(observation[3])  # the other's last action, one-hot: cooperated, defected
+        self.wronged |= bool(observation[3])  # the other player's last action, one-hot: cooperated, defected
         return int(self.wronged)
 
 

@@ -1,4 +1,4 @@
-"""Two agents hunt for treasure, one on DQN and one on IQN, each with a learner of its own; then their policies play.
+"""Train two agents in the treasure hunt, one with DQN and one with IQN, each with a separate learner; then play.
 
 python examples/train_treasure_hunt.py [STEPS]
 """
@@ -44,7 +44,7 @@ def main(steps: int) -> None:
         totals[agent] += reward
         world.step(None if terminated or truncated else policies[agent].act(observation))
     print(f"without exploration: {totals}")
-    print(f"go on: motet resume {run} --steps {steps}")
+    print(f"resume: motet resume {run} --steps {steps}")
 
 
 if __name__ == "__main__":

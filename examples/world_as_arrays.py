@@ -1,4 +1,4 @@
-"""A world as arrays: a cat and a mouse on a ring of 12 tiles; one chase for PettingZoo, K of them for an actor."""
+"""A world as arrays: a cat and a mouse on a ring of 12 tiles, as one PettingZoo environment and as K worlds at once."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -9,7 +9,7 @@ from motet.world import VectorWorld
 
 
 class Chases(VectorWorld):
-    """All rules, once, for K worlds. Each sees how far ahead the other is, and goes back, stays or goes on."""
+    """The rules for K worlds. An agent sees how far ahead the other is, and moves back, stays or moves forward."""
 
     agents, observation_spaces, action_spaces = ("cat", "mouse"), (Box(0, 11, (1,), int),) * 2, (Discrete(3),) * 2
 
@@ -33,7 +33,7 @@ class Chases(VectorWorld):
 
 
 class Chase(ParallelEnv):
-    """One of them, for everything but actors: those get K at once by ``vector``."""
+    """The single environment, used everywhere but in actors, which get K worlds at once from ``vector``."""
 
     vector, possible_agents = staticmethod(Chases), list(Chases.agents)
 
@@ -57,4 +57,4 @@ class Chase(ParallelEnv):
 
 
 if __name__ == "__main__":
-    print(check_world(Chase) or "each world of the arrays plays what the single one plays")
+    print(check_world(Chase) or "each world of the arrays equals the single environment")

@@ -419,4 +419,4 @@ def test_the_example_of_worlds_as_arrays_runs(capsys):
     path = EXAMPLES / "world_as_arrays.py"
     assert len(path.read_text().splitlines()) <= 60
     runpy.run_path(str(path), run_name="__main__")
-    assert "plays what the single one plays" in capsys.readouterr().out
+    assert "equals the single environment" in capsys.readouterr().out
