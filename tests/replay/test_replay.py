@@ -727,33 +727,33 @@ ANY = {"observation": PAIR, "action": INT, "capacity": 10}
         ({"capacity": 0}, "capacity must be an int >= 2, got 0"),
         ({"capacity": 7, "lanes": 4}, "capacity must be at least 2 for each of 4 lanes, got 7"),
         ({"lanes": 0}, "lanes must be an int >= 1 or a mapping from strings to ints >= 1, got 0"),
-        ({"lanes": {}}, "lanes must have one partition or more, got none"),
+        ({"lanes": {}}, "lanes must have one or more partitions, got none"),
         (
             {"observation": "pixels"},
-            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 'pixels'",
+            "observation must be a Field, a space of arrays, or a dict or tuple of these, got 'pixels'",
         ),
         (
             {"observation": {}},
-            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got {}",
+            "observation must be a Field, a space of arrays, or a dict or tuple of these, got {}",
         ),
         (
             {"observation": {"a": {"b": 3}}},
-            "observation/a/b must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 3",
+            "observation/a/b must be a Field, a space of arrays, or a dict or tuple of these, got 3",
         ),
-        ({"observation": spaces.Text(5)}, "or a dict or tuple of them, got Text"),
-        ({"reward": Field((2,))}, "reward must be a float32 or float64 without dimensions, got Field(shape=(2,)"),
-        ({"reward": Field((), "int32")}, "reward must be a float32 or float64 without dimensions, got"),
+        ({"observation": spaces.Text(5)}, "or a dict or tuple of these, got Text"),
+        ({"reward": Field((2,))}, "reward must be a float32 or float64 scalar, got Field(shape=(2,)"),
+        ({"reward": Field((), "int32")}, "reward must be a float32 or float64 scalar, got"),
         (
             {"reward": Field(next=True)},
-            "next=True is only valid in extra (got it in reward): observations have one anyway",
+            "next=True is only valid in extra, got it in reward; observations always have it",
         ),
         (
             {"action": {"a": Field(next=True)}},
-            "next=True is only valid in extra (got it in action): observations have one anyway",
+            "next=True is only valid in extra, got it in action; observations always have it",
         ),
-        ({"extra": {"reward": Field()}}, "extra must have names that are identifiers and not taken, got 'reward'"),
-        ({"extra": {"final_x": Field()}}, "extra must have names that are identifiers and not taken, got 'final_x'"),
-        ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not taken, got 'a b'"),
+        ({"extra": {"reward": Field()}}, "extra must have names that are identifiers and not reserved, got 'reward'"),
+        ({"extra": {"final_x": Field()}}, "extra must have names that are identifiers and not reserved, got 'final_x'"),
+        ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not reserved, got 'a b'"),
     ],
 )
 def test_bad_specs(change, message):
@@ -792,12 +792,12 @@ def test_a_replay_on_a_disk(tmp_path):
     [
         ({"n_frames": 0}, "n_frames and n_step must be ints >= 1, got 0 and 1"),
         ({"n_step": 0}, "n_frames and n_step must be ints >= 1, got 1 and 0"),
-        ({"n_step": 10}, "capacity must be at least n_frames + n_step = 11 rows a lane, got 10"),
+        ({"n_step": 10}, "capacity must be at least n_frames + n_step = 11 rows per lane, got 10"),
         ({"gamma": 1.1}, "gamma must be a number from 0 to 1, got 1.1"),
         ({"gamma": float("nan")}, "gamma must be a number from 0 to 1, got nan"),
         ({"alpha": -1.0, "prioritised": True}, "alpha and epsilon must be finite numbers >= 0, got -1.0 and 1e-06"),
         ({"epsilon": float("nan")}, "alpha and epsilon must be finite numbers >= 0, got 0.6 and nan"),
-        ({"shares": {"x": 1.0}}, "shares must be one for each partition of [''], got ['x']"),
+        ({"shares": {"x": 1.0}}, "shares must be one share for each partition of [''], got ['x']"),
         ({"shares": {"": -1.0}}, "shares must be finite numbers >= 0, not all 0, got {'': -1.0}"),
         ({"shares": {"": 0.0}}, "not all 0"),
     ],
@@ -810,7 +810,9 @@ def test_bad_readers(settings, message):
 def test_a_once_reader_has_no_steps_and_no_priorities():
     replay = make(once=True)
     for settings in ({"n_step": 2}, {"prioritised": True}):
-        with pytest.raises(SettingError, match="no n_step above 1 and no priorities"):
+        with pytest.raises(
+            SettingError, match="n_step must be 1 and prioritised False in a replay with once=True, got"
+        ):
             replay.reader(**settings)
 
 
@@ -954,7 +956,7 @@ def test_too_few_rows_for_a_batch():
     with pytest.raises(NotReadyError, match="batch: given 5, expected at most the 4 transitions that are stored"):
         reader.sample(5)
     assert reader.sample(4).row.size == 4
-    with pytest.raises(WaitTimeoutError, match=r"the reader waited 0.02 s for 5 rows: there are 4"):
+    with pytest.raises(WaitTimeoutError, match=r"the reader waited 0.02 s for 5 rows, but only 4 are ready"):
         reader.wait(5, 0.02)
     assert reader.wait(4, 1.0) == 4
 
@@ -973,21 +975,25 @@ def test_wrong_uses_of_a_reader():
     replay, once = make(), make(once=True)
     fill(replay, 10)
     reader, other, of_once = replay.reader(), replay.reader(), once.reader()
-    with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
+    with pytest.raises(SettingError, match="sample is not valid in a replay with once=True; use take"):
         once.reader().sample(1)
-    with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
+    with pytest.raises(SettingError, match="sample is not valid in a replay with once=True; use take"):
         of_once.sample(1, into=of_once.batch(1))
-    with pytest.raises(SettingError, match="this replay is sampled: use sample, or make it with once=True"):
+    with pytest.raises(
+        SettingError, match="take is not valid in a replay with once=False; use sample, or make it with once=True"
+    ):
         reader.take(1, 1)
     with pytest.raises(SettingError, match="length must be an int from 1 to 14, got 0: a lane has 16 rows"):
         once.reader().take(1, 0)
-    with pytest.raises(SettingError, match="batch must be an int >= 1, got 0"):
+    with pytest.raises(SettingError, match="batch_size must be an int >= 1, got 0"):
         reader.sample(0)
     with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=other.batch(2))
     with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=reader.batch(3))
-    with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
+    with pytest.raises(
+        SettingError, match="update is not valid for a reader that samples uniformly; make it with prioritised=True"
+    ):
         reader.update(reader.sample(2), np.ones(2, np.float32))
     with pytest.raises(SettingError, match="length: given 0"):
         once.reader().fragments(0)
@@ -1009,7 +1015,7 @@ def test_wrong_priorities():
         reader.update(batch, np.ones(4, np.float32))
     with pytest.raises(SpecError, match="priority: given list"):
         reader.update(batch, [1.0, 2.0, 3.0])
-    with pytest.raises(SettingError, match="batch must be one that this reader made, got another one"):
+    with pytest.raises(SettingError, match="batch must be a batch that this reader made, got another one"):
         reader.update(other.sample(3), np.ones(3, np.float32))
     for beta in (-0.1, 1.1, float("nan")):
         with pytest.raises(SettingError, match=r"beta: given .*, expected 0 to 1"):
