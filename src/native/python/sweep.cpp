@@ -305,7 +305,7 @@ PyObject* decision_best(PyObject* o, PyObject* args) {
   if (!source.take_array(from, "from", kF64, d.states, false) || !target.take_array(to, "to", kF64, d.states, true) ||
       !chosen.take_array(choice, "choice", kI32, d.states, true))
     return nullptr;
-  if (first > last || last > d.states) return raise("SpecError", "states %llu to %llu: out of range", first, last);
+  if (first > last || last > d.states) return raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu", static_cast<unsigned long long>(d.states), first, last);
   {
     Unlocked unlocked;
     d.best(first, last, source.as<double>(), target.as<double>(), chosen.as<std::int32_t>());
@@ -322,7 +322,7 @@ PyObject* decision_follow(PyObject* o, PyObject* args) {
   if (!source.take_array(from, "from", kF64, d.states, false) || !target.take_array(to, "to", kF64, d.states, true) ||
       !table.take_array(policy, "policy", kF64, d.states * d.actions, false))
     return nullptr;
-  if (first > last || last > d.states) return raise("SpecError", "states %llu to %llu: out of range", first, last);
+  if (first > last || last > d.states) return raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu", static_cast<unsigned long long>(d.states), first, last);
   {
     Unlocked unlocked;
     d.follow(first, last, source.as<double>(), target.as<double>(), table.as<double>());
