@@ -199,7 +199,9 @@ def test_a_superseded_publisher_writes_nothing():
     publication = Publication(5)
     publisher = publication.publisher()
     publication.publisher()
-    with pytest.raises(SupersededError, match=r"a successor publishes here \(incarnation 2, this one is 1\)"):
+    with pytest.raises(
+        SupersededError, match=r"another writer has taken over this publication \(incarnation 2, this one is 1\)"
+    ):
         publisher.publish(flat(1))
     assert publisher.published == 0
 
@@ -267,12 +269,12 @@ def test_bad_publications(settings, message):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (flat(1, 4), "weights: given float32 with 16 bytes, expected float32 with 5 items"),
-        (flat(1, 6), "weights: given float32 with 24 bytes, expected float32 with 5 items"),
-        (np.ones(5), "weights: given float64 with 40 bytes, expected float32 with 5 items"),
-        (np.ones(5, ">f4"), "weights: given a foreign dtype"),
-        (flat(1, 10)[::2], "weights: given ndarray, expected a contiguous array of float32"),
-        ([1.0] * 5, "weights: given list, expected a contiguous array of float32"),
+        (flat(1, 4), "weights must be float32 with 5 items, got float32 with 16 bytes"),
+        (flat(1, 6), "weights must be float32 with 5 items, got float32 with 24 bytes"),
+        (np.ones(5), "weights must be float32 with 5 items, got float64 with 40 bytes"),
+        (np.ones(5, ">f4"), "weights must be float32 with 5 items, got a foreign dtype"),
+        (flat(1, 10)[::2], "weights must be a contiguous array of float32, got ndarray"),
+        ([1.0] * 5, "weights must be a contiguous array of float32, got list"),
     ],
 )
 def test_bad_weights(weights, message):
@@ -325,7 +327,7 @@ def test_ends_stay_in_their_process():
 
 def test_a_segment_without_room_for_it():
     segment = Segment(Publication.layout(5))
-    with pytest.raises(SpecError, match=r"memory of a publication: given .* expected at least"):
+    with pytest.raises(SpecError, match=r"memory of a publication must have at least .* bytes, aligned to 64, got"):
         Publication(500, segment=segment)
 
 

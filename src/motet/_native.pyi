@@ -1,4 +1,4 @@
-"""The native core. Python reaches it through `replay`, `publication` and the modules beside them."""
+"""Types of the native core, which `replay`, `publication` and other modules use."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -145,7 +145,7 @@ class LaneReader:
     def save_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
     def load_state(self, words: npt.NDArray[np.uint64], /) -> None: ...
 
-# plan: arrays by name, checked once; run(first, last) backs up a part of one level
+# For `plan`: arrays are given by name and checked once; run(first, last) backs up a part of one level.
 
 def graph_depths(arrays: dict[str, Any], depth: npt.NDArray[np.int32], /) -> int: ...
 

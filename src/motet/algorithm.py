@@ -1,12 +1,12 @@
-"""Algorithm: what a learner runs, and the half of it that acts. Contracts only; the shipped ones are in ``algorithms``.
+"""Interfaces of an algorithm: config, learning half and acting half. The shipped algorithms are in ``algorithms``.
 
-A frozen *config* (:class:`AlgorithmConfig`) makes both halves. ``build`` makes the :class:`Algorithm`, which lives in
-a learner: batches flow in, weights and new priorities flow out. ``behaviour`` makes the :class:`Behaviour`, which lives
-in an actor: published weights and observations flow in, actions flow out. The halves share nothing but what the learner
-publishes: the first ``weights`` numbers of a state row, and a header (exploration rate, learner step) in one version.
+A frozen *config* (:class:`AlgorithmConfig`) makes both halves. ``build`` makes the :class:`Algorithm`, which runs in a
+learner: it takes batches and returns weights and new priorities. ``behaviour`` makes the :class:`Behaviour`, which runs
+in an actor: it takes published weights and observations and returns actions. The halves share only what the learner
+publishes as one version: the first ``weights`` numbers of a state row, and a header (exploration rate, learner step).
 
-One algorithm object runs A agents with equal settings in one stacked pass. They stay independent: each has its own row
-of weights, targets and moments, its own part of the batch, its own random stream.
+One algorithm object runs A agents with equal settings in one stacked pass. The agents stay independent: each has a
+separate row of weights, target weights and Adam moments, a separate part of the batch and a separate random stream.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ __all__ = [
 Space = Any
 """A Gymnasium space, or anything with ``shape`` and ``dtype``; dict and tuple spaces have ``spaces``."""
 HeaderSpec = Mapping[str, tuple[tuple[int, ...], str]]
-"""What travels with the weights: shape and dtype by name."""
+"""Shape and dtype, by name, of the values that are published with the weights."""
 
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """What an algorithm needs of its agents' replay; the learner makes replay and reader accordingly."""
+    """What an algorithm needs from its agents' replay; the learner makes replay and reader from these settings."""
 
     batch_size: Annotated[int, Ge(1)]
-    """Transitions in a batch; with ``once``: fragments."""
+    """Number of transitions in a batch; with ``once``, number of fragments."""
     capacity: Annotated[int, Ge(1)] = 100_000
-    """Rows to keep."""
+    """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1
-    """Rows that must be there before the first update."""
+    """Rows in the replay buffer before the first update."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """The discount per step."""
+    """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
-    """Rewards summed."""
+    """Number of steps in the n-step return."""
     n_frames: Annotated[int, Ge(1)] = 1
-    """Observations stacked; above 1 every observation has a first axis of this size."""
+    """Number of stacked observations; above 1, every observation has a first axis of this size."""
     prioritised: bool = False
-    """Draw by priority; ``Update.priorities`` goes back to the reader."""
+    """Sample by priority; ``Update.priorities`` goes back to the reader."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
-    """Exponent of the importance weights, by the agent's steps."""
+    """Exponent of the importance weights, as a schedule over the agent's steps."""
     extra: Mapping[str, Field] = field(default_factory=dict)
     """Further fields by name: ``mask`` comes from the world, all others from what ``Behaviour.act`` returns."""
     once: bool = False
-    """Read every row once and in order, in fragments of ``length`` rows, instead of drawing."""
+    """Read every row once and in order, in fragments of ``length`` rows, instead of sampling."""
     length: Annotated[int, Ge(0)] = 0
-    """Rows in a fragment; with ``once`` only."""
+    """Number of rows in a fragment; only with ``once``."""
     stages: Stages = ALWAYS
-    """Of the agent's run: a new one is published as soon as it begins, and may clear the replay."""
+    """Stages of the agent's run. A stage is published as soon as it begins, and may clear the replay."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,13 +91,15 @@ class ReaderSettings:
                 f"prioritised={self.prioritised})"
             )
         if self.once and self.stages.clear_replay_on_stage:
-            raise SettingError("clear_replay_on_stage is not valid with once=True: rows that are read once stay")
+            raise SettingError(
+                "clear_replay_on_stage is not valid with once=True: rows that are read once are never cleared"
+            )
         if self.min_rows > self.capacity:
             raise SettingError(f"min_rows must be at most the capacity {self.capacity}, got {self.min_rows}")
 
 
 def stacked_batch(observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int) -> Batch:
-    """Arrays for the batches of a stack of agents.
+    """Return empty arrays for the batches of a stack of agents.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> batch = stacked_batch(Box(0, 1, (3,)), Discrete(2), ReaderSettings(batch_size=4), agents=5)
@@ -129,134 +131,138 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
 
 
 class Update(NamedTuple):
-    """What an update returns. The arrays are reused by the next one."""
+    """Result of an update. The next update overwrites the arrays."""
 
     metrics: Mapping[str, npt.NDArray[np.float32]]
-    """``[A]`` each, by name. May be as old as the config's metrics interval."""
+    """Arrays ``[A]`` by name. Algorithms may compute them in some updates only, so values can be from an older one."""
     priorities: npt.NDArray[np.float32] | None = None
-    """``[A, batch]``: new priorities of the transitions, or None."""
+    """New priorities ``[A, batch]`` of the transitions, or None."""
 
 
 class Sizes(NamedTuple):
-    """How much one agent's part of an algorithm holds; known before anything is built."""
+    """Sizes of one agent's part of an algorithm; known before the algorithm is built."""
 
     weights: int
-    """float32 numbers that are published: the first ones of its state."""
+    """Number of published float32 values: the first ones of the state."""
     state: int
-    """float32 numbers in all: weights, then targets, moments and whatever a successor needs."""
+    """Number of all float32 values: weights, then target weights, moments and what else a restarted learner needs."""
     counters: int
-    """int64 numbers."""
+    """Number of int64 values."""
     random: int
-    """Bytes of its random stream; 0 where there is none."""
+    """Bytes of the random stream; 0 for an algorithm without one."""
 
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What a learner runs: A agents, stacked. Rows of ``state``, ``counters`` and ``random`` make up an agent's vault.
+    """The learning half of an algorithm, for a stack of A agents.
 
-    On a CPU, weights, targets and moments are views into ``state``; on another device ``save`` copies.
+    An agent's vault holds its rows of ``state``, ``counters`` and ``random``. On a CPU, weights, target weights and
+    moments are views into ``state``; on another device ``save`` copies them.
     """
 
     state: npt.NDArray[np.float32]  # [A, sizes.state]
-    counters: npt.NDArray[np.int64]  # [A, sizes.counters]; the first one is the updates done
+    counters: npt.NDArray[np.int64]  # [A, sizes.counters]; the first one counts the agent's updates
     random: npt.NDArray[np.uint8]  # [A, sizes.random]
     n_weights: int
 
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
-        """Learn from one batch. ``steps``: each agent's steps so far, for schedules."""
+        """Learn from one batch. ``steps`` holds each agent's steps so far, for schedules."""
         ...
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
+        """Return the values that are published with this agent's weights after ``step`` steps."""
         ...
 
     def weights(self) -> npt.NDArray[np.float32]:
-        """``[A, n_weights]``, up to date: the part of ``state`` that is published."""
+        """Return the published part of ``state``, ``[A, n_weights]``, up to date."""
         ...
 
     def save(self) -> None:
-        """Bring ``state``, ``counters`` and ``random`` up to date."""
+        """Write the current state into ``state``, ``counters`` and ``random``."""
         ...
 
     def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``, which were overwritten: exactly where they were saved."""
+        """Resume from ``state``, ``counters`` and ``random`` after they were overwritten.
+
+        The algorithm continues exactly as it did after they were saved.
+        """
         ...
 
 
 @runtime_checkable
 class Behaviour(Protocol):
-    """How an agent acts. Lives in an actor; deterministic given seed, weights and observations."""
+    """The acting half of an algorithm. It runs in an actor; seed, weights and observations determine its actions."""
 
     def begin(self, seed: int) -> None:
-        """Start the random stream anew."""
+        """Restart the random stream from a seed."""
         ...
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Take a new version. Cheap: keeps a reference to ``weights`` until the next one."""
+        """Load a new version. This is cheap: it keeps a reference to ``weights`` until the next call."""
         ...
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """Actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields but ``mask``.
+        """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
-        ``masks`` ``[B, n]``: True where an action is allowed. A row's result does not depend on the other rows but for
-        the random numbers drawn, and their number per row is always the same. The arrays are the caller's: what was
-        given before stays as it was.
+        ``masks`` ``[B, n]`` is True where an action is allowed. A row's result depends on the other rows only through
+        the random numbers drawn, and each row always draws the same number of them. The returned arrays belong to the
+        caller: later calls do not change them.
         """
         ...
 
 
 @runtime_checkable
 class SavesStream(Protocol):
-    """What a behaviour may offer beside the rest: its random stream, so that a resumed run is the uninterrupted one.
+    """Optional interface of a behaviour: it saves its random stream, so that a resumed run equals an uninterrupted one.
 
-    The stream is everything that decides its next draws, noise that lasts included, but not the weights.
+    The stream is everything that determines the next draws, correlated noise included, but not the weights.
     """
 
     def get_stream(self) -> Any:
-        """The stream as plain values: numbers, strings, bytes, arrays, and tuples, lists and dicts of these."""
+        """Return the stream as plain values: numbers, strings, bytes, arrays, and tuples, lists and dicts of these."""
         ...
 
     def set_stream(self, stream: Any) -> None:
-        """Continue from what :meth:`get_stream` returned; ``begin`` was called before."""
+        """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
         ...
 
 
 class AlgorithmConfig(Protocol):
-    """The settings of an algorithm: a frozen dataclass, validated when made, picklable."""
+    """Settings of an algorithm: a picklable frozen dataclass that validates its values when made."""
 
     @property
     def header(self) -> HeaderSpec:
-        """What travels with the weights."""
+        """Shape and dtype of the values that are published with the weights."""
         ...
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
-        """What the replay must offer. ``masked``: the world has action masks."""
+        """Return what the algorithm needs from the replay. ``masked``: the world has action masks."""
         ...
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """How much one agent's part holds."""
+        """Return the sizes of one agent's part."""
         ...
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> Algorithm:
-        """The learning half for ``agents`` agents, each made from its own seed."""
+        """Make the learning half for ``agents`` agents, one seed for each."""
         ...
 
     def behaviour(self, observation_space: Space, action_space: Space) -> Behaviour:
-        """The acting half."""
+        """Make the acting half."""
         ...
 
 
 def stream_of(behaviour: Behaviour) -> Any:
-    """The random stream of a behaviour, as plain values; None if it cannot save it."""
+    """Return the random stream of a behaviour as plain values; None if the behaviour does not save its stream."""
     return behaviour.get_stream() if isinstance(behaviour, SavesStream) else None
 
 
 def continue_stream(behaviour: Behaviour, stream: Any) -> bool:
-    """Continue from what :func:`stream_of` returned; False if that was nothing, or the behaviour cannot."""
+    """Continue from what :func:`stream_of` returned; return False if it is None or the behaviour saves no stream."""
     if stream is None or not isinstance(behaviour, SavesStream):
         return False
     behaviour.set_stream(stream)
@@ -264,12 +270,12 @@ def continue_stream(behaviour: Behaviour, stream: Any) -> bool:
 
 
 def map_space(function: Callable[[Space], Any], space: Space) -> Nest:
-    """The function of every array space in a nest of spaces."""
+    """Apply a function to every array space in a nest of spaces."""
     inner = getattr(space, "spaces", space)
     if isinstance(inner, Mapping):
         return {key: map_space(function, value) for key, value in inner.items()}
     if isinstance(inner, (tuple, list)):
         return tuple(map_space(function, value) for value in inner)
     if getattr(space, "shape", None) is None or getattr(space, "dtype", None) is None:
-        raise SettingError(f"space must be one whose elements are arrays, or a dict or tuple of them, got {space!r}")
+        raise SettingError(f"space must be a space of arrays, or a dict or tuple of such spaces, got {space!r}")
     return function(space)

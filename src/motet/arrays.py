@@ -1,4 +1,4 @@
-"""Arrays by description: shape and dtype of one array, fields of a replay's rows, and the arrays of a batch."""
+"""Descriptions of arrays (shape and dtype), of the fields of a replay's rows, and the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ArraySpec:
         if any(not isinstance(n, int) or n < 0 for n in self.shape):
             raise SettingError(f"shape must be ints >= 0, got {self.shape!r}")
         if np.dtype(self.dtype).hasobject:
-            raise SettingError(f"dtype must be one without Python objects, got {self.dtype!r}")
+            raise SettingError(f"dtype must be a dtype without Python objects, got {self.dtype!r}")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -45,20 +45,21 @@ class ArraySpec:
 class Field(ArraySpec):
     """One array in each row of a replay.
 
-    What is appended must have its dtype already, so that nothing is converted in silence.
+    Appended values must already have its dtype, so that nothing is converted silently.
 
     >>> Field((4,), bool, next=True).dtype
     'bool'
     """
 
     shape: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Its shape in one row."""
+    """Shape in one row."""
     dtype: str = "float32"
-    """How it is stored."""
+    """Stored dtype."""
     next: bool = False
-    """Also gathered from the transition's end (observations always are), e.g. for the mask of the next actions."""
+    """Whether batches also have the value at the end of a transition, e.g. the mask of the next actions. Observations
+    always have it."""
     finite: bool = False
-    """Refuse NaN and infinity."""
+    """Whether NaN and infinity are refused."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
@@ -73,10 +74,9 @@ class Field(ArraySpec):
 class Batch:
     """The arrays of a batch: of one agent ``[batch, ...]``, or of a stack of A agents ``[A, batch, ...]``.
 
-    The next batch of the same reader and size is written over them. Observations with frames are
-    ``[batch, n_frames, ...]``. Where rows are read once, arrays are ``[fragments, length, ...]``, but ``observation``
-    and fields with a next have one row more, ``[fragments, length + 1, ...]``: row ``t + 1`` is what the action of row
-    ``t`` led to.
+    The next batch of the same reader and size overwrites them. Observations with frames are ``[batch, n_frames, ...]``.
+    If rows are read once, arrays are ``[fragments, length, ...]``. Then ``observation`` and fields with a next value
+    have one more row, ``[fragments, length + 1, ...]``: row ``t + 1`` is the result of the action of row ``t``.
     """
 
     observation: Nest
@@ -84,33 +84,34 @@ class Batch:
     reward: npt.NDArray[Any]
     """Sum of up to ``n_step`` discounted rewards."""
     discount: npt.NDArray[np.float32]
-    """What the value behind a transition is multiplied with: gamma ** steps, 0 where the episode terminated."""
+    """Factor of the bootstrap value at the end of a transition: gamma ** steps, or 0 if the episode terminated."""
     version: npt.NDArray[np.uint64]
-    """The version of the policy that acted."""
+    """Version of the policy that acted."""
     lane: npt.NDArray[np.uint32]
+    """Lane of the row at which each transition starts."""
     row: npt.NDArray[np.uint64]
-    """Which row of which lane each transition started at."""
+    """Number in its lane of the row at which each transition starts."""
     extra: dict[str, Nest] = field(default_factory=dict)
     next_observation: Nest = None
     next_extra: dict[str, Nest] = field(default_factory=dict)
     weight: npt.NDArray[np.float32] | None = None
     """Importance weights, divided by the largest one (prioritised replay)."""
     valid: npt.NDArray[np.bool_] | None = None
-    """Where rows are read once: False where no transition starts (an episode's final row, or a row behind which a
-    writer died)."""
+    """For rows that are read once: False where no transition starts (the final row of an episode, or the last row
+    before a writer died)."""
 
     def map(self, function: Callable[[npt.NDArray[Any]], Any]) -> Batch:
-        """A batch of what the function makes of each array."""
+        """Return a batch of the function's results for each array."""
         some = lambda array: None if array is None else function(array)  # noqa: E731
         nests: dict[str, Any] = {item.name: map_nest(some, getattr(self, item.name)) for item in fields(self)}
         return Batch(**nests)
 
     def agent(self, index: int) -> Batch:
-        """One agent's part of a stack: views without the first axis."""
+        """Return one agent's part of a stack: views without the first axis."""
         return self.map(lambda array: array[index])
 
     def arrays(self) -> list[npt.NDArray[Any]]:
-        """All arrays."""
+        """Return all arrays."""
         found: list[npt.NDArray[Any]] = []
         self.map(found.append)
         return found

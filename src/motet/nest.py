@@ -1,4 +1,4 @@
-"""Nests: arrays, or dicts and tuples of nests. One walk for all of them."""
+"""Functions on nests. A nest is an array, or a dict or tuple of nests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Nest = Any
 
 
 def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
-    """A nest of what the function makes of each leaf, and of those in the same places of the others."""
+    """Apply a function to each leaf, together with the leaves in the same places of the other nests."""
     if isinstance(nest, Mapping):
         return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
     if isinstance(nest, (tuple, list)):
@@ -23,7 +23,7 @@ def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
 
 
 def stack_nests(values: Sequence[Nest]) -> Nest:
-    """Nests of equal form as one, ``[len(values), ...]``."""
+    """Stack nests of equal structure into one, ``[len(values), ...]``."""
     if isinstance(values[0], Mapping):
         return {key: stack_nests([value[key] for value in values]) for key in values[0]}
     if isinstance(values[0], tuple):
@@ -32,7 +32,7 @@ def stack_nests(values: Sequence[Nest]) -> Nest:
 
 
 def join_nests(values: Sequence[Nest]) -> Nest:
-    """Nests of equal form as one, their arrays behind each other.
+    """Concatenate nests of equal structure into one.
 
     >>> join_nests([{"a": np.zeros(2)}, {"a": np.ones(1)}])["a"].tolist()
     [0.0, 0.0, 1.0]

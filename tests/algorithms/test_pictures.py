@@ -83,6 +83,6 @@ def test_actor_and_learner_see_the_same():
 
 def test_pictures_are_not_normalised_twice():
     with pytest.raises(
-        SettingError, match="normalise must be False for pictures, got True: their bytes become 0 to 1 anyway"
+        SettingError, match=r"normalise must be False for pictures, got True; pixels are always scaled to \[0, 1\]"
     ):
         PPOConfig(normalise=True).sizes(space(LAST), Discrete(3))

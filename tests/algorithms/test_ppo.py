@@ -369,7 +369,7 @@ def test_a_new_version_brings_its_own_deviations():
         ),
         (
             {"stages": Stages({"a": 10, "b": None}, clear_replay_on_stage=("b",))},
-            "clear_replay_on_stage is not valid with once=True: rows that are read once stay",
+            "clear_replay_on_stage is not valid with once=True: rows that are read once are never cleared",
         ),
     ],
 )

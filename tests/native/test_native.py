@@ -106,19 +106,19 @@ def test_no_wait_without_a_deadline(timeout_s):
         lambda: replay.writer(timeout_s=timeout_s),
         lambda: replay.reader().wait(1, timeout_s),
     ):
-        with pytest.raises(SettingError, match=r"timeout_s: given .*, expected seconds from 0 on, and finite"):
+        with pytest.raises(SettingError, match=r"timeout_s must be a finite number of seconds >= 0, got "):
             wait()
 
 
 def test_bad_bells():
     bell, _ = _bells()
-    with pytest.raises(SettingError, match=r"seen: given 4294967296, expected a count below 2\*\*32"):
+    with pytest.raises(SettingError, match=r"seen must be a count below 2\*\*32, got 4294967296"):
         bell.wait(2**32, 0.0)
     with pytest.raises(TypeError):
         bell.wait(0)
     with pytest.raises(TypeError):
         bell.wait("0", 1.0)
-    with pytest.raises(SpecError, match="memory of a bell: given 32 bytes"):
+    with pytest.raises(SpecError, match="memory of a bell must have at least 64 bytes, aligned to 64, got 32 bytes"):
         _native.Bell(line()[:32])
     with pytest.raises(SpecError, match="8 modulo 64"):
         _native.Bell(line(2)[8:72])
@@ -192,22 +192,22 @@ def test_rounding_never_leads_to_an_empty_leaf():
 def test_bad_trees():
     tree = _native.SumTree(8, SEED)
     index, value = np.zeros(2, np.uint64), np.ones(2, np.float32)
-    with pytest.raises(SettingError, match=r"capacity: given 0, expected 1 to 2\*\*40"):
+    with pytest.raises(SettingError, match=r"capacity must be from 1 to 2\*\*40, got 0"):
         _native.SumTree(0, SEED)
-    with pytest.raises(SpecError, match="seed: given uint64 with 24 bytes, expected uint64 with 4 items"):
+    with pytest.raises(SpecError, match="seed must be uint64 with 4 items, got uint64 with 24 bytes"):
         _native.SumTree(8, SEED[:3].copy())
     with pytest.raises(NotReadyError, match="all priorities are 0"):
         tree.sample(index)
-    with pytest.raises(SpecError, match=r"index\[0\]: given 8, expected less than the capacity 8"):
+    with pytest.raises(SpecError, match=r"index\[0\] must be less than the capacity 8, got 8"):
         tree.set(index + np.uint64(8), value)
     for bad in (np.nan, np.inf, -1.0):
-        with pytest.raises(SpecError, match=r"priority\[0\]: expected a finite value from 0 on"):
+        with pytest.raises(SpecError, match=r"priority\[0\] must be a finite number >= 0"):
             tree.set(index, np.full(2, bad, np.float32))
-    with pytest.raises(SpecError, match="priority: given float64 with 16 bytes, expected float32 with 2 items"):
+    with pytest.raises(SpecError, match="priority must be float32 with 2 items, got float64 with 16 bytes"):
         tree.set(index, value.astype(np.float64))
-    with pytest.raises(SpecError, match="index: given int64"):
+    with pytest.raises(SpecError, match=r"index must be .*, got int64"):
         tree.set(index.astype(np.int64), value)
-    with pytest.raises(SpecError, match="given 9"):
+    with pytest.raises(SpecError, match="got 9"):
         tree.get(9)
     assert tree.total == 0, "what is refused leaves no trace"
 
@@ -228,15 +228,15 @@ def test_sizes_that_wrap_around_are_refused():
 
 def test_fresh_or_foreign_memory_is_refused():
     memory = line(100)
-    with pytest.raises(CorruptionError, match="no lane"):
+    with pytest.raises(CorruptionError, match="memory must hold a lane"):
         _native.lane_words(memory)
-    with pytest.raises(CorruptionError, match="no publication"):
+    with pytest.raises(CorruptionError, match="memory must hold a publication"):
         _native.SlotWriter(memory, 1, 64, 4)
     leaves = [("x", 0, (), "f", 4, (), 8, False, False, False)]
-    with pytest.raises(CorruptionError, match="no lane of this spec"):
+    with pytest.raises(CorruptionError, match="memory must hold a lane of this spec"):
         _native.LaneWriter(memory, leaves, ["x"], 16, 1, 1.0)
     _native.lane_format(memory, 4, 16, 1, False, False)
-    with pytest.raises(CorruptionError, match="no lane of this spec"):
+    with pytest.raises(CorruptionError, match="memory must hold a lane of this spec"):
         _native.LaneWriter(memory, leaves, ["x"], 16, 2, 1.0)
 
 
@@ -245,19 +245,23 @@ def test_a_lane_larger_than_its_memory_is_refused():
     _native.lane_format(memory, 4, 16, 1, False, False)
     memory.view(np.uint64)[1] = 10**6  # its capacity: damaged
     leaves = [("x", 0, (), "f", 4, (), 8, False, False, False)]
-    with pytest.raises(CorruptionError, match="no lane of this spec"):
+    with pytest.raises(CorruptionError, match="memory must hold a lane of this spec"):
         _native.LaneWriter(memory, leaves, ["x"], 16, 1, 1.0)
 
 
 @pytest.mark.parametrize(
     ("leaves", "roots", "error"),
     [
-        ([], ["x"], "given 0 arrays per row"),
+        ([], ["x"], "fields must be .* arrays per row, got 0"),
         ([("x", 0, (), "f", 4, (), 8, False, False, False)], ["x"] * 1000, "in 1000 arguments"),
         ([("x", 3, (), "f", 4, (), 8, False, False, False)], ["x"], "no argument number 3"),
-        ([("x", 0, (), "f", 4, (), 0, False, False, False)], ["x"], "do not fit into a row"),
-        ([("x", 0, (), "f", 4, (4,), 8, False, False, False)], ["x"], "16 bytes at 8 do not fit into a row of 16"),
-        ([("x", 0, (), "f", 4, (), 2**63, False, False, False)], ["x"], "do not fit into a row"),
+        ([("x", 0, (), "f", 4, (), 0, False, False, False)], ["x"], "must fit into a row"),
+        (
+            [("x", 0, (), "f", 4, (4,), 8, False, False, False)],
+            ["x"],
+            "must fit into a row of 16 bytes after its meta word, got 16 bytes at offset 8",
+        ),
+        ([("x", 0, (), "f", 4, (), 2**63, False, False, False)], ["x"], "must fit into a row"),
     ],
 )
 def test_leaves_that_do_not_fit_are_refused(leaves, roots, error):
@@ -269,9 +273,9 @@ def test_leaves_that_do_not_fit_are_refused(leaves, roots, error):
 
 @pytest.mark.parametrize("arguments", [(0, 16), (4, 7), (4, 12), (2**62, 32)])
 def test_lanes_that_cannot_be_made(arguments):
-    with pytest.raises(SettingError, match="cannot be made"):
+    with pytest.raises(SettingError, match="must be those of a lane that can be made"):
         _native.lane_format(line(100), *arguments, 1, False, False)
-    with pytest.raises(SpecError, match="expected at least"):
+    with pytest.raises(SpecError, match="must have at least"):
         _native.lane_format(line(2), 4, 16, 1, False, False)
 
 

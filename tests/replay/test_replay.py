@@ -320,7 +320,7 @@ def test_priorities_of_zero_are_not_drawn_unless_all_are():
             break
     assert reader.sample(1).row.tolist() == [7]
     reader.update(reader.sample(1), np.zeros(1, np.float32))
-    with pytest.raises(NotReadyError, match="batch: given 1, expected at most the 0 transitions"):
+    with pytest.raises(NotReadyError, match="batch_size must be at most 0, the number of stored transitions, got 1"):
         reader.sample(1)
 
 
@@ -464,7 +464,10 @@ def test_a_successor_of_a_once_reader_repeats_nothing_and_sees_whole_frames():
     batch = successor.take(1, 2)
     assert batch is not None and batch.row.tolist() == [[5, 6]]
     assert batch.observation[0, :, :, 0].tolist() == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
-    with pytest.raises(SettingError, match="n_frames: given 4, expected at most 3: the rows before were released"):
+    with pytest.raises(
+        SettingError,
+        match="n_frames must be at most 3, got 4: a reader that stacked fewer has released the rows before",
+    ):
         replay.reader(n_frames=4)
 
 
@@ -607,9 +610,11 @@ def test_a_state_of_another_replay_is_refused():
     reader.forget()
     state = np.zeros(reader.state_words, np.uint64)
     reader.save_state(state)
-    with pytest.raises(SettingError, match="passed row 50 of lane 0, expected at most the 0 written"):
+    with pytest.raises(SettingError, match="state must not be past the 0 rows written to lane 0, got row 50"):
         other.reader().load_state(state)
-    with pytest.raises(SpecError, match=f"state: given uint64 with 8 bytes, expected uint64 with {reader.state_words}"):
+    with pytest.raises(
+        SpecError, match=f"state must be uint64 with {reader.state_words} items, got uint64 with 8 bytes"
+    ):
         reader.load_state(state[:1].copy())
 
 
@@ -663,7 +668,9 @@ def test_a_superseded_writer_writes_nothing():
     writer = fill(replay, 3)
     replay.writer()
     for write in (lambda: writer.append(obs(0), 0, 0.0), writer.interrupt):
-        with pytest.raises(SupersededError, match=r"a successor writes to this lane \(incarnation 2, this one is 1\)"):
+        with pytest.raises(
+            SupersededError, match=r"another writer has taken over this lane \(incarnation 2, this one is 1\)"
+        ):
             write()
     assert replay.appended == 3
 
@@ -727,33 +734,33 @@ ANY = {"observation": PAIR, "action": INT, "capacity": 10}
         ({"capacity": 0}, "capacity must be an int >= 2, got 0"),
         ({"capacity": 7, "lanes": 4}, "capacity must be at least 2 for each of 4 lanes, got 7"),
         ({"lanes": 0}, "lanes must be an int >= 1 or a mapping from strings to ints >= 1, got 0"),
-        ({"lanes": {}}, "lanes must have one partition or more, got none"),
+        ({"lanes": {}}, "lanes must have one or more partitions, got none"),
         (
             {"observation": "pixels"},
-            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 'pixels'",
+            "observation must be a Field, a space of arrays, or a dict or tuple of these, got 'pixels'",
         ),
         (
             {"observation": {}},
-            "observation must be a Field, a space whose elements are arrays, or a dict or tuple of them, got {}",
+            "observation must be a Field, a space of arrays, or a dict or tuple of these, got {}",
         ),
         (
             {"observation": {"a": {"b": 3}}},
-            "observation/a/b must be a Field, a space whose elements are arrays, or a dict or tuple of them, got 3",
+            "observation/a/b must be a Field, a space of arrays, or a dict or tuple of these, got 3",
         ),
-        ({"observation": spaces.Text(5)}, "or a dict or tuple of them, got Text"),
-        ({"reward": Field((2,))}, "reward must be a float32 or float64 without dimensions, got Field(shape=(2,)"),
-        ({"reward": Field((), "int32")}, "reward must be a float32 or float64 without dimensions, got"),
+        ({"observation": spaces.Text(5)}, "or a dict or tuple of these, got Text"),
+        ({"reward": Field((2,))}, "reward must be a float32 or float64 scalar, got Field(shape=(2,)"),
+        ({"reward": Field((), "int32")}, "reward must be a float32 or float64 scalar, got"),
         (
             {"reward": Field(next=True)},
-            "next=True is only valid in extra (got it in reward): observations have one anyway",
+            "next=True is only valid in extra, got it in reward; observations always have it",
         ),
         (
             {"action": {"a": Field(next=True)}},
-            "next=True is only valid in extra (got it in action): observations have one anyway",
+            "next=True is only valid in extra, got it in action; observations always have it",
         ),
-        ({"extra": {"reward": Field()}}, "extra must have names that are identifiers and not taken, got 'reward'"),
-        ({"extra": {"final_x": Field()}}, "extra must have names that are identifiers and not taken, got 'final_x'"),
-        ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not taken, got 'a b'"),
+        ({"extra": {"reward": Field()}}, "extra must have names that are identifiers and not reserved, got 'reward'"),
+        ({"extra": {"final_x": Field()}}, "extra must have names that are identifiers and not reserved, got 'final_x'"),
+        ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not reserved, got 'a b'"),
     ],
 )
 def test_bad_specs(change, message):
@@ -792,12 +799,12 @@ def test_a_replay_on_a_disk(tmp_path):
     [
         ({"n_frames": 0}, "n_frames and n_step must be ints >= 1, got 0 and 1"),
         ({"n_step": 0}, "n_frames and n_step must be ints >= 1, got 1 and 0"),
-        ({"n_step": 10}, "capacity must be at least n_frames + n_step = 11 rows a lane, got 10"),
+        ({"n_step": 10}, "capacity must be at least n_frames + n_step = 11 rows per lane, got 10"),
         ({"gamma": 1.1}, "gamma must be a number from 0 to 1, got 1.1"),
         ({"gamma": float("nan")}, "gamma must be a number from 0 to 1, got nan"),
         ({"alpha": -1.0, "prioritised": True}, "alpha and epsilon must be finite numbers >= 0, got -1.0 and 1e-06"),
         ({"epsilon": float("nan")}, "alpha and epsilon must be finite numbers >= 0, got 0.6 and nan"),
-        ({"shares": {"x": 1.0}}, "shares must be one for each partition of [''], got ['x']"),
+        ({"shares": {"x": 1.0}}, "shares must be one share for each partition of [''], got ['x']"),
         ({"shares": {"": -1.0}}, "shares must be finite numbers >= 0, not all 0, got {'': -1.0}"),
         ({"shares": {"": 0.0}}, "not all 0"),
     ],
@@ -810,7 +817,9 @@ def test_bad_readers(settings, message):
 def test_a_once_reader_has_no_steps_and_no_priorities():
     replay = make(once=True)
     for settings in ({"n_step": 2}, {"prioritised": True}):
-        with pytest.raises(SettingError, match="no n_step above 1 and no priorities"):
+        with pytest.raises(
+            SettingError, match="n_step must be 1 and prioritised False in a replay with once=True, got"
+        ):
             replay.reader(**settings)
 
 
@@ -830,44 +839,47 @@ BIG_ENDIAN = np.zeros((2, 2), ">f4")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (camera(np.zeros((2, 3), np.uint8)), "observation/camera: given uint8 (2, 3), expected uint8 (2, 2)"),
-        (camera(np.zeros((2, 2))), "observation/camera: given float64 (2, 2), expected uint8 (2, 2)"),
-        (camera(np.zeros((2, 2, 1), np.uint8)), "given uint8 (2, 2, 1), expected uint8 (2, 2)"),
+        (camera(np.zeros((2, 3), np.uint8)), "observation/camera must be uint8 (2, 2), got uint8 (2, 3)"),
+        (camera(np.zeros((2, 2))), "observation/camera must be uint8 (2, 2), got float64 (2, 2)"),
+        (camera(np.zeros((2, 2, 1), np.uint8)), "must be uint8 (2, 2), got uint8 (2, 2, 1)"),
         (
             camera(np.zeros((2, 4), np.uint8)[:, ::2]),
-            "observation/camera: given a strided ndarray, expected a contiguous",
+            "observation/camera must be a contiguous array of uint8 (2, 2), got a strided ndarray",
         ),
-        (camera(np.zeros((1, 2), np.uint8)), "given uint8 (1, 2), expected uint8 (2, 2)"),
-        (camera([[0, 0], [0, 0]]), "observation/camera: given list, expected a contiguous array of uint8 (2, 2)"),
-        (camera(None), "observation/camera: given NoneType"),
-        ({"observation": {"speed": 1.0}}, "observation/camera: given a dict without it"),
-        ({"observation": {"kamera": STEP["observation"]["camera"], "speed": 1.0}}, "observation/camera: given a dict"),
-        ({"observation": obs(0)}, "observation/camera: given a ndarray without it"),
+        (camera(np.zeros((1, 2), np.uint8)), "must be uint8 (2, 2), got uint8 (1, 2)"),
+        (camera([[0, 0], [0, 0]]), "observation/camera must be a contiguous array of uint8 (2, 2), got list"),
+        (camera(None), "observation/camera must be a contiguous array of uint8 (2, 2), got NoneType"),
+        ({"observation": {"speed": 1.0}}, "observation/camera is missing in the given dict"),
+        (
+            {"observation": {"kamera": STEP["observation"]["camera"], "speed": 1.0}},
+            "observation/camera is missing in the given dict",
+        ),
+        ({"observation": obs(0)}, "observation/camera is missing in the given ndarray"),
         (
             {"observation": {"camera": STEP["observation"]["camera"], "speed": "fast"}},
-            "observation/speed: given 'fast' (str)",
+            "observation/speed must be one float32, got 'fast' (str)",
         ),
-        ({"action": 1.5}, "action: given 1.5 (float), expected one int64"),
-        ({"action": 2**63}, "action: given 9223372036854775808 (int), expected one int64"),
-        ({"action": obs(1)}, "(ndarray of float32 (2,)), expected one int64"),
-        ({"reward": float("nan")}, "reward: given NaN or infinity, expected finite numbers"),
-        ({"reward": float("inf")}, "reward: given NaN or infinity"),
-        ({"reward": 1e300}, "reward: given NaN or infinity"),
-        ({"reward": None}, "reward: given None (NoneType), expected one float32"),
-        ({"mask": np.array([1, np.nan], np.float32)}, "mask: given NaN or infinity, expected finite numbers"),
-        ({"mask": np.array([1, -np.inf], np.float32)}, "mask: given NaN or infinity"),
-        ({"mask": BIG_ENDIAN[0]}, "mask: given a foreign dtype (2,), expected float32 (2,)"),
-        ({"colour": 3}, "colour: this replay has no such field"),
-        ({"version": -1}, "version: given -1, expected an integer from 0 on"),
-        ({"version": 2**56}, "version: given 72057594037927936, expected an integer from 0 on, less than 2**56"),
-        ({"version": 1.5}, "version: given 1.5"),
+        ({"action": 1.5}, "action must be one int64, got 1.5 (float)"),
+        ({"action": 2**63}, "action must be one int64, got 9223372036854775808 (int)"),
+        ({"action": obs(1)}, "action must be one int64, got array([1., 1.], dtype=float32) (ndarray of float32 (2,))"),
+        ({"reward": float("nan")}, "reward must be finite numbers, got NaN or infinity"),
+        ({"reward": float("inf")}, "reward must be finite numbers, got NaN or infinity"),
+        ({"reward": 1e300}, "reward must be finite numbers, got NaN or infinity"),
+        ({"reward": None}, "reward must be one float32, got None (NoneType)"),
+        ({"mask": np.array([1, np.nan], np.float32)}, "mask must be finite numbers, got NaN or infinity"),
+        ({"mask": np.array([1, -np.inf], np.float32)}, "mask must be finite numbers, got NaN or infinity"),
+        ({"mask": BIG_ENDIAN[0]}, "mask must be float32 (2,), got a foreign dtype (2,)"),
+        ({"colour": 3}, "colour is not a field of this replay"),
+        ({"version": -1}, "version must be an integer >= 0 and less than 2**56, got -1"),
+        ({"version": 2**56}, "version must be an integer >= 0 and less than 2**56, got 72057594037927936"),
+        ({"version": 1.5}, "version must be an integer >= 0 and less than 2**56, got 1.5"),
         (
             {"terminated": True},
-            "final_observation: missing; the last row of an episode comes with what is observed behind",
+            "final_observation is missing: the last step of an episode needs the final values",
         ),
-        ({"truncated": True, "final_observation": LAST["final_observation"]}, "final_mask: missing"),
-        (LAST, "final_observation: given without terminated or truncated, expected only with the episode's last row"),
-        ({**LAST, "terminated": True, "final_action": 1}, "final_action: given, but this field has no next"),
+        ({"truncated": True, "final_observation": LAST["final_observation"]}, "final_mask is missing"),
+        (LAST, "final_observation is only valid with terminated or truncated, for the last step of an episode"),
+        ({**LAST, "terminated": True, "final_action": 1}, "final_action is not valid: this field has no next value"),
     ],
 )
 def test_bad_appends(change, message, rows):
@@ -885,7 +897,7 @@ def test_bad_appends(change, message, rows):
 def test_missing_fields(name):
     replay = make(observation=DICT, extra={"mask": Field((2,), next=True, finite=True)})
     step = {key: value for key, value in STEP.items() if key != name}
-    with pytest.raises(SpecError, match=f"{name}: missing; every field needs a value"):
+    with pytest.raises(SpecError, match=f"{name} is missing: every field needs a value"):
         replay.writer().append(**step)
 
 
@@ -895,15 +907,15 @@ MANY = {"observation": np.zeros((3, 2), np.float32), "action": np.arange(3), "re
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"action": np.arange(2)}, "action: given int64 (2,), expected int64 (rows,)"),
-        ({"reward": np.zeros(3)}, "reward: given float64 (3,), expected float32 (rows,)"),
+        ({"action": np.arange(2)}, "action must be int64 (rows,), got int64 (2,)"),
+        ({"reward": np.zeros(3)}, "reward must be float32 (rows,), got float64 (3,)"),
         (
             {"observation": np.zeros((3, 3), np.float32)},
-            "observation: given float32 (3, 3), expected float32 (rows, 2)",
+            "observation must be float32 (rows, 2), got float32 (3, 3)",
         ),
-        ({"observation": 1.0}, "observation: given float, expected an array of float32 (rows, 2)"),
-        ({"reward": np.array([0, np.nan, 0], np.float32)}, "reward: given NaN"),
-        ({"terminated": True}, "final_observation: missing"),
+        ({"observation": 1.0}, "observation must be an array of float32 (rows, 2), got float"),
+        ({"reward": np.array([0, np.nan, 0], np.float32)}, "reward must be finite numbers, got NaN"),
+        ({"terminated": True}, "final_observation is missing"),
     ],
 )
 def test_bad_append_many(change, message):
@@ -911,7 +923,7 @@ def test_bad_append_many(change, message):
     writer = replay.writer()
     with pytest.raises(SpecError, match=re.escape(message)):
         writer.append_many(**{**MANY, **change})
-    with pytest.raises(SpecError, match="observation: missing"):
+    with pytest.raises(SpecError, match="observation is missing"):
         writer.append_many(action=MANY["action"], reward=MANY["reward"])
     assert replay.words(0).reserve == 0
 
@@ -920,7 +932,7 @@ def test_bad_append_many(change, message):
 def test_more_rows_at_once_than_a_lane_has(once):
     replay = make(4, once=once)
     rows = {"observation": np.zeros((5, 2), np.float32), "action": np.arange(5), "reward": np.zeros(5, np.float32)}
-    with pytest.raises(SpecError, match="rows: given 5 at once, expected at most the lane's capacity of 4"):
+    with pytest.raises(SpecError, match="rows must be at most the lane's capacity of 4, got 5 at once"):
         replay.writer().append_many(**rows)
 
 
@@ -928,7 +940,9 @@ def test_an_append_of_no_rows_is_no_row_and_no_end():
     writer = make().writer()
     none = {"observation": np.zeros((0, 2), np.float32), "action": np.arange(0), "reward": np.zeros(0, np.float32)}
     assert writer.append_many(**none) == 0
-    with pytest.raises(SpecError, match="given 0 rows with an end, expected at least the row that ended the episode"):
+    with pytest.raises(
+        SpecError, match="must have at least the row that ended the episode, got 0 rows with terminated or truncated"
+    ):
         writer.append_many(**none, terminated=True, final_observation=obs(1))
 
 
@@ -941,20 +955,20 @@ def test_finite_is_checked_wherever_it_is_asked_for(dtype, bad):
         array = np.ones(37, dtype)
         writer.append(array, 0, 0.0)
         array[place] = bad
-        with pytest.raises(SpecError, match="observation: given NaN or infinity"):
+        with pytest.raises(SpecError, match="observation must be finite numbers, got NaN or infinity"):
             writer.append(array, 0, 0.0)
 
 
 def test_too_few_rows_for_a_batch():
     replay = make()
     reader = replay.reader()
-    with pytest.raises(NotReadyError, match="batch: given 1, expected at most the 0 transitions that are stored"):
+    with pytest.raises(NotReadyError, match="batch_size must be at most 0, the number of stored transitions, got 1"):
         reader.sample(1)
     fill(replay, 5)
-    with pytest.raises(NotReadyError, match="batch: given 5, expected at most the 4 transitions that are stored"):
+    with pytest.raises(NotReadyError, match="batch_size must be at most 4, the number of stored transitions, got 5"):
         reader.sample(5)
     assert reader.sample(4).row.size == 4
-    with pytest.raises(WaitTimeoutError, match=r"the reader waited 0.02 s for 5 rows: there are 4"):
+    with pytest.raises(WaitTimeoutError, match=r"the reader waited 0.02 s for 5 rows, but only 4 are ready"):
         reader.wait(5, 0.02)
     assert reader.wait(4, 1.0) == 4
 
@@ -965,7 +979,7 @@ def test_nothing_but_broken_rows():
     for i in range(8):
         writer.append(obs(i), i, 0.0)
         writer.interrupt()
-    with pytest.raises(NotReadyError, match="no transition starts at any of the rows stored"):
+    with pytest.raises(NotReadyError, match="no transition starts at any stored row"):
         replay.reader().sample(2)
 
 
@@ -973,23 +987,27 @@ def test_wrong_uses_of_a_reader():
     replay, once = make(), make(once=True)
     fill(replay, 10)
     reader, other, of_once = replay.reader(), replay.reader(), once.reader()
-    with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
+    with pytest.raises(SettingError, match="sample is not valid in a replay with once=True; use take"):
         once.reader().sample(1)
-    with pytest.raises(SettingError, match="read once and in order: use take, not sample"):
+    with pytest.raises(SettingError, match="sample is not valid in a replay with once=True; use take"):
         of_once.sample(1, into=of_once.batch(1))
-    with pytest.raises(SettingError, match="this replay is sampled: use sample, or make it with once=True"):
+    with pytest.raises(
+        SettingError, match="take is not valid in a replay with once=False; use sample, or make it with once=True"
+    ):
         reader.take(1, 1)
     with pytest.raises(SettingError, match="length must be an int from 1 to 14, got 0: a lane has 16 rows"):
         once.reader().take(1, 0)
-    with pytest.raises(SettingError, match="batch must be an int >= 1, got 0"):
+    with pytest.raises(SettingError, match="batch_size must be an int >= 1, got 0"):
         reader.sample(0)
     with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=other.batch(2))
     with pytest.raises(SettingError, match=r"into must be a batch that this reader made by batch\(2\), got another"):
         reader.sample(2, into=reader.batch(3))
-    with pytest.raises(SettingError, match="draws uniformly: make it with prioritised=True"):
+    with pytest.raises(
+        SettingError, match="update is not valid for a reader that samples uniformly; make it with prioritised=True"
+    ):
         reader.update(reader.sample(2), np.ones(2, np.float32))
-    with pytest.raises(SettingError, match="length: given 0"):
+    with pytest.raises(SettingError, match="length must be 1 or more, got 0"):
         once.reader().fragments(0)
     for lane in (-1, 1):
         with pytest.raises(SettingError, match=f"lane must be an int from 0 to 0, got {lane}"):
@@ -1001,18 +1019,18 @@ def test_wrong_priorities():
     _, other = _prioritised()
     batch = reader.sample(3)
     for bad in (np.nan, np.inf, -1.0):
-        with pytest.raises(SpecError, match=r"priority\[1\]: given .*, expected a finite number from 0 on"):
+        with pytest.raises(SpecError, match=r"priority\[1\] must be a finite number >= 0, got "):
             reader.update(batch, np.array([1, bad, 1], np.float32))
-    with pytest.raises(SpecError, match="priority: given float64 with 24 bytes, expected float32"):
+    with pytest.raises(SpecError, match="priority must be float32 with 6 items, got float64 with 24 bytes"):
         reader.update(batch, np.ones(3))
-    with pytest.raises(SpecError, match="lane: given uint32 with 12 bytes, expected uint32 with 4 items"):
+    with pytest.raises(SpecError, match="lane must be uint32 with 4 items, got uint32 with 12 bytes"):
         reader.update(batch, np.ones(4, np.float32))
-    with pytest.raises(SpecError, match="priority: given list"):
+    with pytest.raises(SpecError, match="priority must be a contiguous array of float32, got list"):
         reader.update(batch, [1.0, 2.0, 3.0])
-    with pytest.raises(SettingError, match="batch must be one that this reader made, got another one"):
+    with pytest.raises(SettingError, match="batch must be a batch that this reader made, got another one"):
         reader.update(other.sample(3), np.ones(3, np.float32))
     for beta in (-0.1, 1.1, float("nan")):
-        with pytest.raises(SettingError, match=r"beta: given .*, expected 0 to 1"):
+        with pytest.raises(SettingError, match=r"beta must be a number from 0 to 1, got "):
             reader.sample(3, beta=beta)
 
 

@@ -70,20 +70,23 @@ def test_rows_of_several_lanes_are_those_of_one_lane_after_the_other(seed, calls
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lanes": np.array([0, 4])}, "lanes: given 4, expected 0 to 3"),
-        ({"lanes": np.array([-1, 0])}, "lanes: given -1, expected 0 to 3"),
-        ({"lanes": np.array([0, 1], "int32")}, "expected an array of int64"),
-        ({"lanes": np.array([1, 1])}, "lanes: given 1 more than once, expected one row for each lane"),
-        ({"action": np.array([1])}, r"action: given int64 \(1,\), expected int64 \(rows,\)"),
-        ({"reward": np.array([1.0, np.nan], "float32")}, "reward: given NaN"),
-        ({"reward": np.array([1.0, 2.0])}, "reward: given float64"),
-        ({"mask": None}, "mask: given NoneType"),
-        ({"terminated": np.array([True, False])}, "row 1: neither terminated nor truncated"),
-        ({"terminated": np.array([True])}, "terminated: given .* one for each of 2 rows"),
-        ({"terminated": np.ones(2, bool)}, "final_observation: missing"),
-        ({"version": np.ones(3, "uint64")}, "version: given .* one for each of 2 rows"),
-        ({"version": -1}, "version: given -1"),
-        ({"colour": np.ones(2)}, "colour: this replay has no such field"),
+        ({"lanes": np.array([0, 4])}, "lanes must be from 0 to 3, got 4"),
+        ({"lanes": np.array([-1, 0])}, "lanes must be from 0 to 3, got -1"),
+        ({"lanes": np.array([0, 1], "int32")}, "lanes must be an array of int64"),
+        ({"lanes": np.array([1, 1])}, "lanes must be different, with one row for each lane, got 1 more than once"),
+        ({"action": np.array([1])}, r"action must be int64 \(rows,\), got int64 \(1,\)"),
+        ({"reward": np.array([1.0, np.nan], "float32")}, "reward must be finite numbers, got NaN"),
+        ({"reward": np.array([1.0, 2.0])}, "reward must be .*, got float64"),
+        ({"mask": None}, "mask must be .*, got NoneType"),
+        (
+            {"terminated": np.array([True, False])},
+            "must end an episode or none, got row 1, which is neither terminated nor truncated",
+        ),
+        ({"terminated": np.array([True])}, "terminated must be .* one value for each of 2 rows, got"),
+        ({"terminated": np.ones(2, bool)}, "final_observation is missing"),
+        ({"version": np.ones(3, "uint64")}, "version must be .* one value for each of 2 rows, got"),
+        ({"version": -1}, "version must be .*, got -1"),
+        ({"colour": np.ones(2)}, "colour is not a field of this replay"),
     ],
 )
 def test_what_is_refused_leaves_no_trace(change, message):
@@ -99,11 +102,11 @@ def test_writers_of_different_replays_do_not_go_together():
     other = Replay(ReplaySpec(Field((2,)), Field(dtype="int64"), capacity=10))
     from motet.replay import Writers
 
-    with pytest.raises(SettingError, match="expected lanes of one replay"):
+    with pytest.raises(SettingError, match="must be of lanes of one replay"):
         Writers([Replay(SPEC).writer(0), other.writer(0)])
-    with pytest.raises(SettingError, match="given none"):
+    with pytest.raises(SettingError, match="writers must be 1 or more, got none"):
         Writers([])
-    with pytest.raises(SettingError, match="expected writers of lanes"):
+    with pytest.raises(SettingError, match="writers must be writers of lanes"):
         Writers([3])
 
 

@@ -191,7 +191,7 @@ def test_bad_shapes(shape):
 
 
 def test_objects_cannot_be_shared():
-    with pytest.raises(SettingError, match="dtype must be one without Python objects, got 'O'"):
+    with pytest.raises(SettingError, match="dtype must be a dtype without Python objects, got 'O'"):
         ArraySpec((3,), "O")
 
 

@@ -373,7 +373,7 @@ def test_a_snapshot_is_plain(is_plain):
     world.reset(seed=0)
     play(world, *[ZAP] * 10)
     assert is_plain(world.get_state())
-    with pytest.raises(SettingError, match="make one with those settings"):
+    with pytest.raises(SettingError, match="make a world with the settings of the state"):
         Cleanup(zap_cost=2.0).set_state(world.get_state())
 
 
@@ -384,7 +384,10 @@ def test_a_snapshot_is_plain(is_plain):
     ("bad", "says"),
     [
         ({"agents": 0}, "agents must be an int from 1 to 255, got 0"),
-        ({"agents": 21, "height": 6, "width": 8}, "agents is 21, but a grid of 6 x 8 has 20 tiles"),
+        (
+            {"agents": 21, "height": 6, "width": 8},
+            "agents must be at most 20, the walkable tiles of a grid of 6 x 8, got 21",
+        ),
         ({"height": 2}, "height must be an int >= 3, got 2"),
         ({"width": 5}, "width must be an int >= 6, got 5"),
         ({"radius": 0}, "radius must be an int >= 1, got 0"),
@@ -393,7 +396,7 @@ def test_a_snapshot_is_plain(is_plain):
         ({"growth": 2}, "growth must be a number from 0 to 1, got 2"),
         (
             {"threshold": 0.0},
-            r"threshold must be a number > 0, got 0\.0: no apple would ever grow \(growth=0 says that\)",
+            r"threshold must be a number > 0, got 0\.0; for a world without apples, use growth=0",
         ),
         ({"reach": 0}, "reach must be an int >= 1, got 0"),
         ({"zap_cost": -1}, "zap_cost must be a finite number >= 0, got -1"),
@@ -443,12 +446,15 @@ def test_there_is_nothing_before_the_first_reset_and_after_the_end():
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        ({"agents": [(10, 3, 0)]}, r"\(10, 3\) is no land tile"),
+        ({"agents": [(10, 3, 0)]}, r"position must be a tile of the land in the 21 x 31 grid, got \(10, 3\)"),
         ({"agents": [(10, 10, 4)]}, "facing must be an int from 0 to 3, got 4"),
-        ({"agents": [(10, 10, 0)], "apples": [(10, 10)]}, "no orchard tile"),
-        ({"agents": [(10, 10, 0)], "waste": [(10, 10)]}, "no river tile"),
-        ({"agents": [(10, 25, 0)], "apples": [(10, 25)]}, "a tile holds one agent or one apple, got one tile twice"),
-        ({"agents": []}, "0 agents are placed; this world has 1"),
+        ({"agents": [(10, 10, 0)], "apples": [(10, 10)]}, "must be a tile of the orchard"),
+        ({"agents": [(10, 10, 0)], "waste": [(10, 10)]}, "must be a tile of the river"),
+        (
+            {"agents": [(10, 25, 0)], "apples": [(10, 25)]},
+            "agents and apples must be on different tiles, got one tile twice",
+        ),
+        ({"agents": []}, "agents must be one position for each of 1 agents, got 0"),
     ],
 )
 def test_impossible_layouts_are_refused(layout, says):

@@ -376,7 +376,7 @@ def test_a_restored_game_goes_on_bit_for_bit(cut, is_plain):
     other = Hockey("shooting")
     other.set_state(snapshot)
     assert play_on(other, actions[cut:]) == play_on(game, actions[cut:])
-    with pytest.raises(SettingError, match="make one with those settings"):
+    with pytest.raises(SettingError, match="make a world with the settings of the state"):
         Hockey("normal", turns=80).set_state(snapshot)
 
 

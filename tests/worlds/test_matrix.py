@@ -116,7 +116,7 @@ def test_a_restored_game_goes_on_bit_for_bit(cut, is_plain):
     other = MatrixGame(LOPSIDED, turns=5)
     other.set_state(snapshot)
     assert play_on(other, turns[cut:]) == play_on(game, turns[cut:])
-    with pytest.raises(SettingError, match="make one with those settings"):
+    with pytest.raises(SettingError, match="make a world with the settings of the state"):
         MatrixGame(LOPSIDED + 1, turns=5).set_state(snapshot)
 
 
@@ -131,16 +131,16 @@ def test_there_is_no_state_before_the_first_reset():
         ({"game": "poker"}, "game must be one of chicken, coordination, .*, got 'poker'"),
         (
             {"game": [[1, 2], [3, 4]]},
-            r"the payoffs must have the shape \(2, n, m\), one n x m table a player, got \(2, 2\)",
+            r"payoffs must have the shape \(2, n, m\), one n x m table per player, got \(2, 2\)",
         ),
-        ({"game": [[[1, 2]], [[3]]]}, "one table of equal shape a player"),
+        ({"game": [[[1, 2]], [[3]]]}, "one n x m table per player"),
         (
             {"game": [[[1.0]], [[float("inf")]]]},
-            r"the payoffs must be finite numbers, got \[\[\[1\.0\]\], \[\[inf\]\]\]",
+            r"payoffs must be finite numbers, got \[\[\[1\.0\]\], \[\[inf\]\]\]",
         ),
         (
             {"game": np.zeros((2, 0, 3))},
-            r"the payoffs must have the shape \(2, n, m\), one n x m table a player, got \(2, 0, 3\)",
+            r"payoffs must have the shape \(2, n, m\), one n x m table per player, got \(2, 0, 3\)",
         ),
         ({"turns": 0}, "turns must be an int >= 1, got 0"),
         ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'"),

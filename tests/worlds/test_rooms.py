@@ -209,7 +209,7 @@ def test_states_are_plain_and_can_be_gone_on_from(is_plain):
     other.set_state(state)
     assert other.get_state() == state
     np.testing.assert_array_equal(other.observe("robot_0"), rooms.observe("robot_0"))
-    with pytest.raises(SettingError, match="make one with that map"):
+    with pytest.raises(SettingError, match="make a world with the map and horizon of that state"):
         Rooms("passage").set_state(state)
 
 
@@ -226,9 +226,9 @@ def test_goals_are_tiles():
             {"map": "nowhere"},
             "map must be one of closet, freeing, passage, blocked, courtyard, or text of several lines, got 'nowhere'",
         ),
-        ({"map": "###\n#x#\n###"}, "the map must have the signs .* only, got 'x'"),
-        ({"map": "#.#\n#H#\n###"}, "the map must have '#' all around, got an open border"),
-        ({"map": "####\n#..#\n####"}, r"the map must have one H \(human\) or R \(robot\) at least, got none"),
+        ({"map": "###\n#x#\n###"}, "map must have the signs .* only, got 'x'"),
+        ({"map": "#.#\n#H#\n###"}, "map must have '#' all around, got an open border"),
+        ({"map": "####\n#..#\n####"}, r"map must have at least one H \(human\) or R \(robot\), got none"),
         ({"horizon": -1}, "horizon must be an int >= 0, got -1"),
         ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'"),
     ],

@@ -382,7 +382,7 @@ def test_observations_are_copies():
         ({"agents": 0}, "agents must be an int >= 1, got 0"),
         ({"agents": 2.5}, r"agents must be an int >= 1, got 2\.5"),
         ({"agents": True}, "agents must be an int >= 1, got True"),
-        ({"agents": 10, "size": 5}, "agents is 10, but size 5 has 9 tiles"),
+        ({"agents": 10, "size": 5}, "agents must be at most 9, the walkable tiles of a grid of size 5, got 10"),
         ({"size": 2}, "size must be an int >= 3, got 2"),
         ({"radius": 0}, "radius must be an int >= 1, got 0"),
         ({"turns": 0}, "turns must be an int >= 1, got 0"),
@@ -402,7 +402,7 @@ def test_bad_actions_are_refused_and_change_nothing(action):
     world = TreasureHunt()
     world.reset(seed=0)
     before = world.get_state()
-    with pytest.raises(SettingError, match=r"the action must be 0 \(up\), .*, got"):
+    with pytest.raises(SettingError, match=r"action must be 0 \(up\), .*, got"):
         world.step(action)
     assert world.get_state() == before
 
@@ -437,19 +437,19 @@ def test_an_episode_is_not_played_both_ways():
 def test_a_snapshot_of_other_settings_is_refused():
     world = TreasureHunt(agents=3)
     world.reset(seed=0)
-    with pytest.raises(SettingError, match="make one with those settings"):
+    with pytest.raises(SettingError, match="make a world with the settings of the state"):
         TreasureHunt(agents=2).set_state(world.get_state())
-    with pytest.raises(SettingError, match=r"the snapshot must be the tuple that get_state\(\) gave, got a list"):
+    with pytest.raises(SettingError, match=r"state must be a tuple that get_state\(\) returned, got a list"):
         world.set_state([])
 
 
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        ({"agents": [(0, 5), (1, 1)]}, r"\(0, 5\) is no tile to walk on"),
-        ({"agents": [(1, 1), (1, 1)]}, "a tile holds one thing, got .* twice"),
-        ({"agents": [(1, 1), (1, 2)], "gems": [(1, 2)]}, "a tile holds one thing, got .* twice"),
-        ({"agents": [(1, 1)]}, "1 agents are placed; this world has 2"),
+        ({"agents": [(0, 5), (1, 1)]}, r"position must have row and column from 1 to 19, got \(0, 5\)"),
+        ({"agents": [(1, 1), (1, 1)]}, "positions must be different tiles, got .* twice"),
+        ({"agents": [(1, 1), (1, 2)], "gems": [(1, 2)]}, "positions must be different tiles, got .* twice"),
+        ({"agents": [(1, 1)]}, "agents must be one position for each of 2 agents, got 1"),
     ],
 )
 def test_impossible_layouts_are_refused(layout, says):
@@ -534,7 +534,9 @@ def test_worlds_may_be_at_different_turns():
     for _ in range(4):
         hunts.act([np.array([UP, DOWN, LEFT])])
     hunts.act([np.array([UP, DOWN, LEFT])])
-    with pytest.raises(NotReadyError, match="1 of 3 worlds are reset in the middle of a turn, when agent 1 is to move"):
+    with pytest.raises(
+        NotReadyError, match=r"cannot reset 1 of 3 worlds in the middle of a turn \(agent 1 is next to move\)"
+    ):
         hunts.reset([1], [7])
     hunts.act([np.array([UP, DOWN, LEFT])])
     hunts.reset([1], [7])
@@ -585,11 +587,11 @@ def test_what_many_worlds_refuse(is_plain):
     hunts.reset(range(2), [0, 1])
     assert is_plain(hunts.get_state())
     for bad in (-1, 4):
-        with pytest.raises(SettingError, match=rf"the action must be 0 \(up\), .*, got {bad}"):
+        with pytest.raises(SettingError, match=rf"action must be 0 \(up\), .*, got {bad}"):
             hunts.act([np.array([bad, UP])])
-    with pytest.raises(SettingError, match=r"actions must be one for each of 2 worlds, got the shape \(1,\)"):
+    with pytest.raises(SettingError, match=r"actions must have the shape \(2,\), one per world, got \(1,\)"):
         hunts.act([np.array([UP])])
-    with pytest.raises(SettingError, match="make one with those settings"):
+    with pytest.raises(SettingError, match="make a world with the settings of the state"):
         TreasureHunt().vector(3).set_state(hunts.get_state())
     with pytest.raises(SettingError, match="worlds must be an int >= 1, got 0"):
         TreasureHunt().vector(0)

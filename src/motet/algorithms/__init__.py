@@ -1,6 +1,6 @@
-"""The shipped algorithms. One file each has the config and how it acts; ``_NAME_learner`` has its update.
+"""The shipped algorithms. ``NAME.py`` has the config and the acting half; ``_NAME_learner.py`` has the learning half.
 
-Importing a config does not import torch: ``build`` does, and so does acting on pictures.
+Importing a config does not import torch. ``build`` imports it, and so does acting on pictures.
 """
 
 from typing import TYPE_CHECKING

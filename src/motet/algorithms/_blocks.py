@@ -1,7 +1,8 @@
-"""Where the layers of networks lie in an agent's row of numbers, how they begin, and how they act. Without torch.
+"""Layout and initialisation of network layers in an agent's row of numbers. This module does not import torch.
 
-A :class:`Block` is a fully connected network, a :class:`Picture` the convolutions before one. Learners put a
-``Network`` or a ``Convolution`` on the rows of their tensors; ``Block.native`` is the same block on one published row.
+A :class:`Block` describes a fully connected network, a :class:`Picture` the convolutions before one. Learners build a
+``Network`` or a ``Convolution`` from them, on the rows of their tensors. ``Block.native`` makes the same network for
+acting, on one published row.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from motet.algorithm import Space
 
 __all__ = ["Block", "Picture", "orthogonal", "padded"]
 
-_LARGE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride; for pictures from 36 pixels on
+_LARGE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride; for pictures of 36 pixels or more
 _SMALL = ((16, 3, 2), (32, 3, 2))
-_LEAST = 12  # pixels of a picture's shorter side
+_LEAST = 12  # minimum pixels of a picture's shorter side
 
 
 def padded(n: int) -> int:
-    """The next multiple of 16: rows of float32 that begin on a cache line."""
+    """Round up to a multiple of 16, so that rows of float32 begin on a cache line."""
     return -(-n // 16) * 16
 
 
@@ -34,16 +35,16 @@ class Block:
     """A fully connected network with an activation between its layers, as a part of a flat vector."""
 
     sizes: tuple[int, ...]
-    """Inputs, then the outputs of each layer."""
+    """Number of inputs, then number of outputs of each layer."""
     start: int = 0
-    """Where it begins in the vector: weight [out, in] and bias [out] of each layer in turn."""
+    """Offset in the vector, where weight [out, in] and bias [out] of each layer follow each other."""
     activate_last: bool = False
-    """An activation behind the last layer too."""
+    """Whether the last layer has an activation too."""
     activation: Literal["relu", "tanh"] = "relu"
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where weight and bias of each layer begin."""
+        """Offsets of weight and bias of each layer."""
         offsets, at = [], self.start
         for n_in, n_out in zip(self.sizes, self.sizes[1:], strict=False):
             offsets += [at, at + n_in * n_out]
@@ -52,17 +53,17 @@ class Block:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Offset after the last value."""
         return self.offsets[-1] + self.sizes[-1]
 
     @property
     def layers(self) -> Iterator[tuple[int, int, int, int]]:
-        """Inputs, outputs, offset of the weight, offset of the bias."""
+        """Inputs, outputs, offset of the weight and offset of the bias of each layer."""
         offsets = self.offsets
         return zip(self.sizes, self.sizes[1:], offsets[::2], offsets[1::2], strict=False)
 
     def native(self, scale: float = 1.0) -> _native.Mlp:
-        """The same network for acting; ``scale`` multiplies its inputs."""
+        """Make the same network for acting; ``scale`` multiplies its inputs."""
         return _native.Mlp(self.sizes, self.offsets, self.activation, self.activate_last, scale)
 
     def initialise(self, flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
@@ -75,7 +76,7 @@ class Block:
     def initialise_orthogonally(
         self, flat: npt.NDArray[np.float32], rng: np.random.Generator, gain: float, last_gain: float
     ) -> None:
-        """Draw weights with orthogonal rows or columns times a gain, the last layer with its own; biases are zero."""
+        """Initialise weights orthogonally, times ``gain`` or (last layer) ``last_gain``; biases are zero."""
         for n_in, n_out, weight, bias in self.layers:
             matrix = orthogonal(rng, n_out, n_in)
             flat[weight:bias] = (matrix * (last_gain if bias + n_out == self.end else gain)).ravel()
@@ -83,7 +84,7 @@ class Block:
 
 
 def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float64]:
-    """A random matrix whose rows, or columns if there are fewer of them, are orthogonal and of length 1."""
+    """Draw a random matrix whose rows, or columns if there are fewer columns, are orthonormal."""
     tall = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     signed: npt.NDArray[np.float64] = tall.Q * np.sign(np.diagonal(tall.R))
     return signed if rows >= columns else signed.T
@@ -91,7 +92,7 @@ def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray
 
 @dataclass(frozen=True)
 class Picture:
-    """Convolutions with rectifiers behind them, as a part of a flat vector.
+    """Convolutions with a ReLU after each, as a part of a flat vector.
 
     >>> from gymnasium.spaces import Box
     >>> picture = Picture.of(Box(0, 255, (84, 84, 3), "uint8"), n_frames=4)
@@ -102,18 +103,18 @@ class Picture:
     """
 
     axes: tuple[int, ...]
-    """The encoder's inputs as an array: frames, then the axes of the space."""
+    """Shape of the encoder's inputs as an array: frames, then the axes of the space."""
     channels_last: bool
     layers: tuple[tuple[int, int, int], ...]
-    """Channels, kernel and stride of each."""
+    """Channels, kernel size and stride of each layer."""
     start: int = 0
-    """Where it begins in the vector: weight [out, in, kernel, kernel] and bias [out] of each layer in turn."""
+    """Offset in the vector, where weight [out, in, kernel, kernel] and bias [out] of each layer follow each other."""
 
     @classmethod
     def of(cls, space: Space, n_frames: int = 1, start: int = 0) -> Picture | None:
-        """What a space of pictures is looked at with; None for other spaces.
+        """Return the convolutions for a space of pictures; None for other spaces.
 
-        A picture is bytes up to 255 with two axes, or three of which the first or last are channels.
+        A picture has dtype uint8, a highest value of 255, and two axes, or three with the channels first or last.
         """
         shape, high = getattr(space, "shape", None) or (), getattr(space, "high", None)
         if high is None or np.dtype(space.dtype) != np.uint8 or np.max(high) != 255 or len(shape) not in (2, 3):
@@ -127,12 +128,12 @@ class Picture:
 
     @property
     def channels(self) -> int:
-        """Of the picture, all frames together."""
+        """Number of input channels: the channels of the picture times the frames."""
         return self.axes[0] * (self.axes[3] if self.channels_last else self.axes[1])
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Channels, height and width behind each layer."""
+        """Channels, height and width of each layer's output."""
         height, width = self.axes[1:3] if self.channels_last else self.axes[2:4]
         found = []
         for channels, kernel, stride in self.layers:
@@ -142,12 +143,12 @@ class Picture:
 
     @property
     def features(self) -> int:
-        """How many numbers come out."""
+        """Number of output features."""
         return math.prod(self.shapes[-1])
 
     @property
     def places(self) -> Iterator[tuple[tuple[int, int, int, int], int, int]]:
-        """For each layer the shape of its weight, where that begins, and where its bias begins."""
+        """Shape of the weight, offset of the weight and offset of the bias of each layer."""
         at, before = self.start, self.channels
         for channels, kernel, _ in self.layers:
             shape = (channels, before, kernel, kernel)
@@ -156,12 +157,12 @@ class Picture:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Offset after the last value."""
         *_, (shape, _, bias) = self.places
         return bias + shape[0]
 
     def initialise(self, flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        """Draw orthogonal weights; biases are zero."""
+        """Initialise weights orthogonally; biases are zero."""
         for shape, weight, bias in self.places:
             flat[weight:bias] = math.sqrt(2) * orthogonal(rng, shape[0], math.prod(shape[1:])).ravel()
             flat[bias : bias + shape[0]] = 0

@@ -1,8 +1,8 @@
-"""Small convolution networks for observations that are pictures, on flat vectors like all networks.
+"""Small convolutional networks for observations that are pictures, stored in flat vectors like all networks.
 
-A ``Picture`` says where its layers lie in a row, and how the encoder's flat inputs are a picture. A
-:class:`Convolution` is one on the rows of A agents: inputs in, features out for the fully connected layers behind it.
-It learns and acts in torch; the native core has no convolutions.
+A ``Picture`` has the offsets of the layers in a row, and the shape that turns the encoder's flat inputs into a picture.
+A :class:`Convolution` applies it to the rows of A agents: it takes inputs and returns features for the fully connected
+layers. Learning and acting both use torch, because the native core has no convolutions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Convolution", "features"]
 
 
 class Convolution:
-    """A picture's layers for A agents on the rows of ``flat`` ``[A, n]``; gradients go to the places of ``grad``."""
+    """A picture's layers for A agents on rows of ``flat`` ``[A, n]``; gradients go to the same offsets of ``grad``."""
 
     def __init__(self, picture: Picture, flat: Tensor, grad: Tensor | None = None) -> None:
         self._picture, self._agents = picture, len(flat)
@@ -31,18 +31,18 @@ class Convolution:
         self._tape: list[list[Tensor]] = []
 
     def _views(self, flat: Tensor) -> list[list[tuple[Tensor, Tensor]]]:
-        """By agent and layer: weight and bias."""
+        """Return views of weight and bias by agent and layer."""
         return [
             [(row[at:bias].view(shape), row[bias : bias + shape[0]]) for shape, at, bias in self._picture.places]
             for row in flat
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features ``[A, rows, features]`` of inputs ``[A, rows, in]``."""
+        """Return features ``[A, rows, features]`` of inputs ``[A, rows, in]``."""
         pictures = x.view(self._agents, -1, *self._picture.axes)
         if self._picture.channels_last:
             pictures = pictures.movedim(5, 3)
-        pictures = pictures.flatten(2, 3)  # frames are channels
+        pictures = pictures.flatten(2, 3)  # frames become channels
         self._tape = []
         for picture, layers in zip(pictures, self._weights, strict=True):
             tape = [picture]
@@ -52,7 +52,7 @@ class Convolution:
         return torch.stack([tape[-1].flatten(1) for tape in self._tape])
 
     def backward(self, grad: Tensor) -> None:
-        """Set the gradients of the layers, given those of the features of the last ``forward``."""
+        """Set the gradients of the layers, given the gradients of the features of the last ``forward``."""
         assert self._grads is not None
         for back, tape, layers, into in zip(grad, self._tape, self._weights, self._grads, strict=True):
             above = back.reshape(tape[-1].shape)
@@ -72,7 +72,10 @@ class Convolution:
 def features(
     picture: Picture, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any], scale: float
 ) -> npt.NDArray[np.float32]:
-    """For acting: the features of ``rows * scale``, one by one: torch's sums depend on how many come at once."""
+    """Return the features of ``rows * scale``, for acting.
+
+    Rows are computed one by one, because the rounding of torch's sums depends on the batch size.
+    """
     x = torch.from_numpy(rows).to(torch.float32).mul_(scale).unsqueeze(0)
     net = Convolution(picture, torch.from_numpy(weights).unsqueeze(0))
     found: npt.NDArray[np.float32] = torch.cat([net.forward(one)[0] for one in torch.split(x, 1, 1)]).numpy()

@@ -1,7 +1,7 @@
-"""What the outputs of a policy mean: choices, or numbers around a mean. Drawn for acting, without torch.
+"""Action distributions of a policy for acting: categorical and Gaussian. This module does not import torch.
 
-Outputs of the network in, actions and their log-probabilities out. What a learner asks about them afterwards is in
-``_likelihoods``.
+It takes outputs of the network and returns actions and their log-probabilities. The learner's computations with the
+same distributions are in ``_likelihoods``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Actions(Protocol):
-    """A space of actions: how outputs of the policy become actions."""
+    """The action distribution of an action space: it turns outputs of the policy into actions."""
 
     outputs: int
-    """Outputs of the policy's network."""
+    """Number of outputs of the policy's network."""
     parameters: int
-    """Numbers of the row beside the network."""
+    """Number of learned parameters outside the network."""
     fields: dict[str, Field]
-    """What the learner needs of an action beside itself."""
+    """Further fields of a row that the learner needs beside the action."""
 
     def prepare(self, own: npt.NDArray[np.float32]) -> Any:
-        """What :meth:`draw` needs of the row's own numbers: worked out once for each version."""
+        """Compute once per version what :meth:`draw` needs from the parameters outside the network."""
         ...
 
     def draw(
@@ -41,7 +41,7 @@ class Actions(Protocol):
         masks: npt.NDArray[np.bool_] | None,
         rng: np.random.Generator | None,
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """Actions and extra fields from outputs ``[B, outputs]``; greedy without ``rng``."""
+        """Return actions and extra fields for outputs ``[B, outputs]``; actions are greedy without ``rng``."""
         ...
 
 
@@ -57,7 +57,7 @@ def actions_of(space: Space) -> Actions:
 
 
 class Choices:
-    """One or several choices among so many: their logits lie side by side."""
+    """One or several categorical distributions; the network's outputs are their concatenated logits."""
 
     parameters = 0
     fields: dict[str, Field] = {}  # noqa: RUF012
@@ -71,7 +71,7 @@ class Choices:
         self.start = np.broadcast_to(start, (len(counts),))
 
     def prepare(self, own: npt.NDArray[np.float32]) -> None:
-        """Nothing: the logits say it all."""
+        """Do nothing: this distribution has no parameters outside the network."""
 
     def draw(
         self,
@@ -80,7 +80,7 @@ class Choices:
         masks: npt.NDArray[np.bool_] | None,
         rng: np.random.Generator | None,
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """One number of the random stream for each choice."""
+        """Draw actions, with one random number for each categorical distribution."""
         rows, logits = np.arange(len(out)), out.astype(np.float64)
         if masks is not None:
             logits[~masks] = -np.inf
@@ -89,14 +89,14 @@ class Choices:
         log_prob = np.zeros(len(out))
         for i, part in enumerate(self.parts):
             z = logits[:, part]
-            weight = z - np.maximum.reduce(z, 1, keepdims=True)  # the methods of arrays take twice as long
+            weight = z - np.maximum.reduce(z, 1, keepdims=True)  # array methods take twice as long
             np.exp(weight, out=weight)
             sums = np.add.accumulate(weight, 1)
             total = sums[:, -1]
             if draws is None:
                 index = weight.argmax(1)
             else:
-                # Below the total even where the product is rounded up to it: so only what has a weight is drawn.
+                # The product may round up to the total. Staying below it never draws an action of probability 0.
                 goal = np.minimum(draws[:, i] * total, np.nextafter(total, 0.0))
                 index = (sums > goal[:, None]).argmax(1)
             log_prob += np.log(weight[rows, index] / total)
@@ -105,10 +105,10 @@ class Choices:
 
 
 class Gaussian:
-    """A box of numbers, drawn independently; deviations are numbers of their own, the same in every state.
+    """A Gaussian with independent components; its standard deviations are learned and the same in every state.
 
-    The policy speaks in a unit in which a bounded box reaches from -1 to 1. What it draws beyond that is cut off for
-    the world, and kept whole for the learner: the probability is that of what was drawn.
+    In the policy's unit a bounded box is [-1, 1]. The world gets actions clipped to the box. The learner gets the
+    unclipped ones, whose probability it needs.
     """
 
     def __init__(self, space: Space) -> None:
@@ -118,14 +118,14 @@ class Gaussian:
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
         if not (low < high).all():
-            raise SettingError(f"action space must have low below high everywhere, got {space!r}")
+            raise SettingError(f"action space must have low < high in every component, got {space!r}")
         with np.errstate(invalid="ignore"):
             self._half = np.where(bounded, (high - low) / 2, 1.0)
             self._middle = np.where(bounded, (high + low) / 2, 0.0)
         self._low, self._high = (np.asarray(end).reshape(-1) for end in (space.low, space.high))
 
     def prepare(self, own: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], float]:
-        """The deviations, and the logarithm of the density at the mean."""
+        """Return the standard deviations and the log density at the mean."""
         return np.exp(own), -float(own.sum() + self.outputs * HALF_LOG_TAU)
 
     def draw(
@@ -135,7 +135,7 @@ class Gaussian:
         masks: npt.NDArray[np.bool_] | None,
         rng: np.random.Generator | None,
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """One normal number of the random stream for each number of an action."""
+        """Draw actions, with one normal random number for each component."""
         deviation, highest = prepared
         noise = np.zeros_like(out) if rng is None else rng.standard_normal(out.shape, np.float32)
         log_prob = np.add.reduce(noise * noise, 1)

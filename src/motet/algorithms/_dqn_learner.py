@@ -33,7 +33,7 @@ class DQN(ValueLearner):
         config, rows = self.config, batch.reward.shape[1]
         data = self._fetched(batch)
 
-        # One pass through the online network does for both observations where the next one is needed too.
+        # Double Q-learning needs the online network for both observations: one pass computes them together.
         layers = self._online.forward(data.inputs if config.double else data.x)
         here = self._online.cut(layers, 0, rows)
         next_values = self._combine(self._target.forward(data.next_x)[-1])  # [A, B, n]
@@ -57,14 +57,14 @@ class DQN(ValueLearner):
         return Update(self._metrics, error.abs_().cpu().numpy() if config.prioritised else None)
 
     def _combine(self, out: Tensor) -> Tensor:
-        """Action values from the last layer."""
+        """Return action values from the outputs of the last layer."""
         if not self.config.dueling:
             return out
         value, advantage = out[:, :, :1], out[:, :, 1:]
         return value + advantage - advantage.mean(2, keepdim=True)
 
     def _output_grad(self, slope: Tensor, action: Tensor, outputs: int) -> Tensor:
-        """The gradient of the last layer from that of the chosen actions' values."""
+        """Return the gradient of the last layer's outputs, given the gradient of the chosen actions' values."""
         grad = slope.new_zeros((*slope.shape[:2], outputs))
         if not self.config.dueling:
             return grad.scatter_(2, action, slope)

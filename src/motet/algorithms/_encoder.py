@@ -1,4 +1,4 @@
-"""How observations become the inputs of networks: rows of numbers, for acting and for learning."""
+"""Encoding of observations as network inputs: rows of numbers, for acting and for learning."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["Encoder"]
 class _InputLeaf:
     path: tuple[Any, ...]
     first: int
-    """Where its inputs begin."""
+    """Index of its first input."""
     size: int
-    """How many inputs it becomes."""
+    """Number of inputs."""
     classes: int
-    """Of a Discrete space, which becomes one input per value; 0 otherwise."""
+    """Number of values of a Discrete space, which is one-hot encoded; 0 for other spaces."""
     start: int
     """The lowest value of a Discrete space."""
     scale: float
-    """1 / 255 for bytes that go up to 255, 1 otherwise."""
+    """1 / 255 for uint8 with a highest value of 255, otherwise 1."""
 
 
 class Encoder:
-    """How observations of a space become rows of numbers.
+    """Encodes observations of a space as rows of numbers.
 
-    Arrays are flattened, dicts and tuples concatenated in the order of the space, a Discrete value becomes one input
-    per possible value (one of them 1), and bytes whose highest value is 255 are divided by it.
+    Arrays are flattened, dicts and tuples are concatenated in the order of the space, Discrete values are one-hot
+    encoded, and uint8 arrays whose highest value is 255 are divided by 255.
     """
 
     def __init__(self, space: Space, n_frames: int = 1) -> None:
@@ -48,7 +48,7 @@ class Encoder:
         for path, leaf in _leaves(space, ()):
             classes = int(leaf.n) if leaf.shape == () and hasattr(leaf, "n") else 0
             if np.dtype(leaf.dtype).kind not in "biuf":
-                raise SettingError(f"observation must be a space of numbers, got {leaf!r}")
+                raise SettingError(f"observation space must be one of bools, integers or floats, got {leaf!r}")
             size = n_frames * (classes or math.prod(leaf.shape))
             high = leaf.high if np.dtype(leaf.dtype) == np.uint8 and hasattr(leaf, "high") else 0
             scale = 1 / 255 if np.max(high) == 255 else 1.0
@@ -57,10 +57,10 @@ class Encoder:
         only = self._leaves[0]
         self._plain = len(self._leaves) == 1 and not only.path and not only.classes
         self.scale = only.scale if self._plain else 1.0
-        """What the network's first layer multiplies the result of :meth:`rows` with."""
+        """Factor by which the network's first layer multiplies the result of :meth:`rows`."""
 
     def rows(self, observations: Nest) -> npt.NDArray[Any]:
-        """``[B, size]`` from observations ``[B, ...]``; float32, or bytes and bools as they are."""
+        """Return rows ``[B, size]`` for observations ``[B, ...]``: float32, or unscaled uint8 or bool."""
         if self._plain:
             array = np.asarray(observations)
             if array.dtype != np.float32 and array.dtype != np.uint8 and array.dtype != np.bool_:
@@ -78,7 +78,7 @@ class Encoder:
         return rows
 
     def link(self, observations: Nest, into: Tensor) -> Callable[[], None]:
-        """A function that writes what is then in the arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""
+        """Return a function that encodes the current arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""
         import torch
 
         agents, batch = into.shape[:2]
@@ -106,7 +106,7 @@ class Encoder:
 def _leaves(space: Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space]]:
     inner = getattr(space, "spaces", None)
     if inner is None:
-        map_space(lambda leaf: leaf, space)  # raises where it has no shape and dtype
+        map_space(lambda leaf: leaf, space)  # raises an error if the space has no shape and dtype
         yield path, space
         return
     for key, value in inner.items() if hasattr(inner, "items") else enumerate(inner):

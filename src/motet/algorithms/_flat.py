@@ -1,8 +1,8 @@
-"""What learners of flat rows share: everything of an agent as parts of one row, and how weights and targets move.
+"""Base of all learners: the state of an agent as one flat row, Adam, gradient clipping and target updates.
 
-On a CPU every tensor is a view into ``state``, so publishing, saving and restoring an agent are single copies. What
-DQN and IQN have in common is :class:`FlatLearner`, whose rows are ``weights | targets | first moments | second
-moments``; algorithms with other parts build on :class:`FlatRows` and :class:`Adam`.
+On a CPU every tensor is a view into ``state``, so publishing, saving and restoring an agent are single copies. DQN and
+IQN are based on :class:`FlatLearner`, whose rows are ``weights | target weights | first moments | second moments``.
+Algorithms with other parts are based on :class:`FlatRows` and :class:`Adam`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from motet.algorithms._streams import STREAM_BYTES, load_stream, save_stream
 __all__ = ["Adam", "FlatLearner", "FlatRows", "clip_rows"]
 
 METRICS_EVERY = 16
-"""Passes between two computations of the metrics."""
+"""Number of updates between two computations of the metrics."""
 
 _LINE = 64
 _BETA1, _BETA2 = 0.9, 0.999
 
 
 class FlatRows:
-    """Rows of A agents: flat states on a device, counters, random streams; saved and loaded as a whole.
+    """Rows of A agents: flat states on a device, counters and random streams, which are saved and loaded together.
 
     Args:
-        n_weights: the first numbers of a row, which are published.
-        n_state: all numbers of a row.
-        seeds: one for each agent; its row and its random stream are made from it.
+        n_weights: number of published values; they are the first ones of a row.
+        n_state: number of values in a row.
+        seeds: one for each agent, for its initial row and its random stream.
         initialise: fills one row.
-        device: where the tensors are.
+        device: device of the tensors.
         streams: whether agents have random streams.
     """
 
@@ -60,25 +60,28 @@ class FlatRows:
         self._rows = self._host if self._shared else self._host.to(self._device)  # [A, n_state]
 
     def weights(self) -> npt.NDArray[np.float32]:
-        """``[A, n_weights]``, up to date."""
+        """Return the published values ``[A, n_weights]``, up to date."""
         if not self._shared:
             self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
         return self.state[:, : self.n_weights]
 
     def _measures(self) -> bool:
-        """Whether this pass is one whose metrics are computed. By passes: the agents' own counts may differ."""
+        """Return whether to compute metrics in this update; count it.
+
+        The count is shared by the stack, because the agents' update counters may differ.
+        """
         self._passes += 1
         return self._passes % METRICS_EVERY == 1
 
     def save(self) -> None:
-        """Bring ``state``, ``counters`` and ``random`` up to date."""
+        """Write the current state into ``state``, ``counters`` and ``random``."""
         if not self._shared:
             self._host.copy_(self._rows)
         for row, stream in zip(self.random, self._streams, strict=False):
             save_stream(stream, row)
 
     def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``."""
+        """Resume from ``state``, ``counters`` and ``random``."""
         if not self._shared:
             self._rows.copy_(self._host)
         for row, stream in zip(self.random, self._streams, strict=False):
@@ -86,11 +89,11 @@ class FlatRows:
 
 
 class Adam:
-    """Adam's rule for rows of weights, each with its own moments and its own rate.
+    """Adam for rows of weights, each with separate moments and a separate learning rate.
 
     Args:
-        weights: ``[rows, n]``, views into the state, as are the moments.
-        grad: of the same shape; what :meth:`step` follows.
+        weights: ``[rows, n]``, a view into the state, as are the moments.
+        grad: the gradient that :meth:`step` applies, of the same shape.
         moment1: the first moments.
         moment2: the second moments.
     """
@@ -100,13 +103,13 @@ class Adam:
         self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
 
     def load(self, done: npt.NDArray[np.int64]) -> None:
-        """Go on after so many steps ``[rows]``."""
+        """Resume after ``done`` ``[rows]`` steps."""
         self._done.copy_(torch.from_numpy(done))
 
     def step(self, rates: Sequence[float], eps: float) -> None:
-        """One step, with a rate for each row."""
+        """Take one step, with a learning rate for each row."""
         self._done.add_(1)
-        # One call takes one rate: rows whose schedules stand at different values get a call each.
+        # One call takes one learning rate: if the schedules of rows give different ones, each row gets a call.
         groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
         for group in groups:
             weights, grads, moment1, moment2, steps = (part[group] for part in self._parts)
@@ -117,7 +120,7 @@ class Adam:
 
 
 def clip_rows(grad: Tensor, max_norm: float | None) -> Tensor:
-    """Scale each row of a gradient down to ``max_norm``; return the norms ``[rows]`` from before."""
+    """Clip each row of a gradient to ``max_norm``; return the norms ``[rows]`` before clipping."""
     norms: Tensor = torch.linalg.vector_norm(grad, dim=1)
     if max_norm is not None:
         grad.mul_((norms + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0).unsqueeze(1))
@@ -125,13 +128,13 @@ def clip_rows(grad: Tensor, max_norm: float | None) -> Tensor:
 
 
 class FlatLearner(FlatRows):
-    """Rows of A agents with Adam, gradient clipping by each agent's own norm, and targets.
+    """Rows of A agents with Adam, target weights, and gradient clipping by the norm of each agent.
 
     Args:
-        n_weights: of one agent, a multiple of 16.
-        seeds: one for each agent; its weights are made from it.
+        n_weights: number of weights of one agent, a multiple of 16.
+        seeds: one for each agent, for its initial weights and its random stream.
         initialise: fills one row of weights.
-        device: where the tensors are.
+        device: device of the tensors.
         streams: whether agents have random streams.
     """
 
@@ -154,28 +157,28 @@ class FlatLearner(FlatRows):
         self._optimiser = Adam(self._weights, self._grad, moment1, moment2)
 
     def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``."""
+        """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         self._optimiser.load(self.counters[:, 0])
 
     def _clip(self, max_norm: float | None) -> Tensor:
-        """Scale each agent's gradient down to ``max_norm``; return the norms ``[A]`` from before."""
+        """Clip each agent's gradient to ``max_norm``; return the norms ``[A]`` before clipping."""
         return clip_rows(self._grad, max_norm)
 
     def _adam(self, rates: Sequence[float], eps: float) -> None:
-        """One step of Adam for all agents; also counts the update."""
+        """Take one step of Adam for all agents; also count the update."""
         self.counters[:, 0] += 1
         self._optimiser.step(rates, eps)
 
     def _move_targets(self, every: int, rate: float) -> None:
-        """Every ``every`` updates of an agent move its targets by ``rate`` of the way to its weights; 1 copies."""
+        """Every ``every`` updates of an agent, move its target weights towards its weights by ``rate``; 1 copies."""
         for agent, updates in enumerate(self.counters[:, 0].tolist()):
             if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)
 
 
 def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Zeros that begin on a cache line."""
+    """Return zeros that begin on a cache line."""
     n = shape[0] * shape[1] * 4
     raw = np.zeros(n + _LINE, np.uint8)
     first = -raw.ctypes.data % _LINE

@@ -19,7 +19,7 @@ __all__ = ["IQN", "quantile_loss"]
 
 
 class _Quantiles:
-    """The network of A agents: state, tau and action to quantile."""
+    """The networks of A agents, which map a state and tau to the tau-quantile of each action's return."""
 
     def __init__(
         self, blocks: tuple[Block, Block, Block], mean_cosines: Tensor, flat: Tensor, grad: Tensor | None = None
@@ -29,7 +29,7 @@ class _Quantiles:
         self._mean_cosines = mean_cosines.expand(flat.shape[0], -1, -1)
 
     def means(self, states: Tensor) -> Tensor:
-        """``[A, B, n]``: the mean over the fixed taus."""
+        """Return action values ``[A, B, n]``: the means over the fixed taus."""
         embedded = self.embedding.forward(self._mean_cosines)[-1]  # [A, K, H]
         if self._linear:  # the mean of linear functions is the function of the mean
             return self.head.forward(states * embedded.mean(1, keepdim=True))[-1]
@@ -38,7 +38,7 @@ class _Quantiles:
         return out.view(*product.shape[:3], -1).mean(2)
 
     def forward(self, states: Tensor, cosines: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Embedded taus and product, ``[A, B N, H]`` each, and the head's layers, from cosines ``[A, B N, C]``."""
+        """Return tau embeddings and product, both ``[A, B N, H]``, and head layers, for cosines ``[A, B N, C]``."""
         agents, batch, width = states.shape
         embedded = self.embedding.forward(cosines)[-1]
         product = states.unsqueeze(2) * embedded.view(agents, batch, -1, width)
@@ -67,7 +67,8 @@ class IQN(ValueLearner):
         data = self._fetched(batch)
         taus, cosines, next_cosines = self._draw(rows)
 
-        # The order matters: buffers of passes with as many rows are shared, and the backward pass needs the last ones.
+        # The order matters: passes of a network with equal numbers of rows share buffers, and the backward pass needs
+        # the content of the last one.
         layers = self._online.trunk.forward(data.inputs if config.double else data.x)
         here = self._online.trunk.cut(layers, 0, rows)
         next_states = self._target.trunk.forward(data.next_x)[-1]
@@ -91,7 +92,10 @@ class IQN(ValueLearner):
         return Update(self._metrics, (goal.mean(2) - chosen.mean(2)).abs_().cpu().numpy())
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """New taus ``[A, B, N]``, their cosines ``[A, B N, C]``, and cosines for the next states ``[A, B N', C]``."""
+        """Draw taus ``[A, B, N]``; return them, their cosines ``[A, B N, C]`` and those of the next states.
+
+        The cosines of the taus for the next states are ``[A, B N', C]``.
+        """
         config = self.config
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
@@ -103,7 +107,7 @@ class IQN(ValueLearner):
 
     @staticmethod
     def _of(quantiles: Tensor, action: Tensor) -> Tensor:
-        """``[A, B, N]``: the quantiles ``[A, B N, n]`` of one action for each row."""
+        """Select from quantiles ``[A, B N, n]`` those of one action for each row: ``[A, B, N]``."""
         agents, batch = action.shape
         each = quantiles.view(agents, batch, -1, quantiles.shape[2])
         return each.gather(3, action.view(agents, batch, 1, 1).expand(-1, -1, each.shape[2], 1)).squeeze(3)
@@ -119,7 +123,7 @@ class IQN(ValueLearner):
         slope: Tensor,
         action: Tensor,
     ) -> None:
-        """Set the gradients from those of the chosen quantiles ``[A, B, N]``."""
+        """Set the gradients of the weights, given the gradients of the chosen quantiles ``[A, B, N]``."""
         agents, rows, taus = slope.shape
         states, width = layers[-1], layers[-1].shape[2]
         grad = slope.new_zeros((agents, rows, taus, head[-1].shape[2]))
@@ -136,7 +140,7 @@ class IQN(ValueLearner):
 def quantile_loss(chosen: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Any]:
     """Quantile Huber loss of ``chosen`` ``[A, B, N]`` against ``goal`` ``[A, B, N']``, summed over N, averaged over N'.
 
-    Returns its gradient ``[A, B, N]`` by ``chosen``, and a function that gives its terms ``[A, B, N]``.
+    Returns its gradient ``[A, B, N]`` with respect to ``chosen``, and a function that returns its terms ``[A, B, N]``.
     """
     error = goal.unsqueeze(2) - chosen.unsqueeze(3)  # [A, B, N, N']
     share = (taus.unsqueeze(3) - (error < 0).float()).abs_()

@@ -1,7 +1,7 @@
-"""What a learner asks about actions that were drawn: how likely they are by now.
+"""Log-probabilities and entropies of action distributions for the learner, with their gradients.
 
-The outputs of the network and what was done in; log-probabilities and entropies out, and the way back from their
-gradients to the outputs'.
+The module takes the outputs of the network and the actions in a batch. It returns the actions' log-probabilities under
+the current policy and the entropies, and turns the gradients of both into the gradient of the outputs.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ __all__ = ["Likelihoods", "Look", "likelihoods_of"]
 
 
 class Likelihoods(Protocol):
-    """The learning half of a space of actions."""
+    """The learning half of an action distribution."""
 
     def chosen(self, batch: Batch) -> Tensor:
-        """``[A, rows, ...]``: what was done, as :meth:`look` wants it; a view of the batch's arrays if that will do."""
+        """Return the actions ``[A, rows, ...]`` in the form that :meth:`look` takes; if possible, as a view."""
         ...
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> Look:
-        """Log-probabilities and entropies, and how to go back from them."""
+        """Return log-probabilities and entropies with their backward pass."""
         ...
 
 
 class Look(Protocol):
-    """Log-probabilities ``[A, rows]`` of what was done, entropies, and their gradients."""
+    """Log-probabilities ``[A, rows]`` of actions, entropies ``[A, rows]``, and the backward pass from both."""
 
     log_prob: Tensor
     entropy: Tensor
 
     def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-        """The gradient of the outputs, given those of both; that of the row's own numbers goes to ``own``."""
+        """Return the gradient of the outputs, given the gradients of log-probabilities and entropies.
+
+        The gradient of the parameters outside the network is written to ``own``.
+        """
         ...
 
 
 def likelihoods_of(actions: Actions) -> Likelihoods:
-    """The learning half of a space of actions."""
+    """Return the learning half of an action distribution."""
     if isinstance(actions, Choices):
         return _ChoicesLikelihoods(actions)
     assert isinstance(actions, Gaussian)
@@ -54,14 +57,14 @@ class _ChoicesLikelihoods:
         self._choices = choices
 
     def chosen(self, batch: Batch) -> Tensor:
-        """Indices ``[A, rows, choices]``."""
+        """Return indices ``[A, rows, choices]``."""
         (agents, fragments, length), parts = batch.reward.shape, self._choices.parts
         indices = torch.from_numpy(batch.action).view(agents, fragments * length, len(parts)).to(torch.int64)
         start = self._choices.start
         return indices - torch.tensor(start) if start.any() else indices
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _ChoicesLook:
-        """Log-probabilities and entropies, and how to go back from them."""
+        """Return log-probabilities and entropies with their backward pass."""
         return _ChoicesLook(self._choices.parts, out if mask is None else out.masked_fill(~mask, -1e30), chosen)
 
 
@@ -81,7 +84,7 @@ class _ChoicesLook:
         self.entropy = entropies[0] if single else torch.stack(entropies).sum(0)
 
     def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-        """The gradient of the logits."""
+        """Return the gradient of the logits."""
         grads = []
         for logs, shares, index, level in self._terms:
             pull = logs.add_(level.unsqueeze(-1)).mul_(entropy.unsqueeze(-1)).add_(log_prob.unsqueeze(-1))
@@ -94,12 +97,12 @@ class _GaussianLikelihoods:
         self._gaussian = gaussian
 
     def chosen(self, batch: Batch) -> Tensor:
-        """What was drawn, ``[A, rows, outputs]``."""
+        """Return the unclipped actions ``[A, rows, outputs]``."""
         agents, fragments, length = batch.reward.shape
         return torch.from_numpy(batch.extra["unclipped"]).view(agents, fragments * length, self._gaussian.outputs)
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _GaussianLook:
-        """Log-probabilities and entropies, and how to go back from them."""
+        """Return log-probabilities and entropies with their backward pass."""
         return _GaussianLook(out, own.unsqueeze(1), chosen)
 
 
@@ -112,7 +115,7 @@ class _GaussianLook:
         self.entropy = (level + 0.5 * mean.shape[2]).expand_as(self.log_prob)
 
     def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-        """The gradient of the means; that of the log-deviations to ``own``."""
+        """Return the gradient of the means; write the gradient of the log standard deviations to ``own``."""
         pull = log_prob.unsqueeze(2)
         torch.sum(self._away.square().sub_(1.0).mul_(pull).add_(entropy.unsqueeze(2)), 1, out=own)
         return self._away.mul_(self._precision).mul_(pull)

@@ -1,8 +1,8 @@
 """Fully connected networks of A agents on rows of flat vectors, for learning.
 
-Forward and backward are written out, into buffers made once: at these sizes autograd's bookkeeping costs more than the
-arithmetic. A ``Block`` says where the layers lie in a row; a :class:`Network` is a block on the rows of a tensor, an
-``_native.Mlp`` is the same block on one published row.
+The forward and backward passes are written by hand and reuse their buffers: at these sizes the bookkeeping of autograd
+costs more than the arithmetic. A ``Block`` has the offsets of the layers in a row. A :class:`Network` is a block on the
+rows of a tensor; an ``_native.Mlp`` is the same block on one published row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Network"]
 
 
 class Network:
-    """A block of A agents on the rows of ``flat`` ``[A, n]``; gradients go to the same places of ``grad``."""
+    """A block of A agents on the rows of ``flat`` ``[A, n]``; gradients go to the same offsets of ``grad``."""
 
     def __init__(self, block: Block, flat: Tensor, grad: Tensor | None = None) -> None:
         self._block, self._flat = block, flat
@@ -41,7 +41,10 @@ class Network:
         return self._buffers[kind, rows]
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """``[x, layer 1, ..., output]`` for x ``[A, rows, in]``; overwritten by the next call with as many rows."""
+        """Return the outputs of all layers for x ``[A, rows, in]``.
+
+        The next call with the same number of rows overwrites them.
+        """
         layers = self._room("forward", x.shape[1], self._block.sizes[1:])
         last = len(layers) - 1
         for i, (weight, bias, out) in enumerate(zip(self._weights_t, self._biases, layers, strict=True)):
@@ -52,7 +55,7 @@ class Network:
         return layers
 
     def cut(self, layers: Sequence[Tensor], first: int, last: int) -> list[Tensor]:
-        """What ``forward`` returned, for some of the rows; the views are made once."""
+        """Return views of some rows of what ``forward`` returned; the views are cached."""
         key = f"cut {first}:{last}", layers[0].shape[1]
         if key not in self._buffers:
             self._buffers[key] = [layer[:, first:last] for layer in layers]
@@ -61,10 +64,10 @@ class Network:
     def backward(
         self, x: Tensor, layers: Sequence[Tensor], grad: Tensor, inputs: bool = False, weights: bool = True
     ) -> Tensor:
-        """Set the gradients of weights and biases, given those of the output ``[A, rows, out]``, which is overwritten.
+        """Set the gradients of weights and biases, given that of the output ``[A, rows, out]``, which is overwritten.
 
-        ``x`` and ``layers`` are what went into ``forward`` and came out of it. With ``inputs`` it returns the gradient
-        of ``x``, which the next call overwrites. Without ``weights`` it does nothing else.
+        ``x`` and ``layers`` are the argument and the result of ``forward``. With ``inputs`` the method returns the
+        gradient of ``x``, which the next call overwrites. Without ``weights`` it computes that gradient only.
         """
         rooms = self._room("backward", grad.shape[1], self._block.sizes[:-1])
         for i in reversed(range(len(layers))):

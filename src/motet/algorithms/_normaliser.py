@@ -1,12 +1,13 @@
-"""Observation normalisation: statistics that live in the learner's rows and travel with the weights.
+"""Observation normalisation: running statistics that are stored in the learner's rows and published with the weights.
 
-An algorithm that normalises begins its row with ``mean | scale`` of every input, *before* the weights of its network:
-they are published with them, in one version, by one copy. Both halves compute ``clip((x - mean) * scale)`` in float32,
-with the same result bit for bit. An update works with the statistics of the version it begins from, those that acted,
-and takes in its own batch at its end, so weights and statistics of one version always belong together.
+The row of an algorithm that normalises begins with ``mean | scale`` of every input, *before* the weights of its
+network, so that one copy publishes both in one version. Both halves compute ``clip((x - mean) * scale)`` in float32,
+with the same result bit for bit. An update uses the statistics of the version that it starts from, which actors used
+with the same weights, and adds its batch to them at the end. So weights and statistics of one version always belong
+together.
 
-Behind the published part lies what only the learner needs: running sums as pairs of float32, whose sum keeps 48 bits.
-So they are plain numbers of the state: saved, restored and compared like all others, on any device.
+After the published part follow values that only the learner needs: running sums as pairs of float32, whose sum keeps
+48 bits. They are plain values of the state, and are saved, restored and compared like all others, on any device.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ class Normaliser:
 
     @property
     def count(self) -> Tensor:
-        """``[A]``: how many rows were seen."""
+        """Number of rows counted so far, ``[A]``."""
         return _whole(self._count, self._count_rest)
 
     @property
     def mean(self) -> Tensor:
-        """``[A, size]``."""
+        """Running means, ``[A, size]``."""
         return _whole(self._mean, self._mean_rest)
 
     @property
     def variance(self) -> Tensor:
-        """``[A, size]``."""
+        """Running variances, ``[A, size]``."""
         return _whole(self._spread, self._spread_rest) / self.count.clamp(min=1).unsqueeze(1)
 
     def apply(self, inputs: Tensor) -> None:
-        """Normalise ``[A, rows, size]`` in place, by the statistics of the present version."""
+        """Normalise ``[A, rows, size]`` in place, by the statistics of the current version."""
         inputs.sub_(self._mean_row).mul_(self._scale_row).clamp_(-CLIP, CLIP)
 
     def update(self, inputs: Tensor, valid: Tensor | None = None, frozen: Sequence[bool] = ()) -> None:
-        """Take in rows ``[A, rows, size]`` as they were before :meth:`apply`.
+        """Add rows ``[A, rows, size]`` to the statistics; the rows must not be normalised.
 
-        ``valid`` ``[A, rows]``: False where there is none. ``frozen``: the agents whose statistics stay as they are.
+        ``valid`` ``[A, rows]`` is False for rows to ignore. ``frozen`` marks agents whose statistics do not change.
         """
         x = inputs.to("cpu", torch.float64)
         if valid is None:
@@ -101,7 +102,7 @@ def _whole(high: Tensor, low: Tensor) -> Tensor:
 
 
 def _put(high: Tensor, low: Tensor, value: Tensor) -> None:
-    """As a pair; what is read back is what goes on, so a successor computes the same."""
+    """Store a value as a pair. Later updates read the pair, so a restarted learner computes the same."""
     first = value.to(torch.float32)
     high.copy_(first)
     low.copy_(value - first)

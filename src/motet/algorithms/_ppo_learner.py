@@ -1,4 +1,4 @@
-"""The learning half of PPO. The formulas, and how an agent's row is divided, stand in ``ppo``."""
+"""The learning half of PPO. The docstring of ``ppo`` has the formulas and the layout of an agent's row."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = ["PPO", "advantages"]
 
 
 class _MiniBatch(NamedTuple):
-    """The rows of one small batch."""
+    """The rows of one minibatch."""
 
     x: Tensor  # [A, rows, inputs]
     chosen: Tensor  # [A, rows, ...]
     mask: Tensor | None
-    before: Tensor  # log-probability at the beginning of the update
-    gain: Tensor  # weighted advantage, over the number of rows
-    goal: Tensor  # target of the value
-    value: Tensor  # at the beginning of the update
-    share: Tensor  # 1 over the number of rows, 0 where no transition starts
+    before: Tensor  # log-probability at the start of the update
+    gain: Tensor  # weighted advantage, divided by the number of rows
+    goal: Tensor  # value target
+    value: Tensor  # value at the start of the update
+    share: Tensor  # 1 / number of rows; 0 where no transition starts
 
 
-_SCALARS = 5  # of a part, behind the mask
+_SCALARS = 5  # fields of a minibatch after the mask
 
 
 class _Rows:
-    """The rows of an update as tensors, and the same in the order of a pass."""
+    """The rows of an update as tensors, in their order and shuffled for an epoch."""
 
     def __init__(
         self, batch: Batch, encoder: Encoder, actions: Likelihoods, minibatches: int, device: torch.device
@@ -55,7 +55,7 @@ class _Rows:
         self.x = torch.zeros((agents, seen, encoder.size), device=device)
         flat = map_nest(lambda array: array.reshape(agents, seen, *array.shape[3:]), batch.observation)
         self._encode = encoder.link(flat, self.x)
-        # Where the rows with an action are among those with an observation.
+        # Indices of the rows with an action among the rows with an observation.
         self.positions = torch.arange(rows, device=device) + torch.arange(rows, device=device) // length
         self._first = torch.arange(agents, device=device).unsqueeze(1)
         self.raw = torch.zeros_like(self.x)
@@ -64,7 +64,7 @@ class _Rows:
         self._order = np.zeros((agents, rows), np.int64)
 
     def fetch(self) -> None:
-        """Take the present content of the arrays."""
+        """Load the current content of the batch's arrays."""
         batch, device = self.batch, self._device
         agents, fragments, length = self.shape
         self._encode()
@@ -75,7 +75,7 @@ class _Rows:
             self.mask = mask.reshape(agents, fragments * length, -1).to(device)
 
     def shuffle(self, streams: Sequence[np.random.Generator]) -> list[_MiniBatch]:
-        """All rows once, in a new order of each agent's own, in equal parts."""
+        """Return all rows in equal minibatches, in a new random order for each agent."""
         (agents, rows), parts = self._order.shape, self._parts
         for row, stream in zip(self._order, streams, strict=True):
             row[:] = stream.permutation(rows)
@@ -108,10 +108,10 @@ def advantages(
     weight: npt.NDArray[np.float32],
     gae_lambda: float,
 ) -> npt.NDArray[np.float32]:
-    """``A(t)`` of the docstring of ``ppo``, by fragment: ``[..., length]``; ``values`` has one row more.
+    """Return the advantages ``A(t)`` of ``ppo``'s docstring, ``[..., length]``; ``values`` has one row more.
 
-    Where no transition starts (``valid`` is False) a chain ends: that row's value stands for what follows, and its own
-    result means nothing.
+    A row where no transition starts (``valid`` is False) ends the sum: the row before it bootstraps from its value. The
+    result of such a row is meaningless.
 
     >>> ones = np.ones((1, 3), "float32")
     >>> advantages(ones, 0.5 * ones, ones > 0, np.zeros((1, 4), "float32"), ones, 1.0).tolist()
@@ -162,17 +162,17 @@ class PPO(FlatRows):
         row[layout.own] = self.config.first_log_std
 
     def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``."""
+        """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         self._adam.load(self.counters[:, 0] * (self.config.epochs * self.config.minibatches))
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
+        """Return the values that are published with this agent's weights after ``step`` steps."""
         return {"learner_step": int(self.counters[agent, 0]), "stage": self.config.stages.index(step)}
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
-        """Learn from one batch of rows, in several passes."""
+        """Learn from one batch of rows, in several epochs."""
         config = self.config
         if id(batch) not in self._batches:
             self._batches[id(batch)] = _Rows(batch, self._encoder, self._actions, config.minibatches, self._device)
@@ -199,7 +199,7 @@ class PPO(FlatRows):
         return Update(self._metrics)
 
     def _prepare(self, rows: _Rows) -> None:
-        """What the passes need of every row: where the policy begins, advantages, targets."""
+        """Compute for every row the log-probability at the start of the update, the advantage and the value target."""
         batch, config = rows.batch, self.config
         agents, fragments, length = rows.shape
         assert batch.valid is not None
@@ -221,11 +221,11 @@ class PPO(FlatRows):
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
     def _see(self, x: Tensor) -> Tensor:
-        """What policy and critic are shown of the inputs."""
+        """Return the features of the inputs that policy and critic take."""
         return x if self._picture is None else self._picture.forward(x)
 
     def _step(self, part: _MiniBatch, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
-        """One step downhill on one small batch."""
+        """Take one gradient step on one minibatch."""
         config, picture = self.config, self._picture
         seen = self._see(part.x)
         layers = self._policy.forward(seen)
@@ -268,7 +268,7 @@ class PPO(FlatRows):
 
 
 def _normal(gain: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """Shifted and scaled to mean 0 and deviation 1 over the valid rows of each agent."""
+    """Normalise to mean 0 and standard deviation 1 over the valid rows of each agent."""
     axes = (1, 2)
     count = np.maximum(valid.sum(axes, keepdims=True), 1)
     gain = gain - (gain * valid).sum(axes, keepdims=True, dtype=np.float64) / count

@@ -1,4 +1,4 @@
-"""Checks that several algorithms have: of their settings, and of their seeds."""
+"""Checks of settings and seeds that several algorithms share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_config", "check_min_rows", "check_seeds"]
 
 
 def check_config(config: Any) -> None:
-    """What is declared of each field, and the stages of those that have values by stage; rows of numbers as tuples."""
+    """Check each field's declared bounds and the stages of schedules; turn sequences of layer widths into tuples."""
     check_fields(config)
     for name in ("hidden", "head"):
         if hasattr(config, name):
@@ -22,7 +22,7 @@ def check_config(config: Any) -> None:
 
 
 def check_min_rows(config: Any) -> None:
-    """An update needs a whole batch."""
+    """Raise unless the first update has enough rows for a whole batch."""
     if config.min_rows < config.batch_size:
         raise SettingError(f"min_rows must be at least the batch_size {config.batch_size}, got {config.min_rows}")
 
@@ -30,4 +30,4 @@ def check_min_rows(config: Any) -> None:
 def check_seeds(agents: int, seeds: Sequence[int]) -> None:
     """Raise unless there is one seed for each agent."""
     if agents < 1 or len(seeds) != agents:
-        raise SettingError(f"seeds must be one for each agent, and one or more, got {len(seeds)} for {agents} agents")
+        raise SettingError(f"seeds must be one seed for each of 1 or more agents, got {len(seeds)} for {agents} agents")

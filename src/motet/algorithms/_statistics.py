@@ -1,4 +1,4 @@
-"""Where the statistics that normalise observations lie in an agent's row, and their use for acting. Without torch."""
+"""Layout of the normalisation statistics in an agent's row, and normalisation for acting. It does not import torch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from motet.schedule import Stages
 __all__ = ["CLIP", "Freezing", "Statistics"]
 
 CLIP = 10.0
-"""Normalised inputs are cut off here."""
+"""Normalised inputs are clipped to this absolute value."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Where the statistics of ``size`` inputs lie in an agent's row, and their use for acting.
+    """Offsets of the statistics of ``size`` inputs in an agent's row, and normalisation for acting.
 
     >>> places = Statistics(size=2, public=0, private=4)
     >>> row = np.zeros(12, "float32")
     >>> places.initialise(row)
-    >>> places.normalise(row, np.array([[3.0, 30.0]], "float32")).tolist()  # nothing is known yet
+    >>> places.normalise(row, np.array([[3.0, 30.0]], "float32")).tolist()  # no data yet: only clipped
     [[3.0, 10.0]]
     >>> import torch
     >>> from motet.algorithms._normaliser import Normaliser
@@ -34,24 +34,24 @@ class Statistics:
     """
 
     size: int
-    """How many inputs."""
+    """Number of inputs."""
     public: int
-    """Where ``mean | scale`` begin; within the published part of the row."""
+    """Offset of ``mean | scale``, in the published part of the row."""
     private: int
-    """Where the rest begins: :attr:`n_private` numbers."""
+    """Offset of the :attr:`n_private` values that are not published."""
 
     @property
     def n_public(self) -> int:
-        """How many numbers are published."""
+        """Number of published values."""
         return 2 * self.size
 
     @property
     def n_private(self) -> int:
-        """How many numbers are not: the mean's low part, the spread's two, the count's two."""
+        """Number of values that are not published: low part of the mean, two parts each of squared sum and count."""
         return 3 * self.size + 2
 
     def initialise(self, row: npt.NDArray[np.float32]) -> None:
-        """Nothing seen: inputs stay as they are."""
+        """Set the statistics to mean 0, scale 1 and count 0, which leave inputs unchanged."""
         row[self.public : self.public + self.size] = 0
         row[self.public + self.size : self.public + 2 * self.size] = 1
         row[self.private : self.private + self.n_private] = 0
@@ -59,7 +59,7 @@ class Statistics:
     def normalise(
         self, row: npt.NDArray[np.float32], inputs: npt.NDArray[Any], scale: float = 1.0
     ) -> npt.NDArray[np.float32]:
-        """``[B, size]`` by the statistics of a published row; ``scale`` is the encoder's."""
+        """Normalise inputs ``[B, size]`` by the statistics of a published row; ``scale`` is the encoder's factor."""
         first, middle = self.public, self.public + self.size
         x = inputs * np.float32(scale) if scale != 1.0 else inputs
         normal: npt.NDArray[np.float32] = np.subtract(x, row[first:middle], dtype=np.float32)
@@ -68,7 +68,7 @@ class Statistics:
 
 
 class Freezing:
-    """For a config with these settings: from when on its normaliser stays as it is."""
+    """Mixin for configs with these settings: a stage at whose start the normaliser's statistics are frozen."""
 
     normalise: bool
     freeze_normaliser_on_stage: str | None

@@ -1,4 +1,4 @@
-"""Random streams of learners as plain bytes of an agent's vault."""
+"""Conversion of a learner's random streams to and from the bytes in an agent's vault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 __all__ = ["STREAM_BYTES", "load_stream", "save_stream"]
 
 STREAM_BYTES = 40
-"""Of a PCG64 stream."""
+"""Size of a PCG64 stream, in bytes."""
 
 
 def save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
@@ -20,7 +20,7 @@ def save_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None
 
 
 def load_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None:
-    """Go on from what :func:`save_stream` wrote."""
+    """Restore a stream from what :func:`save_stream` wrote."""
     words = [int.from_bytes(row[i:j].tobytes(), "little") for i, j in ((0, 16), (16, 32), (32, 36), (36, 40))]
     stream.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -1,4 +1,4 @@
-"""The learning half of TD3. How an agent's row is divided stands in ``td3``."""
+"""The learning half of TD3. The docstring of ``td3`` has the layout of an agent's row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["TD3"]
 
 
 class _Transitions(Tensors):
-    """A stacked batch as tensors, and room for what the critics see: ``[2 A, B, features + actions]``."""
+    """A stacked batch as tensors, and buffers for the critics' inputs ``[2 A, B, features + actions]``."""
 
     action_dtype = torch.float32
 
@@ -44,7 +44,7 @@ class _Transitions(Tensors):
         self.seen, self.next_seen = self.x, self.next_x  # features, [A, B, size] each
         here, there = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
-        self.first = here[:, 0]  # what the first critic of each agent sees, [A, B, features + actions]
+        self.first = here[:, 0]  # inputs of each agent's first critic, [A, B, features + actions]
         self._parts = [(part[..., :size], part[..., size:]) for part in (here, there)]
         self._first_action_part = self.first[..., size:]
         self._middle = torch.from_numpy(scale.middle).to(device)
@@ -52,23 +52,23 @@ class _Transitions(Tensors):
         self.noise = np.zeros((agents, rows, scale.size), np.float32)
 
     def fetch(self) -> None:
-        """Take the present content of the arrays."""
+        """Load the current content of the batch's arrays."""
         super().fetch()
         self.action = self.action.flatten(2).sub(self._middle).div_(self._half)
 
     def show_critics(self) -> None:
-        """Let the critics see the features and the actions that were done."""
+        """Write features and taken actions to the critics' inputs, and next features to the target critics' inputs."""
         (seen, done), (seen_next, _) = self._parts
         seen.copy_(self.seen.unsqueeze(1))
         seen_next.copy_(self.next_seen.unsqueeze(1))
         done.copy_(self.action.unsqueeze(1))
 
     def show_next(self, actions: Tensor) -> None:
-        """Let the target critics see these actions ``[A, B, n]``."""
+        """Write actions ``[A, B, n]`` to the target critics' inputs."""
         self._parts[1][1].copy_(actions.unsqueeze(1))
 
     def show_first(self, actions: Tensor) -> None:
-        """Let the first critic see these actions ``[A, B, n]``."""
+        """Write actions ``[A, B, n]`` to the first critics' inputs."""
         self._first_action_part.copy_(actions)
 
 
@@ -98,7 +98,7 @@ class TD3(FlatRows):
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
 
         def adam(begin: int, end: int) -> Adam:
-            """Of a part of what is published."""
+            """Return the optimiser of a part of the published values."""
             moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
             return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
@@ -130,7 +130,7 @@ class TD3(FlatRows):
             critic[layout.size : 2 * layout.size] = critic[: layout.size]
 
     def load(self) -> None:
-        """Go on from ``state``, ``counters`` and ``random``."""
+        """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         updates = self.counters[:, 0]
         self._critic_adam.load(np.repeat(updates, 2))
@@ -139,7 +139,7 @@ class TD3(FlatRows):
             self._eyes_adam.load(updates)
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
+        """Return the values that are published with this agent's weights after ``step`` steps."""
         config, updates = self.config, int(self.counters[agent, 0])
         return {
             "noise": value_at(config.noise, step, config.stages),
@@ -173,7 +173,7 @@ class TD3(FlatRows):
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
-            if len(early):  # agents with other counts: not yet
+            if len(early):  # agents whose policy update is not due yet: undo
                 self._rows[early] = kept
                 self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
         if self._normaliser is not None:
@@ -181,7 +181,7 @@ class TD3(FlatRows):
         return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
 
     def _learn_critics(self, data: _Transitions, rates: Sequence[float]) -> Tensor:
-        """One step of all critics; returns their errors ``[A, 2, B]``."""
+        """Take one gradient step of all critics; return their TD errors ``[A, 2, B]``."""
         config, (agents, rows) = self.config, data.reward.shape
         data.show_next(self._target_actions(data))
         values = self._target_critics.forward(data.there)[-1].view(agents, 2, rows)
@@ -208,7 +208,7 @@ class TD3(FlatRows):
         return error
 
     def _target_actions(self, data: _Transitions) -> Tensor:
-        """What the target policy would do next, smoothed: ``[A, B, n]``."""
+        """Return the target policy's next actions with smoothing noise, ``[A, B, n]``."""
         config = self.config
         for row, stream in zip(data.noise, self._streams, strict=True):
             stream.standard_normal(out=row, dtype=np.float32)
@@ -217,13 +217,13 @@ class TD3(FlatRows):
         return noise.add_(self._target_policy.forward(data.next_seen)[-1].tanh()).clamp_(-1.0, 1.0)
 
     def _learn_to_see(self, eyes: Convolution, grad: Tensor, rates: Sequence[float]) -> None:
-        """One step of the convolutions, given the gradient of what both critics of an agent see."""
+        """Take one gradient step of the convolutions, given the sum of the gradients of both critics' inputs."""
         eyes.backward(grad[..., : self._layout.policy.sizes[0]])
         clip_rows(self._eyes_grad, self.config.max_grad_norm)
         self._eyes_adam.step(rates, self.config.adam_eps)
 
     def _learn_policy(self, data: _Transitions, rates: Sequence[float]) -> None:
-        """One step of the policies uphill on their first critic."""
+        """Take one gradient step of the policies, which increases the value of their first critic."""
         rows = data.x.shape[1]
         layers = self._policy.forward(data.seen)
         actions = layers[-1].tanh()

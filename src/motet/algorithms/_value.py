@@ -1,4 +1,4 @@
-"""What DQN and IQN share without torch: settings, and acting epsilon-greedily."""
+"""Settings and the epsilon-greedy acting half that DQN and IQN share. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ __all__ = ["EpsilonGreedy", "ValueConfig", "n_actions"]
 
 @dataclass(frozen=True)
 class ValueConfig:
-    """Settings of algorithms that learn action values from a replay."""
+    """Settings of algorithms that learn action values from a replay buffer."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
-    """Rewards summed before the value of what follows."""
+    """Number of steps in the n-step return."""
     n_frames: Annotated[int, Ge(1)] = 1
-    """Observations stacked."""
+    """Number of stacked observations (frame stacking)."""
     double: bool = True
-    """The online network chooses the next action, the target network values it; otherwise the latter does both."""
+    """Double Q-learning: the online network selects the next action, the target network evaluates it; turned off, the
+    target network does both."""
     batch_size: Annotated[int, Ge(1)] = 64
-    """Transitions in an update."""
+    """Number of transitions in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
-    """Adam's step size."""
+    """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
-    """Adam's guard against small second moments."""
+    """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
-    """An agent's gradient is scaled down to this norm; None: never."""
+    """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
     target_every: Annotated[int, Ge(1)] = 500
-    """Updates between two moves of the target network."""
+    """Number of updates between two updates of the target network."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """How far a move goes: 1 copies the weights, less is a Polyak average."""
+    """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
-    """Share of random actions."""
+    """Exploration rate: probability of a random action."""
     prioritised: bool = False
-    """Draw transitions by their last error instead of uniformly."""
+    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
     """Exponent of the importance weights."""
     capacity: Annotated[int, Ge(1)] = 100_000
-    """Rows of the replay."""
+    """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1_000
-    """Rows in the replay before the first update."""
+    """Rows in the replay buffer before the first update."""
     stages: Stages = field(default_factory=Stages)
-    """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -70,11 +71,11 @@ class ValueConfig:
 
     @property
     def header(self) -> HeaderSpec:
-        """What travels with the weights."""
+        """Shape and dtype of the values that are published with the weights."""
         return {"epsilon": ((), "float64"), "learner_step": ((), "int64"), "stage": ((), "int64")}
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
-        """What the replay must offer."""
+        """Return what the algorithm needs from the replay."""
         return self._reader({"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {})
 
     def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
@@ -93,17 +94,17 @@ class ValueConfig:
 
 
 def n_actions(space: Space) -> int:
-    """How many actions a Discrete space has."""
+    """Return the number of actions of a Discrete space."""
     n = getattr(space, "n", None)
     if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
-        raise SettingError(f"action space must be Discrete (int64), got {space!r}: other ones need another algorithm")
+        raise SettingError(f"action space must be Discrete (int64) for DQN and IQN, got {space!r}; use ppo")
     return int(n)
 
 
 class EpsilonGreedy:
-    """Acts by the highest of the values that ``_values`` makes of a published row; at random with chance epsilon.
+    """Epsilon-greedy choice by the action values that ``_values`` computes from a published row.
 
-    Exploring draws two numbers for each row, whatever comes of it, so the random stream does not depend on weights.
+    Exploration always draws two numbers for each row, so the random stream does not depend on weights.
     """
 
     def __init__(self, encoder: Encoder, action_space: Space) -> None:
@@ -114,25 +115,25 @@ class EpsilonGreedy:
         self._epsilon = 1.0
 
     def begin(self, seed: int) -> None:
-        """Start the random stream anew."""
+        """Restart the random stream from a seed."""
         self._rng = np.random.default_rng(seed)
 
     def get_stream(self) -> Any:
-        """The random stream, as plain values."""
+        """Return the random stream as plain values."""
         return self._rng.bit_generator.state
 
     def set_stream(self, stream: Any) -> None:
-        """Continue from a stream that was saved."""
+        """Continue from a saved stream."""
         self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Take a new version."""
+        """Load a new version."""
         self._weights, self._epsilon = weights, float(header["epsilon"])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
-        """Actions ``[B]`` for observations ``[B, ...]``; no extra fields."""
+        """Return actions ``[B]`` for observations ``[B, ...]``, and no extra fields."""
         values = self.values(observations)
         actions = np.empty(len(values), np.int64)
         draws = self._rng.random((len(values), 2)) if explore else None
@@ -140,7 +141,7 @@ class EpsilonGreedy:
         return actions, {}
 
     def values(self, observations: Nest) -> npt.NDArray[np.float32]:
-        """What the actions ``[B, n]`` are ranked by."""
+        """Return the action values ``[B, n]``."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         return self._values(self._weights, self._encoder.rows(observations))

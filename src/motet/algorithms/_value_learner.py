@@ -1,4 +1,4 @@
-"""What the learning halves of DQN and IQN share: a batch as tensors, and a learner around an update."""
+"""Base of the learning halves of DQN and IQN, and conversion of batches to tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Tensors", "ValueLearner"]
 
 
 class Tensors:
-    """A stacked batch as tensors: views made once where device and dtype allow, copies each time where they do not."""
+    """A stacked batch as tensors: views if device and dtype allow, otherwise copies, made by each :meth:`fetch`."""
 
     action_dtype = torch.int64
 
@@ -29,7 +29,7 @@ class Tensors:
         self.batch, self._device = batch, device
         self._first_action = int(getattr(action_space, "start", 0))
         rows = batch.reward.shape
-        self.inputs = torch.zeros((rows[0], 2 * rows[1], encoder.size), device=device)  # now, then next
+        self.inputs = torch.zeros((rows[0], 2 * rows[1], encoder.size), device=device)  # current rows, then next rows
         self.x, self.next_x = self.inputs[:, : rows[1]], self.inputs[:, rows[1] :]
         self._encode = encoder.link(batch.observation, self.x), encoder.link(batch.next_observation, self.next_x)
         self._arrays = {
@@ -43,7 +43,7 @@ class Tensors:
             self._arrays["next_mask"] = torch.from_numpy(batch.next_extra["mask"])
 
     def fetch(self) -> None:
-        """Take the present content of the arrays."""
+        """Load the current content of the batch's arrays."""
         for encode in self._encode:
             encode()
         self.action = self._on_device("action", self.action_dtype)
@@ -55,25 +55,25 @@ class Tensors:
         self.next_mask = self._on_device("next_mask", torch.bool) if "next_mask" in self._arrays else None
 
     def _on_device(self, name: str, dtype: torch.dtype) -> Tensor:
-        return self._arrays[name].to(self._device, dtype)  # the same tensor where nothing is to be done
+        return self._arrays[name].to(self._device, dtype)  # the same tensor if device and dtype match
 
     def best(self, values: Tensor) -> Tensor:
-        """``[A, B, 1]``: which allowed next action has the highest of the values ``[A, B, n]``."""
+        """Return the allowed next action with the highest of the values ``[A, B, n]``, as ``[A, B, 1]``."""
         if self.next_mask is not None:
             values = values.masked_fill(~self.next_mask, -math.inf)
         return values.argmax(2, keepdim=True)
 
 
 class ValueLearner(FlatLearner):
-    """The learning half for A agents, but for what an update is.
+    """Base of a learning half for A agents; subclasses implement ``update``.
 
     Args:
         config: the settings.
-        observation_space: of one agent.
-        action_space: of one agent.
-        blocks: the networks in a row, the last one at its end.
+        observation_space: observation space of one agent.
+        action_space: action space of one agent.
+        blocks: the networks in a row, in the order of their offsets.
         seeds: one for each agent.
-        device: where the tensors are.
+        device: device of the tensors.
         streams: whether updates draw random numbers.
     """
 
@@ -99,11 +99,11 @@ class ValueLearner(FlatLearner):
         self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
-        """What travels with this agent's weights, when it has done ``step`` steps."""
+        """Return the values that are published with this agent's weights after ``step`` steps."""
         return self._settings._header_values(step, int(self.counters[agent, 0]))
 
     def _fetched(self, batch: Batch) -> Tensors:
-        """The present content of a batch."""
+        """Return the current content of a batch as tensors."""
         if id(batch) not in self._batches:
             self._batches[id(batch)] = Tensors(batch, self._encoder, self._action_space, self._device)
         data = self._batches[id(batch)]
@@ -111,6 +111,6 @@ class ValueLearner(FlatLearner):
         return data
 
     def _measure(self, loss: Tensor, mean_q: Tensor, grad_norm: Tensor) -> None:
-        """Keep what was measured, ``[A]`` each."""
+        """Store metrics, ``[A]`` each."""
         for name, value in (("loss", loss), ("mean_q", mean_q), ("grad_norm", grad_norm)):
             self._metrics[name][:] = value.cpu().numpy()

@@ -1,4 +1,4 @@
-"""The shipped algorithms by name, and configs as users name them."""
+"""The shipped algorithms by name, and the lookup of a config that a user names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALGORITHMS = {
 
 
 def algorithm_config(given: Any) -> AlgorithmConfig:
-    """A config from its name or its class, or as it is."""
+    """Return the config for a name or a class with its default settings; return a config unchanged."""
     if isinstance(given, str):
         given = import_named(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))
     if isinstance(given, type):

@@ -1,7 +1,8 @@
-"""DQN: action values by a network, a slowly moving copy of it as the target. Double, dueling, n-step, prioritised.
+"""DQN with a target network; double Q-learning, dueling network, n-step returns and prioritised replay are options.
 
-In: stacked batches ``[A, batch, ...]``. Out: weights (published and read by :class:`DQNBehaviour` in actors) and, for a
-prioritised replay, the absolute errors. The loss is Huber's, with its bend at 1.
+The learner takes stacked batches ``[A, batch, ...]``. It publishes weights, which :class:`DQNBehaviour` reads in
+actors, and returns absolute TD errors as priorities for a prioritised replay. The loss is the Huber loss with
+threshold 1.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ class DQNConfig(ValueConfig):
     """
 
     dueling: bool = False
-    """The last layer gives one value of the state and an advantage for each action."""
+    """Dueling network: the last layer outputs one state value and an advantage for each action."""
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """How much one agent's part holds."""
+        """Return the sizes of one agent's part."""
         n = padded(self._block(observation_space, action_space).end)
         return Sizes(weights=n, state=4 * n, counters=1, random=0)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> DQN:
-        """The learning half for ``agents`` agents, each made from its own seed."""
+        """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
         from motet.algorithms._dqn_learner import DQN
 
         return DQN(self, observation_space, action_space, seeds, device)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> DQNBehaviour:
-        """The acting half."""
+        """Make the acting half."""
         return DQNBehaviour(self, observation_space, action_space)
 
     def _block(self, observation_space: Space, action_space: Space) -> Block:
@@ -70,7 +71,7 @@ class DQNConfig(ValueConfig):
 
 
 class DQNBehaviour(EpsilonGreedy):
-    """The acting half of DQN: the native forward on the published row, then epsilon-greedy."""
+    """The acting half of DQN: the native forward pass on the published row, then an epsilon-greedy choice."""
 
     def __init__(self, config: DQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)

@@ -1,9 +1,10 @@
-"""IQN: implicit quantile networks. The network maps a state and a share tau to that quantile of each action's return.
+"""IQN (implicit quantile networks): the network maps a state and tau to the tau-quantile of each action's return.
 
-Trunk (hidden layers) of the state times embedding (one layer on cosines) of tau, then the head. In: stacked batches.
-Out: weights, and absolute errors of the means for a prioritised replay. Taus of an update come from each agent's own
-random stream. Acting, and choosing the next action of a target, use the mean over fixed taus, the middles of equal
-slices.
+The trunk (hidden layers) encodes the state, the embedding (one layer on cosine features) encodes tau, and the head
+takes the product of both. The learner takes stacked batches. It publishes weights, and returns absolute errors of the
+mean returns as priorities for a prioritised replay. The taus of an update are drawn from each agent's random stream.
+Acting, and the choice of the next action in a target, use the mean over fixed taus: the midpoints of ``mean_taus``
+equal intervals.
 """
 
 from __future__ import annotations
@@ -43,45 +44,46 @@ class IQNConfig(ValueConfig):
     """
 
     head: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Widths of the layers behind the product of state and tau. Without any, acting costs as little as in DQN."""
+    """Widths of hidden layers after the product of state features and tau embedding. With none, acting is as cheap as
+    in DQN."""
     taus: Annotated[int, Ge(1)] = 8
-    """Quantiles of the present state in an update."""
+    """Number of quantiles (taus) sampled for the current state in an update: N in the IQN paper."""
     target_taus: Annotated[int, Ge(1)] = 8
-    """Quantiles of the next state in an update."""
+    """Number of quantiles (taus) sampled for the next state in an update: N' in the IQN paper."""
     mean_taus: Annotated[int, Ge(1)] = 32
-    """Fixed quantiles whose mean ranks the actions."""
+    """Number of fixed quantiles (taus) whose mean is the action value: K in the IQN paper."""
     cosines: Annotated[int, Ge(1)] = 64
-    """Cosines that embed tau."""
+    """Number of cosine features in the embedding of tau."""
     kappa: Annotated[float, Gt(0)] = 1.0
-    """Where the quantile Huber loss bends."""
+    """Threshold of the quantile Huber loss: quadratic below it, linear above."""
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """How much one agent's part holds."""
+        """Return the sizes of one agent's part."""
         n = padded(self._blocks(observation_space, action_space)[-1].end)
         return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> IQN:
-        """The learning half for ``agents`` agents, each made from its own seed."""
+        """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
         from motet.algorithms._iqn_learner import IQN
 
         return IQN(self, observation_space, action_space, seeds, device)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> IQNBehaviour:
-        """The acting half."""
+        """Make the acting half."""
         return IQNBehaviour(self, observation_space, action_space)
 
     def _blocks(self, observation_space: Space, action_space: Space) -> tuple[Block, Block, Block]:
-        """Trunk, embedding, head."""
+        """Return the blocks of trunk, embedding and head."""
         inputs, width = Encoder(observation_space, self.n_frames).size, self.hidden[-1]
         trunk = Block((inputs, *self.hidden), activate_last=True)
         embedding = Block((self.cosines, width), trunk.end, activate_last=True)
         return trunk, embedding, Block((width, *self.head, n_actions(action_space)), embedding.end)
 
     def _mean_cosines(self) -> npt.NDArray[np.float32]:
-        """``[mean_taus, cosines]`` of the fixed taus."""
+        """Return the cosine features ``[mean_taus, cosines]`` of the fixed taus."""
         taus = (np.arange(self.mean_taus) + 0.5) / self.mean_taus
         cosines: npt.NDArray[np.float32] = np.cos(taus[:, None] * self._multiples()).astype(np.float32)
         return cosines
@@ -91,7 +93,7 @@ class IQNConfig(ValueConfig):
 
 
 class IQNBehaviour(EpsilonGreedy):
-    """The acting half of IQN. What depends on the weights alone is computed once per version, when first needed."""
+    """The acting half of IQN. It computes what depends on the weights alone once per version, at the first use."""
 
     def __init__(self, config: IQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
@@ -100,13 +102,13 @@ class IQNBehaviour(EpsilonGreedy):
         self._embedding, self._cosines = embedding.native(), config._mean_cosines()
         self._embedded = np.zeros((config.mean_taus, config.hidden[-1]), np.float32)
         self._linear, self._stale = not config.head, True
-        # Without layers behind the product the mean over taus is a network of its own: trunk, then one linear layer.
+        # Without hidden layers in the head, the mean over taus equals a network of the trunk and one linear layer.
         folded = Block((*trunk.sizes, self._n))
         self._trunk_end, self._folded = trunk.end, np.zeros(folded.end, np.float32)
         self._net = folded.native(self._encoder.scale)
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Take a new version."""
+        """Load a new version."""
         super().load(weights, header)
         self._stale = True
 

@@ -1,22 +1,23 @@
-"""PPO: a policy that moves a little with every batch of fresh rows, each of which it uses in one update only.
+"""PPO with V-trace corrections: it learns from fresh rollout fragments and uses each row in one update only.
 
-In: fragments of consecutive rows ``[A, fragments, length, ...]``, each row once. Out: the policy's weights, published
-and read by :class:`PPOBehaviour` in actors, which draws actions and notes their log-probabilities. One update makes
-several passes over its rows in small batches, drawn by each agent's own random stream.
+The learner takes fragments of consecutive rows ``[A, fragments, length, ...]`` and reads each row once. It publishes
+the policy's weights. :class:`PPOBehaviour` reads them in actors, draws actions and records their log-probabilities. One
+update makes several epochs over its rows in minibatches, which each agent's random stream shuffles.
 
-Actors may act while the learner learns, so rows may come from an older version (a lag of one update, if the pace has a
-slack of one). Three policies take part in an update: ``mu`` that acted, ``p`` at the beginning of the update, and
-``pi`` that moves. With the truncated importance weight ``w = min(1, p / mu)`` of each row, advantages are V-trace's,
+Actors may act while the learner updates, so rows may come from an older version (one update older, if the pace has a
+slack of one). Three policies take part in an update: ``mu``, which acted; ``p``, the policy at the start of the update;
+and ``pi``, the policy being optimised. Each row has the truncated importance weight ``w = min(1, p / mu)``. Advantages
+are those of V-trace,
 
     A(t) = d(t) + discount(t) * gae_lambda * w(t + 1) * A(t + 1),    d(t) = reward(t) + discount(t) * V(t + 1) - V(t),
 
-the values' targets are ``V(t) + w(t) * A(t)``, and the policy climbs ``w * min(r A, clip(r) A)`` with ``r = pi / p``:
-the clip measures from where the update begins, whoever acted. Without a lag ``mu`` is ``p``, all weights are 1, and
-this is generalised advantage estimation and PPO as it is usually written.
+the value targets are ``V(t) + w(t) * A(t)``, and the policy maximises ``w * min(r A, clip(r) A)`` with ``r = pi / p``:
+the clip range is relative to the policy at the start of the update, not to the one that acted. Without a lag, ``mu``
+equals ``p``, all weights are 1, and this is generalised advantage estimation and standard PPO.
 
-Pictures are seen through convolutions that policy and critic share; otherwise they have nothing in common. An agent's
-row is ``statistics, convolutions, policy, log-deviations (published) | critic | first moments | second moments |
-statistics of the learner``.
+For pictures, policy and critic share convolutions; otherwise they share no weights. An agent's row is ``statistics,
+convolutions, policy, log standard deviations (published) | critic | first moments | second moments | the learner's
+statistics``.
 """
 
 from __future__ import annotations
@@ -67,49 +68,50 @@ class PPOConfig(Freezing):
     """
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
-    """Widths of the hidden layers of policy and critic; behind the convolutions, where observations are pictures."""
+    """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """What is between the layers."""
+    """Activation function between the layers."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
-    """How far advantages look beyond the next value: 0 not at all, 1 to the end of the episode or fragment."""
+    """Lambda of generalised advantage estimation: 0 is the one-step TD error, 1 sums rewards to the end of the episode
+    or fragment."""
     n_frames: Annotated[int, Ge(1)] = 1
-    """Observations stacked."""
+    """Number of stacked observations (frame stacking)."""
     reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
-    """What rewards are multiplied with before they are learnt from."""
+    """Factor by which the learner multiplies rewards."""
     normalise: bool = False
-    """Normalise observations by their running mean and spread."""
+    """Normalise observations by their running mean and standard deviation."""
     freeze_normaliser_on_stage: str | None = None
-    """From the beginning of this stage on the running mean and spread stay as they are."""
+    """Stage at whose start the running mean and standard deviation are frozen."""
     batch_size: Annotated[int, Ge(1)] = 8
-    """Fragments in an update."""
+    """Number of rollout fragments in an update."""
     length: Annotated[int, Ge(1)] = 128
-    """Rows in a fragment."""
+    """Number of rows (steps) in a rollout fragment."""
     epochs: Annotated[int, Ge(1)] = 6
-    """Passes over the rows of an update."""
+    """Number of epochs: passes over the rows of an update."""
     minibatches: Annotated[int, Ge(1)] = 8
-    """Parts of a pass, each with a step of its own."""
+    """Number of minibatches in an epoch; each is one gradient step."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
-    """Adam's step size."""
+    """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-5
-    """Adam's guard against small second moments."""
+    """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 0.5
-    """An agent's gradient is scaled down to this norm; None: never."""
+    """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
     clip: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
-    """How far the probability of an action may move in an update before it is left alone, as a share."""
+    """Clip range: the probability ratio is clipped to [1 - clip, 1 + clip]."""
     clip_value: Annotated[float, Gt(0)] | None = None
-    """How far a value may move in an update; None: as far as it likes."""
+    """Clip range of the value loss: how far a value may move in an update; None: no clipping."""
     entropy: Annotated[Schedule, Ge(0), FINITE] = 0.0
-    """Weight of the policy's entropy, which keeps it from settling early."""
+    """Entropy coefficient; higher values keep the policy stochastic for longer."""
     value_weight: Annotated[float, Ge(0), FINITE] = 0.5
-    """Weight of the critic's loss; it matters where the gradient is scaled down."""
+    """Value loss coefficient; it matters mostly where the gradient norm is clipped."""
     normalise_advantages: bool = True
-    """Shift and scale the advantages of an update to mean 0 and deviation 1."""
+    """Normalise the advantages of an update to mean 0 and standard deviation 1."""
     first_log_std: Annotated[float, FINITE] = 0.0
-    """Continuous actions: the logarithm of their first standard deviation; the box reaches from -1 to 1."""
+    """Initial log standard deviation of continuous actions, which are scaled to [-1, 1]."""
     stages: Stages = field(default_factory=Stages)
-    """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -124,11 +126,11 @@ class PPOConfig(Freezing):
 
     @property
     def header(self) -> HeaderSpec:
-        """What travels with the weights."""
+        """Shape and dtype of the values that are published with the weights."""
         return {"learner_step": ((), "int64"), "stage": ((), "int64")}
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
-        """What the replay must offer."""
+        """Return what PPO needs from the replay."""
         actions = actions_of(action_space)
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
@@ -144,38 +146,38 @@ class PPOConfig(Freezing):
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """How much one agent's part holds."""
+        """Return the sizes of one agent's part."""
         layout = PPOLayout.of(self, observation_space, action_space)
         return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> PPO:
-        """The learning half for ``agents`` agents, each made from its own seed."""
+        """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
         from motet.algorithms._ppo_learner import PPO
 
         return PPO(self, observation_space, action_space, seeds, device)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
-        """The acting half."""
+        """Make the acting half."""
         return PPOBehaviour(self, observation_space, action_space)
 
 
 @dataclass(frozen=True)
 class PPOLayout:
-    """Where the parts lie in a row."""
+    """Offsets of the parts of an agent's row."""
 
     statistics: Statistics | None
     picture: Picture | None
     policy: Block
     own: slice
-    """The numbers of the policy beside its network."""
+    """Parameters of the policy outside its network: the log standard deviations."""
     weights: int
-    """Numbers that are published."""
+    """Number of published values."""
     critic: Block
     learnt: slice
-    """All that is learnt; its moments follow."""
+    """All learned parameters; their moments follow."""
     state: int
 
     @classmethod
@@ -184,7 +186,7 @@ class PPOLayout:
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
         if picture is not None and config.normalise:
-            raise SettingError("normalise must be False for pictures, got True: their bytes become 0 to 1 anyway")
+            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
         features, first = (inputs, start) if picture is None else (picture.features, picture.end)
         policy = Block((features, *config.hidden, actions.outputs), first, activation=config.activation)
         own = slice(policy.end, policy.end + actions.parameters)
@@ -201,9 +203,9 @@ class PPOLayout:
 
 
 class PPOBehaviour:
-    """The acting half of PPO: the native forward on the published row, then a draw, with its log-probability.
+    """The acting half of PPO: the native forward pass on the published row, then a draw with its log-probability.
 
-    Exploring draws as many numbers for each row whatever comes of it, so the random stream does not depend on weights.
+    Exploration draws a fixed number of random numbers for each row, so the random stream does not depend on weights.
     """
 
     def __init__(self, config: PPOConfig, observation_space: Space, action_space: Space) -> None:
@@ -221,25 +223,25 @@ class PPOBehaviour:
         self._prepared: Any = None
 
     def begin(self, seed: int) -> None:
-        """Start the random stream anew."""
+        """Restart the random stream from a seed."""
         self._rng = np.random.default_rng(seed)
 
     def get_stream(self) -> Any:
-        """The random stream, as plain values."""
+        """Return the random stream as plain values."""
         return self._rng.bit_generator.state
 
     def set_stream(self, stream: Any) -> None:
-        """Continue from a stream that was saved."""
+        """Continue from a saved stream."""
         self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Take a new version."""
+        """Load a new version."""
         self._weights, self._prepared = weights, self._actions.prepare(weights[self._own])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """Actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
+        """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
         weights = self._weights
         if weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")

@@ -1,17 +1,18 @@
-"""TD3: a policy of continuous actions that climbs the lower of two action values. Clipped double Q, delayed policy.
+"""TD3 for continuous actions: clipped double Q-learning, delayed policy updates and target policy smoothing.
 
-In: stacked batches ``[A, batch, ...]``. Out: the policy's weights (published, and read by :class:`TD3Behaviour` in
-actors) and, for a prioritised replay, the critics' mean absolute errors. Target actions are smoothed by clipped noise
-from each agent's own random stream. Inside, an action is a vector in [-1, 1]; noise is measured in that unit.
+The learner takes stacked batches ``[A, batch, ...]``. It publishes the policy's weights, which :class:`TD3Behaviour`
+reads in actors, and returns the critics' mean absolute TD errors as priorities for a prioritised replay. Target actions
+are smoothed by clipped noise from each agent's random stream. Internally an action is a vector in [-1, 1]; noise is in
+that unit.
 
-An agent's row has two halves of one shape, so that the 2 A critics lie at equal distances and one stacked pass does for
+An agent's row has two halves of one shape, so that the 2 A critics lie at equal distances and one stacked pass computes
 all of them::
 
     first half     policy (published)   its first moments    statistics   critic 1, its target and both its moments
     second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
 
-Pictures are seen through convolutions, which lie before the policy and learn with the critics; the policy uses what
-they see. Without pictures the networks see the inputs themselves.
+Pictures pass through convolutions, which lie before the policy in the row and are trained with the critics; the policy
+takes their features as they are. Without pictures, policy and critics take the inputs directly.
 """
 
 from __future__ import annotations
@@ -62,52 +63,52 @@ class TD3Config(Freezing):
     """
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (256, 256)
-    """Widths of the hidden layers of policy and critics; behind the convolutions, where observations are pictures."""
+    """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
-    """Rewards summed before the value of what follows."""
+    """Number of steps in the n-step return."""
     n_frames: Annotated[int, Ge(1)] = 1
-    """Observations stacked."""
+    """Number of stacked observations (frame stacking)."""
     reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
-    """What rewards are multiplied with before they are learnt from."""
+    """Factor by which the learner multiplies rewards."""
     normalise: bool = False
-    """Normalise observations by their running mean and spread."""
+    """Normalise observations by their running mean and standard deviation."""
     freeze_normaliser_on_stage: str | None = None
-    """From the beginning of this stage on the running mean and spread stay as they are."""
+    """Stage at whose start the running mean and standard deviation are frozen."""
     batch_size: Annotated[int, Ge(1)] = 256
-    """Transitions in an update."""
+    """Number of transitions in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
-    """Adam's step size."""
+    """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
-    """Adam's guard against small second moments."""
+    """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """The gradients of policy and critics are scaled down to this norm; None: never."""
+    """Maximum gradient norm of the policy and of each critic; larger gradients are scaled down. None: no clipping."""
     policy_delay: Annotated[int, Ge(1)] = 2
-    """Updates of the critics for one of the policy and the targets."""
+    """Number of critic updates for each update of the policy and the target networks."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 0.005
-    """How far the targets move each time: 1 copies the weights, less is a Polyak average."""
+    """Rate of the target networks' Polyak averaging (tau); 1 copies the weights."""
     target_noise: Annotated[float, Ge(0), FINITE] = 0.2
-    """Standard deviation of the noise on target actions; actions reach from -1 to 1."""
+    """Standard deviation of the target policy smoothing noise, in actions scaled to [-1, 1]."""
     target_noise_clip: Annotated[float, Ge(0), FINITE] = 0.5
-    """Where that noise is cut off."""
+    """Absolute value at which the target policy smoothing noise is clipped."""
     noise: Annotated[Schedule, Ge(0), FINITE] = 0.1
-    """Standard deviation of the noise on actions while exploring; actions reach from -1 to 1."""
+    """Standard deviation of the Gaussian exploration noise, in actions scaled to [-1, 1]."""
     noise_memory: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """How much of the last step's noise stays in this one's, from 0 (each on its own) to below 1. Where a single push
-    moves little, noise that lasts gets further."""
+    """Autocorrelation of the exploration noise between steps; 0: independent noise. Correlated noise explores further
+    where a single action has little effect."""
     prioritised: bool = False
-    """Draw transitions by their last error instead of uniformly."""
+    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
     """Exponent of the importance weights."""
     capacity: Annotated[int, Ge(1)] = 100_000
-    """Rows of the replay."""
+    """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1_000
-    """Rows in the replay before the first update; until then actions are uniformly random."""
+    """Rows in the replay buffer before the first update; until then actions are uniformly random."""
     stages: Stages = field(default_factory=Stages)
-    """Stages of the run, in which any schedule may have values of its own (``Staged``)."""
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -117,16 +118,16 @@ class TD3Config(Freezing):
 
     @property
     def header(self) -> HeaderSpec:
-        """What travels with the weights."""
+        """Shape and dtype of the values that are published with the weights."""
         return {
             "noise": ((), "float64"), "random": ((), "bool"), "learner_step": ((), "int64"), "stage": ((), "int64")
         }  # fmt: skip
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
-        """What the replay must offer."""
+        """Return what TD3 needs from the replay."""
         ActionScale(action_space)
         if masked:
-            raise SettingError("action masks are not valid with TD3, which has no discrete actions")
+            raise SettingError("action masks are not valid with TD3, whose actions are continuous")
         return self._reader()
 
     def _reader(self) -> ReaderSettings:
@@ -137,26 +138,26 @@ class TD3Config(Freezing):
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """How much one agent's part holds."""
+        """Return the sizes of one agent's part."""
         layout = TD3Layout.of(self, observation_space, action_space)
         return Sizes(weights=layout.weights, state=2 * layout.half, counters=1, random=STREAM_BYTES)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> TD3:
-        """The learning half for ``agents`` agents, each made from its own seed."""
+        """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
         from motet.algorithms._td3_learner import TD3
 
         return TD3(self, observation_space, action_space, seeds, device)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
-        """The acting half."""
+        """Make the acting half."""
         return TD3Behaviour(self, observation_space, action_space)
 
 
 class ActionScale:
-    """A box of actions and the vectors in [-1, 1] that stand for them."""
+    """The mapping from vectors in [-1, 1] to the actions of a Box."""
 
     def __init__(self, space: Space) -> None:
         low, high = getattr(space, "low", None), getattr(space, "high", None)
@@ -164,7 +165,7 @@ class ActionScale:
         if low is None or high is None or dtype.kind != "f" or not (np.isfinite(low) & np.isfinite(high)).all():
             raise SettingError(f"action space must be a Box of floats with finite bounds, got {space!r}")
         if not (low < high).all():
-            raise SettingError(f"action space must have low below high everywhere, got {space!r}")
+            raise SettingError(f"action space must have low < high in every component, got {space!r}")
         self.low, self.high, self.dtype, self.shape = low, high, dtype, tuple(space.shape)
         self.size = math.prod(self.shape)
         wide = np.asarray(low, np.float64), np.asarray(high, np.float64)
@@ -172,32 +173,32 @@ class ActionScale:
         self.half = ((wide[1] - wide[0]) / 2).astype(np.float32).reshape(-1)
 
     def actions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        """Actions ``[B, *shape]`` for vectors ``[B, size]``."""
+        """Return actions ``[B, *shape]`` for vectors ``[B, size]``."""
         wide = (vectors * self.half + self.middle).reshape(len(vectors), *self.shape).astype(self.dtype, copy=False)
-        inside: npt.NDArray[Any] = np.clip(wide, self.low, self.high, out=wide)  # rounding may go beyond a bound
+        inside: npt.NDArray[Any] = np.clip(wide, self.low, self.high, out=wide)  # rounding may exceed a bound
         return inside
 
 
 @dataclass(frozen=True)
 class TD3Layout:
-    """Where the parts lie in a half of a row."""
+    """Offsets of the parts of one half of an agent's row."""
 
     picture: Picture | None
-    """Before the policy."""
+    """The convolutions, which lie before the policy; None without pictures."""
     policy: Block
     critic: Block
-    """Relative to where a critic begins."""
+    """A critic, with offsets relative to the start of the critic."""
     statistics: Statistics | None
     weights: int
-    """Numbers that are published: statistics, if there are any, and the policy."""
+    """Number of published values: statistics (if any), convolutions (if any) and policy."""
     critics: int
-    """Where the critic begins, with its target and its moments behind it."""
+    """Offset of the critic; its target and its moments follow it."""
     size: int
-    """Numbers of a critic."""
+    """Number of values of a critic."""
 
     @property
     def half(self) -> int:
-        """Numbers of a half."""
+        """Number of values of a half."""
         return self.critics + 4 * self.size
 
     @classmethod
@@ -206,7 +207,7 @@ class TD3Layout:
         start = padded(2 * inputs) if config.normalise else 0
         picture = Picture.of(observation_space, config.n_frames, start)
         if picture is not None and config.normalise:
-            raise SettingError("normalise must be False for pictures, got True: their bytes become 0 to 1 anyway")
+            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
         features, first = (inputs, start) if picture is None else (picture.features, padded(picture.end))
         policy = Block((features, *config.hidden, actions), first)
         critic = Block((features + actions, *config.hidden, 1))
@@ -217,11 +218,11 @@ class TD3Layout:
 
 
 class TD3Behaviour:
-    """The acting half of TD3: the native forward on the published row, then Gaussian noise.
+    """The acting half of TD3: the native forward pass on the published row, then Gaussian noise.
 
-    Exploring draws a normal and a uniform number for each part of each action, whatever comes of it, so the random
-    stream does not depend on weights. Noise that lasts goes on from the same row of the last call: the same world's,
-    where all worlds act at once.
+    Exploration always draws a normal and a uniform number for each component of each action, so the random stream does
+    not depend on weights. Correlated noise continues from the noise of the same row in the last call. This is the noise
+    of the same world if all worlds act at once.
     """
 
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
@@ -241,27 +242,27 @@ class TD3Behaviour:
         self._lasting = np.zeros((0, self._scale.size), np.float32)
 
     def begin(self, seed: int) -> None:
-        """Start the random stream anew."""
+        """Restart the random stream from a seed."""
         self._rng = np.random.default_rng(seed)
         self._lasting = self._lasting[:0]
 
     def get_stream(self) -> Any:
-        """The random stream and the noise that lasts, as plain values."""
+        """Return the random stream and the correlated noise as plain values."""
         return self._rng.bit_generator.state, self._lasting.copy()
 
     def set_stream(self, stream: Any) -> None:
-        """Continue from a stream that was saved."""
+        """Continue from a saved stream."""
         self._rng.bit_generator.state, lasting = stream
         self._lasting = lasting.copy()
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Take a new version."""
+        """Load a new version."""
         self._weights, self._noise, self._random = weights, float(header["noise"]), bool(header["random"])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-        """Actions ``[B, ...]`` for observations ``[B, ...]``; no extra fields."""
+        """Return actions ``[B, ...]`` for observations ``[B, ...]``, and no extra fields."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)
@@ -278,7 +279,7 @@ class TD3Behaviour:
         return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), {}
 
     def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Noise of the same spread that goes on from the last one; overwrites ``fresh``."""
+        """Return noise of the same standard deviation that continues the last noise; overwrites ``fresh``."""
         n, known = len(fresh), len(self._lasting)
         if n > known:
             self._lasting = np.concatenate([self._lasting, fresh[known:]])
@@ -289,7 +290,7 @@ class TD3Behaviour:
         return fresh
 
     def _greedy(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Vectors in [-1, 1]."""
+        """Return the policy's actions as vectors in [-1, 1]."""
         if self._statistics is not None:
             rows = self._statistics.normalise(weights, rows, self._encoder.scale)
         if self._picture is not None:

@@ -1,4 +1,4 @@
-"""Replay: what an agent experienced, in shared memory. Actors write, one learner reads, nobody waits."""
+"""Replay buffers in shared memory. Actors write, one learner reads, and neither side takes a lock."""
 
 from motet.arrays import Batch, Field
 from motet.replay.replay import Counters, FrameStack, Reader, Replay, Writer, Writers, rewound, step_counter

@@ -1,10 +1,11 @@
-"""Replay: what an agent experienced, in shared memory. Actors write, one learner reads, nobody waits.
+"""Replay buffers in shared memory. Actors write, one learner reads, and neither side takes a lock.
 
-A replay is made of *lanes*: rings of rows with one writer each. Row after row, a lane tells what one world did to one
-agent; the transition that starts at a row ends in the next one, so each observation is stored once, and an episode's
-last observation has a row of its own. One :class:`Reader`, usually in another process, draws from all lanes: uniformly,
-by priority, by partition with a share each, or every row once and in order. It copies first and verifies afterwards;
-what a writer overtook is drawn again. Neither side holds a lock, so either may be killed at any instruction.
+A replay consists of *lanes*: rings of rows with one writer each. A lane holds consecutive steps of one agent in one
+world. The transition that starts at a row ends in the next row, so each observation is stored once; the last
+observation of an episode has a separate final row. One :class:`Reader`, usually in another process, samples from all
+lanes: uniformly, by priority, by partition with a share for each, or every row once and in order. It copies first and
+verifies afterwards, and samples again if a writer has overwritten the row meanwhile. Because neither side takes a lock,
+either may be killed at any instruction.
 
 >>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=100)
 >>> replay = Replay(spec)
@@ -37,51 +38,51 @@ from motet.system.memory import LINE, Segment
 
 __all__ = ["Counters", "Field", "FrameStack", "Reader", "Replay", "Writer", "Writers", "rewound", "step_counter"]
 
-_WORD = _native.LANE_WORDS  # where a lane's words are in a copy of it
+_WORD = _native.LANE_WORDS  # indices of a lane's words in a copy of its memory
 
 
 class Counters(NamedTuple):
-    """What happened to the rows of a replay so far. Nothing is dropped without being counted here."""
+    """Counts of what happened to the rows of a replay so far. Every dropped row is counted here."""
 
     appended: int
-    """Rows written, final rows included."""
+    """Rows written, including final rows."""
     sampled: int
     """Transitions handed out by ``sample``."""
     consumed: int
     """Transitions handed out by ``take``."""
     redrawn: int
-    """Draws repeated because a writer overwrote the row during the gather."""
+    """Draws repeated because a writer overwrote the row while it was copied."""
     overwritten_unread: int
-    """Rows overwritten before they had reached any batch."""
+    """Rows overwritten before they were part of any batch."""
     late_priorities: int
-    """Priorities that came back after their row was gone."""
+    """Priorities given for rows that had been overwritten."""
     broken: int
-    """Segments that broke off without an end (a writer died or was interrupted); their last row is never a start."""
+    """Segments without an end, because a writer died or was interrupted. No transition starts at their last row."""
     waits: int
-    """How often a writer waited for room."""
+    """Number of times that a writer waited for room."""
     waited_s: float
-    """How long writers waited for room, in all."""
+    """Total seconds that writers waited for room."""
 
 
 class Writer(_native.LaneWriter):
     """The writing end of one lane. Made by :meth:`Replay.writer` in the process that writes.
 
     ``append(observation, action, reward, *, terminated=False, truncated=False, version=0, **extra)`` adds one step and
-    returns the rows written so far. The last step of an episode also needs ``final_observation`` (and ``final_…`` of
-    every extra field with a next): both rows become visible at once. ``append_many`` takes consecutive steps of one
-    episode as arrays; the flags then belong to the last of them. ``interrupt()`` says that the episode broke off.
-    ``append_rows`` takes rows as they lie in another lane of the same spec (:meth:`Replay.rows`), as many as there is
-    room for, and returns how many.
+    returns the number of rows written so far. The last step of an episode also needs ``final_observation`` (and
+    ``final_…`` of every extra field with a next value); both rows become visible at the same time. ``append_many``
+    takes consecutive steps of one episode as arrays; the flags then belong to the last step. ``interrupt()`` marks the
+    episode as broken off. ``append_rows`` takes rows in the memory format of another lane with the same spec
+    (:meth:`Replay.rows`), as many as fit, and returns their number.
     """
 
 
 class Writers(_native.LaneWriters):
-    """The writing ends of several lanes, for one who steps several worlds. Made by :meth:`Replay.writers`.
+    """The writing ends of several lanes, for an actor that steps several worlds. Made by :meth:`Replay.writers`.
 
     ``append(lanes, observation, action, reward, *, terminated=None, truncated=None, version=0, **extra)`` adds one step
-    to each of some lanes: their places among these writers (int64), then arrays with one value for each. Rows that end
-    their episodes come together, in a call of their own, with both flags (bool) and ``final_observation``.
-    ``interrupt(lane)`` says that the episode in a lane broke off.
+    to each of some lanes: ``lanes`` are their indices among these writers (int64), the others are arrays with one value
+    per lane. Steps that end their episodes need a separate call, with both flags (bool) and ``final_observation``.
+    ``interrupt(lane)`` marks the episode in a lane as broken off.
     """
 
 
@@ -97,16 +98,16 @@ class Reader(_native.LaneReader):
     _takes: dict[tuple[int, int], Batch]
     _bound: list[Batch]
     _targets: dict[int, int]
-    """By the id of a bound batch, the number of its arrays in the core."""
+    """Number of a bound batch in the native core, by the id of the batch."""
 
     def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
-        """Draw transitions, with replacement.
+        """Sample transitions, with replacement.
 
-        ``beta`` is the exponent of the importance weights in a prioritised replay. ``into`` takes a batch made by
-        :meth:`batch`; otherwise batches of equal size share their arrays.
+        ``beta`` is the exponent of the importance weights in a prioritised replay. ``into`` is a batch made by
+        :meth:`batch` to fill; without it, batches of equal size share their arrays.
         """
         if self._once:
-            raise SettingError("this replay is read once and in order: use take, not sample")
+            raise SettingError("sample is not valid in a replay with once=True; use take")
         batch = self._samples.get(batch_size) if into is None else into
         if batch is None:
             batch = self._samples[batch_size] = self.batch(batch_size)
@@ -116,14 +117,15 @@ class Reader(_native.LaneReader):
         return batch
 
     def take(self, fragments: int, length: int, *, into: Batch | None = None) -> Batch | None:
-        """Take the next ``fragments`` pieces of ``length`` consecutive rows, or None if there are not enough yet.
+        """Return the next ``fragments`` fragments of ``length`` consecutive rows, or None if there are not enough yet.
 
-        Every row is handed out once. Writers may overwrite what was taken only after :meth:`release`. ``into`` takes a
-        batch made by :meth:`batch`; otherwise batches of equal size share their arrays.
+        Every row is handed out once. Writers may overwrite taken rows only after :meth:`release`. ``into`` is a batch
+        made by :meth:`batch` to fill; without it, batches of equal size share their arrays.
         """
         if not self._once:
-            raise SettingError("this replay is sampled: use sample, or make it with once=True")
-        # Frames before it, the row behind it, and an episode's final row that the writer has to get rid of with it.
+            raise SettingError("take is not valid in a replay with once=False; use sample, or make it with once=True")
+        # Beside the fragment a lane holds the frames before it, the row after it, and the final row of an episode,
+        # which the writer appends together with the episode's last step.
         lane_rows = self._replay.spec.lane_capacity
         room = lane_rows - self._n_frames - 1
         if not 1 <= length <= room:
@@ -131,7 +133,7 @@ class Reader(_native.LaneReader):
         most = room // length * self._replay.spec.n_lanes
         if not 1 <= fragments <= most:
             raise SettingError(
-                f"fragments must be an int from 1 to {most}, got {fragments}: the lanes hold no more at once"
+                f"fragments must be an int from 1 to {most}, got {fragments}: the lanes cannot hold more at once"
             )
         batch = self._takes.get((fragments, length)) if into is None else into
         if batch is None:
@@ -143,30 +145,30 @@ class Reader(_native.LaneReader):
         return batch if self._take(self._targets[id(batch)]) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
-        """Give the rows of a batch new priorities, usually the absolute errors."""
+        """Set the priorities of the rows of a batch, usually to the absolute TD errors."""
         if id(batch) not in self._targets:
-            raise SettingError("batch must be one that this reader made, got another one")
+            raise SettingError("batch must be a batch that this reader made, got another one")
         if not self._prioritised:
-            raise SettingError("this reader draws uniformly: make it with prioritised=True")
+            raise SettingError("update is not valid for a reader that samples uniformly; make it with prioritised=True")
         self._update(batch.lane, batch.row, priority)
 
     def wait(self, rows: int, timeout_s: float) -> int:
-        """Wait until ``rows`` rows can be drawn from; return how many there are.
+        """Wait until ``rows`` rows are ready to be sampled; return how many there are.
 
-        This polls: a bell that every append rings would cost the writers more than all the rest of an append.
+        This polls: a bell that every append rings would cost the writers more than the rest of the append.
         """
         if not 0 <= timeout_s < 1e9:
-            raise SettingError(f"timeout_s: given {timeout_s}, expected seconds from 0 on, and finite")
+            raise SettingError(f"timeout_s must be a finite number of seconds >= 0, got {timeout_s}")
         deadline, pause_s = time.monotonic() + timeout_s, 1e-4
         while (ready := self.ready()) < rows:
             if (left := deadline - time.monotonic()) <= 0:
-                raise WaitTimeoutError(f"the reader waited {timeout_s} s for {rows} rows: there are {ready}")
+                raise WaitTimeoutError(f"the reader waited {timeout_s} s for {rows} rows, but only {ready} are ready")
             time.sleep(min(pause_s, left))
             pause_s = min(2 * pause_s, 2e-3)
         return ready
 
     def counters(self) -> Counters:
-        """What happened so far."""
+        """Return the counts of what happened so far."""
         sampled, redrawn, unread, late, consumed = self._counters()
         words = [self._replay.words(i) for i in range(self._replay.spec.n_lanes)]
         return Counters(
@@ -182,9 +184,9 @@ class Reader(_native.LaneReader):
         )
 
     def batch(self, batch_size: int, length: int = 0) -> Batch:
-        """Arrays for batches of this size, shared with no other batch; with a ``length`` for fragments (``take``)."""
+        """Make arrays for batches of this size, not shared with another batch; with ``length``, for ``take``."""
         if batch_size < 1:
-            raise SettingError(f"batch must be an int >= 1, got {batch_size}")
+            raise SettingError(f"batch_size must be an int >= 1, got {batch_size}")
         rows = (batch_size, length) if length else (batch_size,)
         more = (batch_size, length + 1) if length else (batch_size,)
         row, extra = self._row, self._replay.spec.extra
@@ -213,9 +215,9 @@ class Reader(_native.LaneReader):
         )
 
     def bind(self, batch: Batch) -> Batch:
-        """Let this reader fill the arrays of a batch, e.g. slices of larger ones; they must be contiguous.
+        """Register the arrays of a batch, e.g. slices of larger arrays, for ``sample`` and ``take``; return the batch.
 
-        Returns the batch, for ``sample`` and ``take``.
+        The arrays must be contiguous.
         """
         batch_size, length = (*batch.reward.shape, 0)[:2]
         row = self._row
@@ -236,7 +238,7 @@ class Reader(_native.LaneReader):
 
 
 class LaneWords(NamedTuple):
-    """The shared words of a lane, as anybody may read them."""
+    """The shared words of a lane, which any process may read."""
 
     reserve: int
     head: int
@@ -249,18 +251,18 @@ class LaneWords(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Steps written: rows but for the final ones."""
+        """Number of steps written: rows without the final ones."""
         return self.head - self.finals
 
 
 class Replay:
-    """The shared memory of one agent's replay. Hand it to processes as an argument; make writers and the reader there.
+    """The shared memory of one agent's replay. Pass it to processes as an argument; make writers and the reader there.
 
     Args:
-        spec: what a row holds, how many lanes and rows.
-        segment: a segment that has room for ``spec.layout(prefix)``; without one the replay makes its own.
-        prefix: the name of its part in the segment.
-        directory: for its own segment: a nameless file there instead of memory.
+        spec: the fields of a row, and the number of rows and lanes.
+        segment: a segment that contains ``spec.layout(prefix)``; without it, the replay makes a new segment.
+        prefix: name of the replay's part of the segment.
+        directory: if the replay makes a new segment, put it into an unnamed file in this directory instead of memory.
 
     >>> replay = Replay(ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=100))
     >>> writer, reader = replay.writer(), replay.reader(seed=0)  # in two processes, usually
@@ -296,7 +298,7 @@ class Replay:
         return self._segment[f"{self._prefix}/lane{i}"]
 
     def lanes(self, partition: str = "") -> range:
-        """The numbers of a partition's lanes."""
+        """Return the numbers of a partition's lanes."""
         first = 0
         for name, n in self.spec._partitions.items():
             if name == partition:
@@ -305,16 +307,16 @@ class Replay:
         raise SettingError(f"partition must be one of {list(self.spec._partitions)}, got {partition!r}")
 
     def writer(self, lane: int = 0, *, timeout_s: float = 60.0, goes_on: bool = False) -> Writer:
-        """Take over a lane. A predecessor, if there was one, must be dead; its unfinished episode is marked as broken.
+        """Take over a lane. The previous writer, if any, must be dead; its unfinished episode is marked as broken off.
 
-        ``timeout_s`` bounds how long an append waits for room (only where rows are read once). ``goes_on``: the next
-        row belongs to the unfinished episode, since the world goes on exactly where it was.
+        ``timeout_s`` is the longest wait of an append for room (only if rows are read once). With ``goes_on`` the next
+        row belongs to the unfinished episode, because the world continues exactly where it was.
         """
         row = self._row
         return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s, goes_on)
 
     def writers(self, lanes: Sequence[int], *, timeout_s: float = 60.0, goes_on: bool = False) -> Writers:
-        """Take over several lanes, as :meth:`writer` does one.
+        """Take over several lanes; see :meth:`writer`.
 
         >>> replay = Replay(ReplaySpec(Field((2,)), Field(dtype="int64"), capacity=10, lanes=2))
         >>> writers = replay.writers([0, 1])
@@ -337,23 +339,25 @@ class Replay:
         shares: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> Reader:
-        """The reading end.
+        """Make the reading end.
 
         Args:
-            n_frames: observations stacked, the newest last; before an episode's first one that first one is repeated.
-            n_step: rewards summed, fewer at the end of an episode.
-            gamma: the discount.
-            prioritised: draw in proportion to ``(priority + epsilon) ** alpha``; new rows get the highest one so far.
-            alpha: see there.
-            epsilon: see there.
-            shares: for each partition, its share of a batch; equal shares by default.
-            seed: of the reader's random stream.
+            n_frames: number of stacked observations, the newest last; the first one of an episode is repeated as
+                padding.
+            n_step: number of steps in the n-step return; fewer at the end of an episode.
+            gamma: discount per step.
+            prioritised: sample in proportion to ``(priority + epsilon) ** alpha``; new rows get the highest priority so
+                far.
+            alpha: exponent of the priorities.
+            epsilon: constant added to the priorities.
+            shares: share of a batch for each partition; equal shares by default.
+            seed: seed of the reader's random stream.
         """
         spec, row = self.spec, self._row
         names = list(spec._partitions)
         shares = dict.fromkeys(names, 1.0) if shares is None else dict(shares)
         if set(shares) != set(names):
-            raise SettingError(f"shares must be one for each partition of {names}, got {sorted(shares)}")
+            raise SettingError(f"shares must be one share for each partition of {names}, got {sorted(shares)}")
         if any(not (math.isfinite(s) and s >= 0) for s in shares.values()) or not sum(shares.values()) > 0:
             raise SettingError(f"shares must be finite numbers >= 0, not all 0, got {shares}")
         if n_frames < 1 or n_step < 1:
@@ -363,10 +367,12 @@ class Replay:
         if not (math.isfinite(alpha) and alpha >= 0 and math.isfinite(epsilon) and epsilon >= 0):
             raise SettingError(f"alpha and epsilon must be finite numbers >= 0, got {alpha} and {epsilon}")
         if spec.once and (n_step > 1 or prioritised):
-            raise SettingError("a replay that is read once has no n_step above 1 and no priorities")
+            raise SettingError(
+                f"n_step must be 1 and prioritised False in a replay with once=True, got {n_step} and {prioritised}"
+            )
         if n_frames + n_step > spec.lane_capacity:
             raise SettingError(
-                f"capacity must be at least n_frames + n_step = {n_frames + n_step} rows a lane, got "
+                f"capacity must be at least n_frames + n_step = {n_frames + n_step} rows per lane, got "
                 f"{spec.lane_capacity}"
             )
         reader = Reader(
@@ -392,22 +398,22 @@ class Replay:
         return reader
 
     def words(self, lane: int) -> LaneWords:
-        """The shared words of a lane: how far its writer is, how often it waited."""
+        """Return the shared words of a lane, e.g. how many rows are written and how often the writer waited."""
         return LaneWords(*_native.lane_words(self._lane(lane)))
 
     @property
     def appended(self) -> int:
-        """Rows written so far, in all lanes."""
+        """Number of rows written so far, in all lanes."""
         return self.counts.rows()
 
     @property
     def steps(self) -> int:
-        """Steps written so far, in all lanes: rows but for the final ones."""
+        """Number of steps written so far, in all lanes: rows without the final ones."""
         return self.counts.steps()
 
     @property
     def counts(self) -> _native.LaneCounts:
-        """Counts what was written so far, in all lanes; for whoever asks often: each question is one native call."""
+        """Counter of rows and steps in all lanes, for frequent queries: each query is one native call."""
         if self._counter is None:
             self._counter = _native.LaneCounts(self._lanes())
         return self._counter
@@ -416,7 +422,7 @@ class Replay:
         return [self._lane(i) for i in range(self.spec.n_lanes)]
 
     def rows(self, lane: int, first: int, most: int) -> bytes:
-        """A copy of up to ``most`` complete rows from ``first`` on, as they lie there; of a lane that is read once.
+        """Copy up to ``most`` complete rows from ``first`` on, in their memory format; the lane must be read once.
 
         >>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=10, once=True)
         >>> here, there = Replay(spec), Replay(spec)
@@ -427,13 +433,14 @@ class Replay:
         return _native.lane_rows(self._lane(lane), first, most)
 
     def release(self, lane: int, row: int) -> None:
-        """Let a lane's writer overwrite the rows before this one, which were carried elsewhere."""
+        """Let a lane's writer overwrite the rows before this one, because they were copied elsewhere."""
         _native.lane_release(self._lane(lane), row)
 
     def dump(self, lane: int) -> npt.NDArray[np.uint8]:
-        """A copy of a lane's memory, also while its writer is at work.
+        """Copy a lane's memory. The writer may write meanwhile.
 
-        Rows complete before the copy count as written, rows overwritten until its end as gone: what is left is whole.
+        In the copy, only rows that were complete before it began count as written, and rows that were overwritten
+        before it ended count as gone. All other rows are intact.
         """
         before = self.words(lane)
         copy = self._lane(lane).copy()
@@ -444,7 +451,7 @@ class Replay:
         return copy
 
     def restore(self, lane: int, memory: npt.NDArray[np.uint8]) -> None:
-        """Put a copy back, before anybody reads or writes; it must come from a replay of the same spec."""
+        """Restore a copy, before any process reads or writes; it must come from a replay of the same spec."""
         here = self._lane(lane)
         if memory.shape != here.shape or memory.dtype != here.dtype:
             raise SettingError(
@@ -454,7 +461,7 @@ class Replay:
 
 
 def step_counter(replays: Sequence[Replay]) -> Callable[[], list[int]]:
-    """Counts the steps of several replays with equally many lanes; each question is one native call.
+    """Return a function that counts the steps of several replays with equal numbers of lanes, in one native call.
 
     >>> replays = [Replay(ReplaySpec(Field((2,)), Field(dtype="int64"), capacity=10)) for _ in range(3)]
     >>> head = replays[1].writer().append(np.ones(2, "float32"), 3, 0.5)
@@ -466,10 +473,10 @@ def step_counter(replays: Sequence[Replay]) -> Callable[[], list[int]]:
 
 
 def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDArray[np.uint8] | None:
-    """A copy of a lane of a replay that is read once, as it was when everything before ``row`` had been taken.
+    """Copy a lane of a replay that is read once, as it was when exactly the rows before ``row`` were taken.
 
-    ``memory`` is what :meth:`Replay.dump` gave, ``frames`` are rows before that one which are needed too. None if they
-    are not all there any more.
+    ``memory`` comes from :meth:`Replay.dump`. ``frames`` is the number of rows before ``row`` that are needed too.
+    Returns None if not all of these rows are in the lane.
     """
     copy, first = memory.copy(), max(row - frames, 0)
     words = copy[: 3 * LINE].view(np.uint64)
@@ -480,7 +487,7 @@ def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDA
 
 
 class FrameStack:
-    """The acting side of ``n_frames``: stacks observations exactly as the reader does, padding included.
+    """Frame stacking for acting: stacks observations exactly as the reader does, including the padding.
 
     >>> frames = FrameStack(3)
     >>> frames.begin(np.array([1.0])).ravel().tolist(), frames.push(np.array([2.0])).ravel().tolist()
@@ -492,10 +499,10 @@ class FrameStack:
             raise SettingError(f"n_frames must be an int >= 1, got {n_frames}")
         self._n = n_frames
         self.stack: Nest = None
-        """The newest stack."""
+        """The current stack."""
 
     def begin(self, observation: Nest) -> Nest:
-        """The first observation of an episode."""
+        """Begin a stack with the first observation of an episode; return the stack."""
         if self._n == 1:
             self.stack = map_nest(np.array, observation)
         else:
@@ -503,9 +510,12 @@ class FrameStack:
         return self.stack
 
     def push(self, observation: Nest) -> Nest:
-        """The next one. Returns the stack ``[n_frames, ...]`` (one frame: ``[...]``), whose arrays are reused."""
+        """Add the next observation; return the stack ``[n_frames, ...]`` (one frame: ``[...]``).
+
+        The next call overwrites its arrays.
+        """
         if self.stack is None:
-            raise NotReadyError("push: no episode has begun: give its first observation to begin()")
+            raise NotReadyError("no episode has begun: call begin() with its first observation first")
 
         def shift(stack: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
             if self._n == 1:

@@ -1,4 +1,4 @@
-"""What a row of a replay holds: fields, specs, and how they lie in memory."""
+"""The specification of a replay (fields, capacity, lanes) and the memory layout of its rows."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from motet.settings import check_fields
 __all__ = ["Field", "Leaf", "Nest", "ReplaySpec", "Row"]
 
 Nest = Any
-"""A field, or a dict or tuple of nests; the same shape with arrays in place of fields."""
+"""A field, or a dict or tuple of nests; also the same structure with arrays in place of fields."""
 
 _RESERVED = ("observation", "action", "reward", "terminated", "truncated", "version")
 
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What a row holds and how many there are.
+    """The fields of a row, and the number of rows and lanes.
 
-    ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces whose elements are arrays (Box,
-    Discrete, MultiDiscrete, MultiBinary), or dicts and tuples of them.
+    ``observation``, ``action`` and the values of ``extra`` are fields, Gymnasium spaces of arrays (Box, Discrete,
+    MultiDiscrete, MultiBinary), or dicts and tuples of them.
 
     >>> spec = ReplaySpec(observation=Field((5,)), action=Field((), "int64"), capacity=1_000)
     >>> spec.capacity
@@ -39,21 +39,21 @@ class ReplaySpec:
     """
 
     observation: Nest
-    """What the agent sees."""
+    """The agent's observation."""
     action: Nest
-    """What it does."""
+    """The agent's action."""
     capacity: Annotated[int, Ge(2)]
-    """Rows in all lanes together."""
+    """Number of rows in all lanes together."""
     lanes: Annotated[int, Ge(1)] | Mapping[str, Annotated[int, Ge(1)]] = 1
-    """How many lanes; or for each partition, by name, how many."""
+    """Number of lanes, or number of lanes for each partition by name."""
     extra: Mapping[str, Nest] = field(default_factory=dict)
-    """Any further fields by name, e.g. a log-probability or an action mask."""
+    """Further fields by name, e.g. a log-probability or an action mask."""
     reward: Field = Field(finite=True)  # noqa: RUF009
     """The reward; float32 or float64."""
     once: bool = False
-    """Every row is read once and in order; a writer waits rather than overwrite what has not been released."""
+    """Whether every row is read once and in order; a writer then waits instead of overwriting unreleased rows."""
     checked: bool = False
-    """Debugging: every row carries a checksum that is verified on reading."""
+    """Debugging: whether every row has a checksum that is verified on reading."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -67,43 +67,43 @@ class ReplaySpec:
             object.__setattr__(self, name, value)
         for name in self.extra:
             if name in _RESERVED or name.startswith(("final_", "next_")) or not name.isidentifier():
-                raise SettingError(f"extra must have names that are identifiers and not taken, got {name!r}")
+                raise SettingError(f"extra must have names that are identifiers and not reserved, got {name!r}")
         for name, nest in (("action", self.action), ("reward", self.reward)):
             if any(leaf.next for _, leaf in _flatten(nest)):
-                raise SettingError(f"next=True is only valid in extra (got it in {name}): observations have one anyway")
+                raise SettingError(f"next=True is only valid in extra, got it in {name}; observations always have it")
         if self.reward.dtype not in ("float32", "float64") or self.reward.shape != ():
-            raise SettingError(f"reward must be a float32 or float64 without dimensions, got {self.reward}")
+            raise SettingError(f"reward must be a float32 or float64 scalar, got {self.reward}")
         if not self.lanes:
-            raise SettingError("lanes must have one partition or more, got none")
+            raise SettingError("lanes must have one or more partitions, got none")
         if self.capacity < 2 * self.n_lanes:
             raise SettingError(f"capacity must be at least 2 for each of {self.n_lanes} lanes, got {self.capacity}")
 
     @property
     def n_lanes(self) -> int:
-        """Lanes of all partitions."""
+        """Number of lanes of all partitions."""
         return sum(self._partitions.values())
 
     @property
     def lane_capacity(self) -> int:
-        """Rows in one lane."""
+        """Number of rows in one lane."""
         return -(-self.capacity // self.n_lanes)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory."""
+        """Size of one row in memory, in bytes."""
         return Row(self).bytes
 
     @property
     def reader_words(self) -> int:
-        """How many words the state of a reader takes (``Reader.state_words``)."""
+        """Number of words in the state of a reader (``Reader.state_words``)."""
         return _native.READER_WORDS + len(self._partitions) + 2 * self.n_lanes
 
     def cursors(self, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Of what ``Reader.save_state`` wrote: for each lane the row that is taken next."""
+        """Return from a state that ``Reader.save_state`` wrote: for each lane, the row that is taken next."""
         return state[-2 * self.n_lanes :].reshape(-1, 2)[:, 1]
 
     def consumed(self, state: npt.NDArray[np.uint64]) -> int:
-        """Of what ``Reader.save_state`` wrote: transitions handed out by ``take``."""
+        """Return from a state that ``Reader.save_state`` wrote: the number of transitions handed out by ``take``."""
         return int(state[_native.READER_WORDS - 1])
 
     @property
@@ -112,12 +112,12 @@ class ReplaySpec:
         return self.lanes
 
     def layout(self, prefix: str = "replay") -> dict[str, ArraySpec]:
-        """The arrays that a segment needs to hold such a replay."""
+        """Return the arrays that a shared memory segment needs to hold such a replay."""
         memory = ArraySpec((_native.lane_bytes(self.lane_capacity, Row(self).bytes),), "uint8")
         return {f"{prefix}/lane{i}": memory for i in range(self.n_lanes)}
 
 
-class _Leaf(NamedTuple):  # a lane's hash holds this name
+class _Leaf(NamedTuple):  # the class name is part of a lane's hash (by repr): do not rename it
     root: str
     path: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -132,11 +132,11 @@ class _Leaf(NamedTuple):  # a lane's hash holds this name
 
 
 Leaf = _Leaf
-"""One array of a row, where it lies."""
+"""One array of a row, with its offset."""
 
 
 class Row:
-    """How a row is laid out: the meta word, then every leaf at its own alignment, then perhaps a checksum."""
+    """Memory layout of a row: the meta word, then every leaf aligned to its item size, then, if checked, a checksum."""
 
     def __init__(self, spec: ReplaySpec) -> None:
         self._nests = {"observation": spec.observation, "action": spec.action, "reward": spec.reward, **spec.extra}
@@ -164,7 +164,7 @@ class Row:
         ]  # fmt: skip
 
     def arrays(self, nests: Mapping[str, Nest]) -> list[npt.NDArray[Any] | None]:
-        """For each leaf its array in these nests, by root; None where there is none."""
+        """Return for each leaf its array in these nests, which are given by root; None for a missing array."""
         found = []
         for leaf in self.leaves:
             nest = nests.get(leaf.root)
@@ -174,13 +174,13 @@ class Row:
         return found
 
     def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
-        """The arrays of one root, in the shape of its spec."""
+        """Return the arrays of one root, in the structure of its spec."""
         mine = iter([a for leaf, a in zip(self.leaves, arrays, strict=True) if leaf.root == root])
         return map_nest(lambda _: next(mine), self._nests[root])
 
 
 def _fields(name: str, given: Any) -> Nest:
-    """Fields from fields, Gymnasium spaces, or dicts and tuples of either."""
+    """Return fields for fields, Gymnasium spaces, or dicts and tuples of either."""
     if isinstance(given, Field):
         return given
     inner = getattr(given, "spaces", given)
@@ -190,9 +190,7 @@ def _fields(name: str, given: Any) -> Nest:
         return tuple(_fields(f"{name}/{i}", value) for i, value in enumerate(inner))
     shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
     if shape is None or dtype is None:
-        raise SettingError(
-            f"{name} must be a Field, a space whose elements are arrays, or a dict or tuple of them, got {given!r}"
-        )
+        raise SettingError(f"{name} must be a Field, a space of arrays, or a dict or tuple of these, got {given!r}")
     return Field(tuple(shape), np.dtype(dtype).name)
 
 

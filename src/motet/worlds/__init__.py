@@ -1,10 +1,10 @@
 """Worlds that come with motet, each a PettingZoo environment on arrays.
 
-``TreasureHunt`` and ``SmallHunt`` are played in turn (AEC); ``Cleanup``, ``Hockey``, ``MatrixGame`` and ``Rooms`` are
-played all at once (Parallel). Each is a function of its seed and the actions alone, and each can be written down in
-mid-episode (``get_state``, plain tuples) and taken up again (``set_state``) in a fresh instance with the same settings,
-bit for bit; the states of ``Rooms`` and ``SmallHunt``, which are also models to plan with, hold no random stream.
-``from_gymnasium`` makes a Gymnasium environment by its id.
+In ``TreasureHunt`` and ``SmallHunt`` agents act in turn (AEC); in ``Cleanup``, ``Hockey``, ``MatrixGame`` and ``Rooms``
+they act simultaneously (Parallel). Seed and actions alone determine an episode. ``get_state`` returns the state of a
+running episode as plain tuples; ``set_state`` restores it, bit for bit, in a new instance with the same settings. The
+states of ``Rooms`` and ``SmallHunt``, which are also models for planning, contain no random stream. ``from_gymnasium``
+makes a Gymnasium environment by its id.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The shipped worlds by name, and factories of worlds as users name them."""
+"""The shipped worlds by name, and the lookup of a world that a user names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORLDS = {
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-    """A callable that makes a world: from the name of a shipped one, ``gym:ID``, ``module:attribute``, or a callable.
+    """Return a callable that makes a world, given a shipped name, ``gym:ID``, ``module:attribute`` or a callable.
 
     >>> world_factory("matrix", {"game": "stag_hunt"})().possible_agents
     ['player_0', 'player_1']
@@ -39,5 +39,5 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
         path = WORLDS.get(world, world)
         maker = known_by_path(path, import_named(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
     if not callable(maker):
-        raise SettingError(f"world must be a name, 'module:attribute', or something that makes one, got {world!r}")
+        raise SettingError(f"world must be a name, 'module:attribute', or a callable that makes a world, got {world!r}")
     return functools.partial(maker, **settings) if settings else maker

@@ -1,20 +1,22 @@
-"""Cleanup: a public-goods dilemma. Apples grow only while somebody keeps the river clean.
+"""Cleanup: a public-goods dilemma. Apples grow only while agents keep the river clean.
 
 The grid's outermost ring is wall; the river lies along the left, the orchard along the right, grass between them.
-Nobody walks on the river. A turn goes, for all agents at once, ties resolved in a fresh random order each turn:
+Agents cannot walk on the river. All agents act simultaneously; each turn resolves ties in a new random order. The
+phases of a turn are:
 
-1. Agents turn or move; a tile holds one agent; walking onto an apple collects it (+1).
-2. Beams. A beam is three rays side by side, each ``reach`` tiles long from the tile ahead, ended by the wall. *Clean*
-   takes the nearest waste off each ray. *Zap* hits the nearest agent on each ray and costs ``zap_cost``; being hit, by
-   however many, costs ``zapped_cost`` once and puts the agent out for ``out_turns`` turns, in which its actions do
-   nothing. Zaps are simultaneous: two agents can put each other out, and who is hit has still cleaned in that turn.
-3. Nature. Who has been out long enough returns on a random free tile. With probability ``waste`` one clean river tile
-   gets polluted. Each empty orchard tile grows an apple with probability ``growth * (1 - pollution / threshold)``, zero
-   from ``threshold`` on, where pollution is the polluted share of the river.
+1. Agents turn or move. A tile holds one agent. Walking onto an apple collects it (+1).
+2. Beams. A beam is three rays side by side, which start at the tile ahead, are ``reach`` tiles long and end at a wall.
+   *Clean* removes the nearest waste on each ray. *Zap* hits the nearest agent on each ray and costs ``zap_cost``. An
+   agent that is hit pays ``zapped_cost`` once, however many beams hit it, and is out for ``out_turns`` turns, in which
+   its actions have no effect. Zaps are simultaneous: two agents can zap each other, and an agent that is hit still
+   cleans in that turn.
+3. Nature. Agents whose time out is over return on a random free tile. With probability ``waste`` one clean river tile
+   is polluted. Each empty orchard tile grows an apple with probability ``growth * (1 - pollution / threshold)``, which
+   is zero from ``threshold`` on; pollution is the polluted share of the river.
 
-Flows in: one action for every agent. Flows out: what each sees, and its reward. The world is ``_planes``, one byte
-plane a channel padded by the radius, so that an observation is one strided copy, and ``_who``, the agent on each
-tile.
+A step takes one action of every agent and returns observations and rewards. The world is stored in ``_planes``, one
+byte plane per channel padded by the radius, so that an observation is one strided copy, and in ``_who``, the agent on
+each tile.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +55,7 @@ CLEAN_BEAM: Final = 6
 ZAP_BEAM: Final = 7
 _CHANNELS = 8
 
-# Actions. Moves go by the agent's own view, in which ahead is up.
+# Actions. Moves are relative to the agent's view, in which ahead is up.
 NOOP: Final = 0
 UP: Final = 1
 DOWN: Final = 2
@@ -70,25 +72,26 @@ _FACINGS = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left on the gr
 
 
 class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
-    """The world, as a PettingZoo Parallel environment.
+    """The Cleanup world, as a PettingZoo Parallel environment.
 
     Actions: 0 stay, 1 up, 2 down, 3 left, 4 right, 5 turn left, 6 turn right, 7 clean, 8 zap. An observation is uint8
     [8, 2 * radius + 1, 2 * radius + 1]: the window around the agent, turned so that ahead is up, with channels wall,
-    water, waste, soil, apple, agent, clean beam, zap beam; the agent itself is in the middle. Who is out sees zeros.
+    water, waste, soil, apple, agent, clean beam, zap beam; the agent itself is in the middle. An agent that is out
+    observes zeros.
 
     Args:
         agents: number of agents.
-        height: rows of the grid, with its wall.
-        width: columns of the grid, with its wall.
-        radius: how many tiles an agent sees in each direction.
-        turns: turns in an episode.
-        waste: probability that a clean tile of the river gets polluted, in each turn.
-        growth: probability that an apple grows on an empty tile of the orchard, in each turn, while the river is clean.
+        height: number of rows of the grid, including its wall.
+        width: number of columns of the grid, including its wall.
+        radius: number of tiles that an agent sees in each direction.
+        turns: number of turns in an episode.
+        waste: probability per turn that one clean river tile is polluted.
+        growth: probability per turn that an apple grows on an empty orchard tile while the river is clean.
         threshold: polluted share of the river from which on no apples grow.
         reach: length of a beam in tiles.
-        zap_cost: what an agent pays to zap.
-        zapped_cost: what an agent pays when it is zapped.
-        out_turns: how many turns an agent is out after it was zapped.
+        zap_cost: reward that an agent loses when it zaps.
+        zapped_cost: reward that an agent loses when it is zapped.
+        out_turns: number of turns that an agent is out after it was zapped.
         render_mode: ``rgb_array`` to draw pictures.
     """
 
@@ -118,7 +121,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.growth = real("growth", growth, 0.0, 1.0)
         self.threshold = real("threshold", threshold, 0.0, 1.0)
         if self.threshold == 0.0:
-            raise SettingError("threshold must be a number > 0, got 0.0: no apple would ever grow (growth=0 says that)")
+            raise SettingError("threshold must be a number > 0, got 0.0; for a world without apples, use growth=0")
         self.reach = whole("reach", reach, 1)
         self.zap_cost = real("zap_cost", zap_cost, 0.0)
         self.zapped_cost = real("zapped_cost", zapped_cost, 0.0)
@@ -129,8 +132,8 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._lay_out()
         if count > len(self._land):
             raise SettingError(
-                f"agents is {count}, but a grid of {self.height} x {self.width} has {len(self._land)} tiles to walk "
-                "on: take fewer or a larger grid"
+                f"agents must be at most {len(self._land)}, the walkable tiles of a grid of {self.height} x "
+                f"{self.width}, got {count}; use fewer agents or a larger grid"
             )
         self.possible_agents = [f"agent_{index}" for index in range(count)]
         self.agents: list[str] = []
@@ -140,9 +143,9 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         }
         self.action_spaces = {name: gymnasium.spaces.Discrete(_ACTIONS) for name in self.possible_agents}
         self._rng = np.random.default_rng()
-        self._at = [0] * count  # where each agent is, or was when it was put out
+        self._at = [0] * count  # the tile of each agent; its last tile while it is out
         self._facing = [0] * count  # quarter turns clockwise from up
-        self._out = [0] * count  # turns until it returns; 0: it is in the world
+        self._out = [0] * count  # turns until the agent returns; 0: it is not out
         self._turn = -1  # before the first reset
 
     # PettingZoo
@@ -150,7 +153,10 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.uint8]], dict[str, dict[str, Any]]]:
-        """Begin an episode: a clean river, no apples, agents on random tiles. Without a seed the stream goes on."""
+        """Begin an episode: a clean river, no apples, agents on random tiles.
+
+        Without a seed the random stream continues.
+        """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         count = len(self._at)
@@ -186,21 +192,21 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return timed_step(names, self._observations(), rewards, over)
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """The space of what an agent sees."""
+        """Observation space of an agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
-        """The nine actions."""
+        """Action space of an agent: nine actions."""
         return self.action_spaces[agent]
 
     def state(self) -> NDArray[np.uint8]:
-        """The whole world, uint8 [8, height, width], with the channels of an observation."""
+        """Return the whole world, uint8 [8, height, width], with the channels of an observation."""
         edge = self.radius
         planes = self._cells.reshape(_CHANNELS, self.height + 2 * edge, self._stride)
         return planes[:, edge : edge + self.height, edge : edge + self.width].copy()
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture, uint8 [16 * height, 16 * width, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
+        """Draw a picture, uint8 [16 * height, 16 * width, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
         if self.render_mode is None:
             return None
         planes = self.state().astype(bool)
@@ -229,7 +235,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def close(self) -> None:
         """Nothing to release."""
 
-    # Looking in, and laying out by hand
+    # Inspecting and arranging the grid
 
     @property
     def pollution(self) -> float:
@@ -237,7 +243,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return float(np.count_nonzero(self._cells[WASTE][self._river])) / len(self._river)
 
     def positions(self) -> tuple[tuple[int, int] | None, ...]:
-        """Where each agent stands: (row, column), the border's top left corner being (0, 0); None if it is out."""
+        """Return (row, column) of each agent, counted from the wall's top left corner; None if the agent is out."""
         tiles = (None if out else divmod(at, self._stride) for at, out in zip(self._at, self._out, strict=True))
         return tuple(None if tile is None else (tile[0] - self.radius, tile[1] - self.radius) for tile in tiles)
 
@@ -247,9 +253,9 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         apples: Iterable[tuple[int, int]] = (),
         waste: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Replace what is on the grid, for tests, demonstrations and lessons; the turn and the random stream stay.
+        """Replace what is on the grid, for tests and demonstrations; turn and random stream do not change.
 
-        An agent is (row, column, facing), facing being 0 up, 1 right, 2 down, 3 left.
+        An agent is (row, column, facing); facing is 0 up, 1 right, 2 down, 3 left.
         """
         if not self.agents:
             raise NotReadyError("no episode is running: call reset() first")
@@ -257,10 +263,10 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         grown = [self._tile(row, column, self._orchard, "orchard") for row, column in apples]
         dirty = [self._tile(row, column, self._river, "river") for row, column in waste]
         if len(placed) != len(self._at):
-            raise SettingError(f"{len(placed)} agents are placed; this world has {len(self._at)}")
+            raise SettingError(f"agents must be one position for each of {len(self._at)} agents, got {len(placed)}")
         taken = [tile for tile, _ in placed] + grown
         if len(set(taken)) != len(taken):
-            raise SettingError("a tile holds one agent or one apple, got one tile twice")
+            raise SettingError("agents and apples must be on different tiles, got one tile twice")
         self._clear()
         for tile in grown:
             self._become(tile, SOIL, APPLE)
@@ -269,10 +275,10 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         for index, (tile, facing) in enumerate(placed):
             self._enter(index, tile, facing)
 
-    # Snapshots
+    # States
 
     def get_state(self) -> WorldState:
-        """Everything that decides what happens next, as nested tuples of plain values."""
+        """Return everything that determines what happens next, as nested tuples of plain values."""
         if self._turn < 0:
             raise NotReadyError("there is no state yet: call reset() first")
         return (
@@ -284,7 +290,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         )
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a snapshot of a world with the same settings, bit for bit."""
+        """Continue from a state of a world with the same settings, bit for bit."""
         rng, planes, (at, facing, out), turn = opened(state, self._header())
         self._rng = thaw_rng(rng)
         self._planes[:] = planes
@@ -296,7 +302,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._turn = turn
         self.agents = [] if turn == self.turns else self.possible_agents[:]
 
-    # Machinery
+    # Internals
 
     def _header(self) -> WorldState:
         grid = (len(self.possible_agents), self.height, self.width, self.radius, self.turns)
@@ -304,7 +310,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return ("cleanup", grid, rules)
 
     def _lay_out(self) -> None:
-        """Make the arrays, the tiles of river, orchard and land in them, and a window on every tile and facing."""
+        """Make the arrays, the tile indices of river, orchard and land, and a window for every tile and facing."""
         edge, stride = self.radius, self.width + 2 * self.radius
         plane = (self.height + 2 * edge) * stride
         ground = np.zeros((_CHANNELS, self.height + 2 * edge, stride), np.uint8)
@@ -321,11 +327,11 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._bare = ground.tobytes()
         self._planes = bytearray(self._bare)  # [channel, plane]
         self._cells = np.frombuffer(self._planes, np.uint8).reshape(_CHANNELS, plane)
-        self._who = bytearray(plane)  # 0, or one more than the index of the agent there
+        self._who = bytearray(plane)  # 1 + index of the agent on each tile; 0 without one
         self._who_cells = np.frombuffer(self._who, np.uint8)
         self._ahead = tuple(down * stride + right for down, right in _FACINGS)
 
-        # Turning a window is a matter of strides: one row up is one tile ahead, one column on is one tile to the right.
+        # Strides rotate a window: one row up is one tile ahead, the next column is one tile to the right.
         view = 2 * self.radius + 1
         self._first = edge * (stride + 1)  # the tile of the grid's top left corner
         last = plane - 1 - self._first
@@ -341,14 +347,16 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         )
 
     def _tile(self, row: int, column: int, among: NDArray[np.intp], what: str) -> int:
-        """The index in the padded grid of tile (row, column), which must be one of ``among``."""
+        """Return the index in the padded grid of tile (row, column), which must be one of ``among``."""
         tile = (row + self.radius) * self._stride + column + self.radius
         if not (0 <= row < self.height and 0 <= column < self.width and tile in among):
-            raise SettingError(f"({row}, {column}) is no {what} tile of a grid of {self.height} x {self.width}")
+            raise SettingError(
+                f"position must be a tile of the {what} in the {self.height} x {self.width} grid, got ({row}, {column})"
+            )
         return tile
 
     def _checked(self, actions: Mapping[str, int]) -> list[int]:
-        """The actions in the order of the agents."""
+        """Return the actions in the order of the agents; raise unless all are valid."""
         if len(actions) != len(self.agents):
             raise SettingError(f"actions must be given for each of {self.agents}, got {sorted(actions)}")
         try:
@@ -363,7 +371,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return chosen
 
     def _clear(self) -> None:
-        """Bare ground, nobody there."""
+        """Reset the grid to bare ground without agents."""
         self._planes[:] = self._bare
         self._who[:] = bytes(len(self._who))
 
@@ -382,7 +390,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._planes[AGENT * self._plane + tile] = 0
 
     def _move(self, order: list[int], chosen: list[int], rewards: list[float]) -> None:
-        """Phase 1, at once: turns, moves, and the apples walked onto."""
+        """Phase 1: agents turn, move and collect apples."""
         planes, plane = self._planes, self._plane
         for index in order:
             action = chosen[index]
@@ -403,7 +411,10 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
                     rewards[index] += 1.0
 
     def _rays(self, index: int, beam: int, stops: bytearray, base: int) -> list[int]:
-        """Light an agent's three rays; where each met the first byte set in ``stops``, which starts at ``base``."""
+        """Draw an agent's three rays; return the tiles at which they hit a byte that is set in ``stops``.
+
+        The byte of a tile is at ``base`` plus its index; a ray ends at the first one that is set.
+        """
         planes = self._planes
         facing = self._facing[index]
         ahead, right = self._ahead[facing], self._ahead[(facing + 1) % 4]
@@ -413,7 +424,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             tile = self._at[index] + side
             for _ in range(self.reach):
                 tile += ahead
-                if planes[tile]:  # the first plane is the wall's
+                if planes[tile]:  # the first plane is WALL
                     break
                 planes[lit + tile] = 1
                 if stops[base + tile]:
@@ -422,7 +433,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return met
 
     def _zap(self, order: list[int], chosen: list[int], rewards: list[float]) -> list[int]:
-        """Phase 2: who is hit, in the order of the agents. Nobody leaves before all have fired."""
+        """Phase 2: return the agents that are hit, sorted. Agents leave the grid only after all have fired."""
         hit: set[int] = set()
         for index in order:
             if chosen[index] == ZAP:
@@ -433,12 +444,12 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return sorted(hit)
 
     def _clean(self, index: int) -> None:
-        """Phase 2: take the nearest waste off each ray."""
+        """Phase 2: remove the nearest waste on each ray."""
         for tile in self._rays(index, CLEAN_BEAM, self._planes, WASTE * self._plane):
             self._become(tile, WASTE, WATER)
 
     def _nature(self, hit: list[int]) -> None:
-        """Phase 3: agents leave and return, the river gets dirty, apples grow."""
+        """Phase 3: agents leave and return, the river is polluted, apples grow."""
         for index, turns in enumerate(self._out):
             if turns:
                 self._out[index] = turns - 1
@@ -460,7 +471,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             self._cells[SOIL, grown] = 0
 
     def _return(self, index: int) -> None:
-        """Bring an agent back on a random free tile, looking anywhere; if there is none, it waits another turn."""
+        """Return an agent to a random free tile with a random facing; without a free tile it waits another turn."""
         free = self._land[(self._who_cells[self._land] | self._cells[APPLE, self._land]) == 0]
         if len(free):
             self._enter(index, int(free[self._rng.integers(len(free))]), int(self._rng.integers(4)))
@@ -468,7 +479,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
             self._out[index] = 1
 
     def _observations(self) -> dict[str, NDArray[np.uint8]]:
-        """What each agent sees, as arrays of their own."""
+        """Return each agent's observation as a new array."""
         first = self._first
         return {
             name: np.zeros(self.observation_spaces[name].shape, np.uint8)

@@ -1,7 +1,7 @@
-"""What the worlds here promise alike: settings refused in one wording, and a state that can be written down.
+"""Functions that the shipped worlds share: checks of settings with uniform error messages, and saved states.
 
-A state is a nested tuple of plain values (int, float, str, bytes, bool, None), headed by the world's name and its
-settings, so that it can be saved without pickle and is refused by a world it does not fit.
+A state is a nested tuple of plain values (int, float, str, bytes, bool, None). It begins with the world's name and
+settings, so that a world with other settings refuses it. It can be saved without pickle.
 """
 
 import math
@@ -19,13 +19,13 @@ WorldState = tuple[Any, ...]
 
 Seen = TypeVar("Seen")
 ParallelStep = tuple[dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
-"""What a step of a PettingZoo Parallel world returns: observations, rewards, terminations, truncations, infos."""
+"""Result of a step of a PettingZoo Parallel world: observations, rewards, terminations, truncations, infos."""
 
 
 def timed_step(
     names: Sequence[str], observations: dict[str, Seen], rewards: Sequence[float], over: bool
 ) -> ParallelStep[Seen]:
-    """What a step returns in a world that ends by time alone."""
+    """Return the result of a step in a world whose episodes are only ever truncated."""
     return (
         observations,
         dict(zip(names, rewards, strict=True)),
@@ -36,7 +36,7 @@ def timed_step(
 
 
 def check_joint(actions: Mapping[str, Any], agents: Collection[str]) -> None:
-    """See that an episode is running, and that there is an action for each of its agents."""
+    """Raise unless an episode is running and there is an action for each of its agents."""
     if not agents:
         raise NotReadyError("no episode is running: call reset() first")
     if set(actions) != set(agents):
@@ -44,7 +44,7 @@ def check_joint(actions: Mapping[str, Any], agents: Collection[str]) -> None:
 
 
 def whole(name: str, given: Any, least: int, most: int | None = None) -> int:
-    """``given`` as an int, if it is a whole number from ``least`` to ``most``."""
+    """Return ``given`` as an int; raise unless it is a whole number from ``least`` to ``most``."""
     expected = f"an int >= {least}" if most is None else f"an int from {least} to {most}"
     try:
         number = operator.index(given)
@@ -56,7 +56,7 @@ def whole(name: str, given: Any, least: int, most: int | None = None) -> int:
 
 
 def real(name: str, given: Any, least: float, most: float = math.inf) -> float:
-    """``given`` as a float, if it is a finite number from ``least`` to ``most``."""
+    """Return ``given`` as a float; raise unless it is a finite number from ``least`` to ``most``."""
     expected = f"a finite number >= {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
     if isinstance(given, bool | str | bytes):
         raise SettingError(f"{name} must be {expected}, got {given!r}")
@@ -70,21 +70,21 @@ def real(name: str, given: Any, least: float, most: float = math.inf) -> float:
 
 
 def checked_render_mode(given: Any) -> str | None:
-    """``given``, if these worlds can render that way."""
+    """Return ``given``; raise unless the shipped worlds support this render mode."""
     if given not in (None, "rgb_array"):
         raise SettingError(f"render_mode must be None or 'rgb_array', got {given!r}")
     return None if given is None else "rgb_array"
 
 
 def freeze_rng(rng: np.random.Generator) -> WorldState:
-    """The whole state of a PCG64 generator, the buffered half word included."""
+    """Return the whole state of a PCG64 generator, including the buffered half word."""
     state = rng.bit_generator.state
     words = state["state"]
     return (state["bit_generator"], words["state"], words["inc"], state["has_uint32"], state["uinteger"])
 
 
 def thaw_rng(snapshot: WorldState) -> np.random.Generator:
-    """The generator that ``freeze_rng`` wrote down."""
+    """Return the generator whose state ``freeze_rng`` returned."""
     name, state, inc, has_uint32, uinteger = snapshot
     bits = np.random.PCG64()
     bits.state = {
@@ -97,11 +97,11 @@ def thaw_rng(snapshot: WorldState) -> np.random.Generator:
 
 
 def opened(snapshot: WorldState, header: WorldState) -> WorldState:
-    """What follows the header of a snapshot, if the header is that of the world it is given to."""
+    """Return what follows the header of a snapshot; raise unless the header is that of the world."""
     if not isinstance(snapshot, tuple) or not snapshot:
-        raise SettingError(f"the snapshot must be the tuple that get_state() gave, got a {type(snapshot).__name__}")
+        raise SettingError(f"state must be a tuple that get_state() returned, got a {type(snapshot).__name__}")
     if snapshot[0] != header:
         raise SettingError(
-            f"the snapshot is of {snapshot[0]!r}; this world is {header!r}: make one with those settings"
+            f"state must be of a world {header!r}, got {snapshot[0]!r}; make a world with the settings of the state"
         )
     return snapshot[1:]

@@ -1,4 +1,4 @@
-"""Gymnasium's environments by their ids."""
+"""Gymnasium environments by their ids."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from motet.errors import SettingError
 
 
 def from_gymnasium(id: str, **settings: Any) -> Any:
-    """The Gymnasium environment of this id, made with these settings.
+    """Make the Gymnasium environment with this id.
 
     Args:
-        id: its name in Gymnasium's registry.
-        settings: what ``gymnasium.make`` passes on to it.
+        id: name of the environment in Gymnasium's registry.
+        settings: further arguments of ``gymnasium.make``.
 
     >>> from_gymnasium("CartPole-v1").action_space
     Discrete(2)
@@ -19,10 +19,11 @@ def from_gymnasium(id: str, **settings: Any) -> Any:
 
     if ":" in id:
         raise SettingError(
-            f"id must be that of a registered environment, got {id!r}; one of your own is 'package.module:make_env'"
+            f"id must be the id of a registered environment, got {id!r}; for your own one, use "
+            "'package.module:make_env' as the world"
         )
     try:
-        # What its checker looks at, the adapter checks as well, once for each value.
+        # The adapter checks the same as Gymnasium's checker, once for each value.
         return gymnasium.make(id, disable_env_checker=True, **settings)
     except gymnasium.error.Error as error:
-        raise SettingError(f"id must be that of an environment that can be made, got {id!r}: {error}") from error
+        raise SettingError(f"id must be an environment that Gymnasium can make, got {id!r}: {error}") from error

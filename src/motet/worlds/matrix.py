@@ -1,8 +1,7 @@
-"""Matrix games: two players choose at once, again and again, and a table pays them.
+"""Matrix games: repeated two-player games with simultaneous actions and a payoff table.
 
-Flows in: one action of each player. Flows out: their payoffs, and what both have just done. Nothing is random, and the
-whole table is public (``payoffs``), so that a test can compute best responses and equilibria and compare a learner with
-them.
+A step takes one action of each player and returns their payoffs and last actions. Nothing is random, and the whole
+table is public (``payoffs``), so that a test can compute best responses and equilibria and compare a learner with them.
 """
 
 from collections.abc import Mapping
@@ -34,14 +33,14 @@ GAMES: Final[dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...],
 class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     """A repeated two-player game, as a PettingZoo Parallel environment.
 
-    An observation is uint8 [own actions + the other's actions + 1]: one-hot the player's own last action, then the
-    other's, then a mark that is set at the start of an episode only. Its own comes first, so that one policy can sit in
-    either seat.
+    An observation is uint8 [own actions + the other's actions + 1]: the player's last action (one-hot), the other
+    player's last action (one-hot), and a flag that is set at the start of an episode only. The player's own action
+    comes first, so that one policy can play either seat.
 
     Args:
         game: ``prisoners_dilemma``, ``stag_hunt``, ``chicken``, ``matching_pennies`` or ``coordination``; or payoffs
             [2, actions of player 0, actions of player 1].
-        turns: turns in an episode.
+        turns: number of turns in an episode.
         render_mode: ``rgb_array`` to draw pictures.
     """
 
@@ -69,7 +68,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.uint8]], dict[str, dict[str, Any]]]:
-        """Begin an episode. The game has no chance in it, so the seed changes nothing."""
+        """Begin an episode. The game is deterministic, so the seed has no effect."""
         self._turn, self._last = 0, None
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {} for name in self.agents}
@@ -90,23 +89,23 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return timed_step(names, self._observations(), self.payoffs[:, first, second].tolist(), over)
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """The space of what a player sees."""
+        """Observation space of a player."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
-        """A player's actions; the two may have different numbers of them."""
+        """Action space of a player; the players may have different numbers of actions."""
         return self.action_spaces[agent]
 
     def state(self) -> NDArray[np.uint8]:
-        """The last joint action as player 0 sees it, which is all there is to know."""
+        """Return the last joint action as player 0 observes it."""
         return self._observation(0)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The table, uint8 [64 * (rows + 1), 64 * (columns + 1), 3]; None unless ``render_mode`` is ``'rgb_array'``.
+        """Draw the table, uint8 [64 * (rows + 1), 64 * (columns + 1), 3]; None without ``render_mode`` ``rgb_array``.
 
-        Rows are the actions of player 0, columns those of player 1; a cell shows the payoff of player 0 at the lower
-        left and that of player 1 at the upper right, on the greener a ground the more the two earn together; the
-        last joint action is framed.
+        Rows are the actions of player 0, columns those of player 1. A cell shows the payoff of player 0 at the lower
+        left and that of player 1 at the upper right. The higher the sum of both, the greener the cell. The last joint
+        action is framed.
         """
         if self.render_mode is None:
             return None
@@ -132,13 +131,13 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         """Nothing to release."""
 
     def get_state(self) -> WorldState:
-        """Everything that decides what happens next, as nested tuples of plain values."""
+        """Return everything that determines what happens next, as nested tuples of plain values."""
         if self._turn < 0:
             raise NotReadyError("there is no state yet: call reset() first")
         return (self._header(), self._turn, self._last)
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a snapshot of the same game, bit for bit."""
+        """Continue from a state of the same game, bit for bit."""
         self._turn, self._last = opened(state, self._header())
         self.agents = [] if self._turn == self.turns else self.possible_agents[:]
 
@@ -158,7 +157,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return {name: self._observation(player) for player, name in enumerate(self.possible_agents)}
 
     def _label(self, picture: NDArray[np.uint8]) -> None:
-        """Number the rows and columns in their players' colours, and write both payoffs into every cell."""
+        """Number the rows and columns in the colours of their players, and write both payoffs into every cell."""
         own, other = pictures.AGENTS[:2]
         for player, (count, colour) in enumerate(zip(self._counts, (own, other), strict=True)):
             for action in range(count):
@@ -175,7 +174,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
 
 def _checked_payoffs(game: str | ArrayLike) -> NDArray[np.float64]:
-    """The payoffs of a named or given game, float64 [2, rows, columns], read-only."""
+    """Return the payoffs of a named or given game, float64 [2, rows, columns], read-only."""
     if isinstance(game, str):
         if game not in GAMES:
             raise SettingError(f"game must be one of {', '.join(sorted(GAMES))}, or payoffs [2, n, m], got {game!r}")
@@ -185,10 +184,10 @@ def _checked_payoffs(game: str | ArrayLike) -> NDArray[np.float64]:
     try:
         payoffs = np.array(table, np.float64)
     except (TypeError, ValueError):
-        raise SettingError(f"game must be payoffs [2, n, m], one table of equal shape a player, got {game!r}") from None
+        raise SettingError(f"game must be payoffs [2, n, m], one n x m table per player, got {game!r}") from None
     if payoffs.ndim != 3 or payoffs.shape[0] != 2 or payoffs.size == 0:
-        raise SettingError(f"the payoffs must have the shape (2, n, m), one n x m table a player, got {payoffs.shape}")
+        raise SettingError(f"payoffs must have the shape (2, n, m), one n x m table per player, got {payoffs.shape}")
     if not np.isfinite(payoffs).all():
-        raise SettingError(f"the payoffs must be finite numbers, got {payoffs.tolist()}")
+        raise SettingError(f"payoffs must be finite numbers, got {payoffs.tolist()}")
     payoffs.flags.writeable = False
     return payoffs

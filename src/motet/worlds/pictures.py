@@ -1,4 +1,4 @@
-"""Pictures of grids: soft ground, grid lines and small antialiased marks, as RGB arrays of 16 pixels a tile."""
+"""Drawing of grid worlds: coloured tiles, grid lines and antialiased marks, as RGB arrays of 16 pixels per tile."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 TILE = 16
-"""Pixels a tile."""
+"""Pixels per side of a tile."""
 
 Colour = tuple[int, int, int]
 Picture = NDArray[np.uint8]  # [rows * TILE, columns * TILE, 3]
-Mask = NDArray[np.float32]  # [side, side], 0 to 1: how much of the pixel the mark covers
+Mask = NDArray[np.float32]  # [side, side]: the share of each pixel that the mark covers, 0 to 1
 
 PAPER: Colour = (246, 243, 236)
 INK: Colour = (62, 66, 76)
@@ -29,11 +29,11 @@ AGENTS: tuple[Colour, ...] = (
     (168, 44, 52),
     (92, 98, 112),
 )
-"""One colour an agent; the eleventh agent starts again."""
+"""Colours of the agents; the eleventh agent has the first colour again."""
 
 
 def ground(colours: NDArray[np.uint8], lines: float = 0.07) -> Picture:
-    """Tiles of the given colours [rows, columns, 3], each with a line darker by ``lines`` along its top and left."""
+    """Draw tiles of the given colours [rows, columns, 3], each with a line darker by ``lines`` at its top and left."""
     picture = colours.repeat(TILE, axis=0).repeat(TILE, axis=1)
     shade = np.ones((*picture.shape[:2], 1), np.float32)
     shade[::TILE] = shade[:, ::TILE] = 1.0 - lines
@@ -41,7 +41,7 @@ def ground(colours: NDArray[np.uint8], lines: float = 0.07) -> Picture:
 
 
 def stamp(picture: Picture, row: int, column: int, mask: Mask, colour: Colour) -> None:
-    """Blend a mark into a picture, its corner at pixel (row, column)."""
+    """Blend a mark into a picture, with its top left corner at pixel (row, column)."""
     height, width = mask.shape
     patch = picture[row : row + height, column : column + width]
     cover = mask[..., None]
@@ -49,7 +49,7 @@ def stamp(picture: Picture, row: int, column: int, mask: Mask, colour: Colour) -
 
 
 def _mask(inside: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]) -> Mask:
-    """The share of each pixel that lies inside a shape given over [-1, 1] x [-1, 1]: down, right."""
+    """Return the share of each pixel that lies inside a shape, which is defined on [-1, 1] x [-1, 1] (down, right)."""
     fine = 4
     axis = (np.arange(TILE * fine) + 0.5) / (TILE * fine) * 2 - 1
     down, right = np.meshgrid(axis, axis, indexing="ij")
@@ -59,19 +59,19 @@ def _mask(inside: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[n
 
 @cache
 def disc(radius: float, down: float = 0.0, right: float = 0.0) -> Mask:
-    """A disc; the tile reaches from -1 to 1."""
+    """A disc, in coordinates in which the tile is [-1, 1] x [-1, 1]."""
     return _mask(lambda y, x: (y - down) ** 2 + (x - right) ** 2 <= radius**2)
 
 
 @cache
 def diamond(radius: float) -> Mask:
-    """A square on its tip."""
+    """A square rotated by 45 degrees."""
     return _mask(lambda y, x: np.abs(y) + np.abs(x) <= radius)
 
 
 @cache
 def bone() -> Mask:
-    """A shaft with two knobs at either end, on the slant."""
+    """A diagonal shaft with two knobs at either end."""
 
     def inside(y: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.bool_]:
         along, across = (x + y) / 2**0.5, (x - y) / 2**0.5
@@ -89,13 +89,13 @@ def full() -> Mask:
 
 
 def agent(picture: Picture, row: int, column: int, number: int, ahead: tuple[int, int] = (0, 0)) -> None:
-    """Agent ``number`` on tile (row, column): a disc with a rim and two eyes, which look ``ahead`` (down, right)."""
+    """Draw agent ``number`` on tile (row, column): a disc with a rim and two eyes that look ``ahead`` (down, right)."""
     top, left = row * TILE, column * TILE
     stamp(picture, top, left, disc(0.88), INK)
     stamp(picture, top, left, disc(0.76), AGENTS[number % len(AGENTS)])
     down, right = ahead
     for side in (-0.3, 0.3):
-        # The eyes sit side by side across the line of sight.
+        # The eyes are side by side, perpendicular to the line of sight.
         eye_down, eye_right = (0.32 * down + side * right, 0.32 * right - side * down) if any(ahead) else (-0.1, side)
         stamp(picture, top, left, disc(0.2, eye_down, eye_right), (255, 255, 255))
 
@@ -119,7 +119,7 @@ _GLYPHS = {
 
 
 def write(picture: Picture, row: int, column: int, text: str, colour: Colour, scale: int = 2) -> None:
-    """Write a number, its top left corner at pixel (row, column)."""
+    """Write a number, with its top left corner at pixel (row, column)."""
     for i, sign in enumerate(text):
         glyph = np.array([int(bit) for bit in _GLYPHS[sign]], np.float32).reshape(5, 3)
         stamp(picture, row, column + i * 4 * scale, np.kron(glyph, np.ones((scale, scale), np.float32)), colour)

@@ -1,8 +1,8 @@
-"""A treasure hunt small enough to be solved: nothing appears, all that there is lies where the map says.
+"""A treasure hunt that is small enough to be solved exactly: items lie where the map says, and no new ones appear.
 
-The rules are those of :class:`~motet.worlds.TreasureHunt`, in turn. As a model it moves one agent at a time: the state
-says whose move it is, and the actions of the others have no effect, so that an exact best response knows what a learner
-knows, namely what the agents before it have just done.
+The rules are those of :class:`~motet.worlds.TreasureHunt`; agents act in turn. As a model for planning, a transition
+moves one agent: the state says whose move it is, and the actions of the others have no effect. So an exact best
+response has the same information as a learner: the moves that other agents made before it in the same turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from motet.worlds.treasure_hunt import TreasureHunt
 __all__ = ["SmallHunt"]
 
 State = tuple[int, int, tuple[int, ...], bytes]
-"""Turn, mover, tiles of the agents, kinds of all tiles."""
+"""Turn, index of the agent to move, tiles of the agents, kinds of all tiles."""
 
 _FIRST = """
     A.g
@@ -30,12 +30,12 @@ _FIRST = """
 
 
 class SmallHunt(TreasureHunt):
-    """The world, as a PettingZoo AEC environment and as a model for ``motet.plan``.
+    """A small treasure hunt, as a PettingZoo AEC environment and as a model for ``motet.plan``.
 
     Args:
-        map: a square as text: ``A`` agent, ``g`` gem, ``f`` food, ``b`` bone, ``.`` nothing. A wall stands around it.
-        turns: turns in an episode.
-        radius: how many tiles an agent sees in each direction; None: the whole world, from wherever it stands.
+        map: a square as text: ``A`` agent, ``g`` gem, ``f`` food, ``b`` bone, ``.`` nothing. A wall surrounds it.
+        turns: number of turns in an episode.
+        radius: number of tiles that an agent sees in each direction; None: the whole world from every position.
         render_mode: ``rgb_array`` to draw pictures.
 
     >>> from motet.plan import best_response, enumerate_states
@@ -45,14 +45,14 @@ class SmallHunt(TreasureHunt):
     10.0
     """
 
-    suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # all is seen, and few turns are all there is
+    suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # agents see everything, and episodes are short
 
     def __init__(
         self, map: str = _FIRST, turns: int = 4, radius: int | None = None, render_mode: str | None = None
     ) -> None:
         rows = [line.strip() for line in map.strip().splitlines()]
         if any(len(row) != len(rows) for row in rows) or set("".join(rows)) - set("Agfb."):
-            raise SettingError(f"the map is no square of A, g, f, b and '.':\n{map}")
+            raise SettingError(f"map must be a square of A, g, f, b and '.', got\n{map}")
         spots: dict[str, list[tuple[int, int]]] = {sign: [] for sign in "Agfb."}
         for row, line in enumerate(rows, 1):
             for column, sign in enumerate(line, 1):
@@ -65,24 +65,24 @@ class SmallHunt(TreasureHunt):
         self._asked: tuple[Any, ...] = ()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin an episode as the map says. There is no chance in it, so the seed changes nothing."""
+        """Begin an episode as the map says. The world is deterministic, so the seed has no effect."""
         super().reset(seed, options)
         self._begun = True
         self.arrange(self._spots["A"], self._spots["g"], self._spots["f"], self._spots["b"])
 
     def get_state(self) -> State:
-        """Where everything is: hashable, plain, all that decides what may happen next."""
+        """Return the state: hashable plain values that determine what may happen next."""
         if not self._begun:
             raise NotReadyError("there is no state yet: call reset() first")
         hunts = self._hunts
         return (hunts.turn[0], hunts.mover, tuple(tile for (tile,) in hunts.at), hunts.kinds)
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a state; what was earned before is forgotten."""
+        """Continue from a state; rewards from before are reset to 0."""
         turn, mover, at, kinds = state
         hunts = self._hunts
         if len(kinds) != len(hunts.kinds) or len(at) != len(hunts.at) or turn > self.turns:
-            raise SettingError(f"the state {state!r} is of another map: make a world with that map")
+            raise SettingError(f"state must be of a world with this map, got {state!r}; make a world with its map")
         if not self._begun:
             self.reset()
         hunts.restore(kinds, [[tile] for tile in at], [turn], mover)
@@ -94,7 +94,7 @@ class SmallHunt(TreasureHunt):
         self.truncations = dict.fromkeys(self.agents, self.over)
 
     def transition_probabilities(self, state: State, actions: Sequence[int]) -> list[tuple[float, State]] | None:
-        """What follows on the mover's action, for certain; None after the last turn."""
+        """Return the successor state of the mover's action with probability 1; None after the last turn."""
         if state[0] == self.turns:
             return None
         return [(1.0, self._played(state, actions)[1])]
@@ -102,20 +102,20 @@ class SmallHunt(TreasureHunt):
     def transition_rewards(
         self, state: State, actions: Sequence[int], transitions: Sequence[tuple[float, State]]
     ) -> list[list[float]]:
-        """What each agent earns: the mover what its move pays, the others nothing."""
+        """Return each agent's reward: that of the move for the mover, 0 for the others."""
         earned = self._played(state, actions)[0]
         return [[earned if agent == state[1] else 0.0 for agent in range(len(self.possible_agents))]] * len(transitions)
 
     def acts(self, state: State, agent: int) -> bool:
-        """Whether it is an agent's move."""
+        """Return whether it is an agent's move."""
         return state[1] == agent
 
     def where(self, state: State, agent: int) -> tuple[int, int]:
-        """Row and column of an agent."""
+        """Return row and column of an agent."""
         return self._hunts.tile(state[2][agent])
 
     def picture(self, state: State) -> NDArray[Any]:
-        """A state as a picture."""
+        """Draw a state."""
         mode, self.render_mode = self.render_mode, "rgb_array"
         try:
             self.set_state(state)
@@ -126,7 +126,7 @@ class SmallHunt(TreasureHunt):
         return picture
 
     def _played(self, state: State, actions: Sequence[int]) -> tuple[float, State]:
-        """What the mover's action pays, and what follows; the last answer is remembered."""
+        """Return reward and successor state of the mover's action; the last result is cached."""
         asked = (state, actions[state[1]])
         if not self._asked or self._asked[0] != asked:
             self.set_state(state)

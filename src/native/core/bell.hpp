@@ -1,4 +1,4 @@
-// A word one can wait on. Ringing never waits; a waiter that dies, or a stopped one, disturbs nobody.
+// A word that processes can wait on. Ringing never waits; a waiter that dies or is stopped does not affect others.
 #pragma once
 #include <cerrno>
 
@@ -18,7 +18,7 @@ int os_sync_wake_by_address_all(void*, std::size_t, std::uint32_t) __attribute__
 
 namespace motet {
 
-// Sleeps while *word == expect, at most ns. May return early for any reason: callers look again.
+// Sleeps while *word == expect, at most ns. May return early for any reason: callers check the word again.
 inline void word_sleep(std::atomic<u32>* word, u32 expect, i64 ns) {
 #if defined(__linux__)
   timespec t{time_t(ns / 1000000000), long(ns % 1000000000)};
@@ -48,10 +48,10 @@ inline void word_wake(std::atomic<u32>* word) {
 #endif
 }
 
-// How long to spin before sleeping, learnt by each waiter for itself. A spin that ends in sleep was wasted (the peer is
-// slow, or sits on this very core), so the next 1, 3, 7 ... 1023 waits do not spin; one that succeeds pays back. The try
-// after such a pause is longer than it takes to wake an idle core: two peers that both sleep would never find out
-// otherwise that they could both spin.
+// How long to spin before sleeping, which each waiter adapts separately. A spin that ends in sleep was wasted (the peer
+// is slow, or runs on the same core), so the next 1, 3, 7 ... 1023 waits do not spin; a spin that succeeds lowers this
+// penalty. The first spin after such a pause lasts longer than waking an idle core takes: otherwise two peers that both
+// sleep would never detect that they could both spin.
 struct Spin {
   static constexpr i64 kBudgetNs = 20000, kRetryNs = 100000;
   u32 skip = 0, penalty = 0;
@@ -72,10 +72,10 @@ struct Spin {
 
 struct alignas(kLine) Bell {
   std::atomic<u32> count;    // rings so far
-  std::atomic<u32> waiters;  // a hint that spares the system call; a killed waiter leaves it too high, which is harmless
+  std::atomic<u32> waiters;  // a hint that saves the system call; a killed waiter leaves it too high, which is harmless
   u8 pad[kLine - 8];
 
-  // No sleep is longer than this, so that not even a hint gone wrong (by a hostile peer) can keep a waiter for ever.
+  // No sleep is longer than this, so that not even a wrong hint (written by a hostile peer) can block a waiter for ever.
   static constexpr i64 kSliceNs = 100000000;
 
   void ring() {
@@ -84,7 +84,7 @@ struct alignas(kLine) Bell {
   }
   u32 read() const { return count.load(std::memory_order_acquire); }
 
-  // Spins, then sleeps one slice at most. True: the count is no longer `seen`.
+  // Spins, then sleeps for one slice at most. Returns whether the count is no longer `seen`.
   bool wait_slice(u32 seen, i64 deadline_ns, Spin& spin) {
     if (read() != seen) return true;
     i64 budget = spin.budget(), now = now_ns();

@@ -1,21 +1,21 @@
-// A lane: a ring of rows with one writer. Rows are numbered from 0 for ever; row i lies in place i % capacity.
+// A lane: a ring of rows with one writer. Row numbers start at 0 and never wrap around; row i lies in place i % capacity.
 //
 // Writing:  reserve (never decreases) -> rows -> head.   Reading:  head -> rows -> reserve: row i was intact if
-// i >= reserve - capacity. So a writer that dies anywhere inside loses at most the rows it was writing, and a reader,
-// however slow, notices every row that was overwritten under its hands.
+// i >= reserve - capacity. So a writer that dies at any point loses at most the rows that it was writing, and a reader,
+// however slow, detects every row that was overwritten while it read.
 //
 // A row is: meta word | leaves (aligned) | checksum (only in checked lanes). The transition that starts at row i ends in
-// row i + 1, whose observation is the next one; an episode's last observation has a row of its own (kFinal).
+// row i + 1, which holds the next observation; the last observation of an episode has a separate row (kFinal).
 #pragma once
 #include "core/bell.hpp"
 
 namespace motet {
 
 enum Flag : u64 {
-  kBegin = 1,       // first row of a segment: of an episode, or of what a successor writes after a death
-  kTerminated = 2,  // the transition that starts here ended the episode: no value behind it
-  kTruncated = 4,   // ... cut it off: the final row's observation still has a value
-  kFinal = 8,       // holds an episode's last observation; never a start
+  kBegin = 1,       // first row of a segment: of an episode, or of the rows that a restarted writer appends
+  kTerminated = 2,  // the transition that starts here terminated the episode: no bootstrapping
+  kTruncated = 4,   // the transition that starts here truncated the episode: bootstrap from the final row's observation
+  kFinal = 8,       // holds the last observation of an episode; no transition starts here
 };
 constexpr int kVersionShift = 8;  // meta word: version of the policy that acted << 8 | flags
 
@@ -23,27 +23,28 @@ struct alignas(kLine) Lane {
   static constexpr u64 kMagic = 0x31454e414c5f5f4dull;  // "M__LANE1"
   u64 magic, capacity, row_bytes, spec_hash;
   u64 checked;  // rows end with a checksum
-  u64 once;     // the writer waits rather than overwrite what the reader has not released
+  u64 once;     // the writer waits instead of overwriting rows that the reader has not released
   u8 pad0[kLine - 48];
   // The writer's words.
   alignas(kLine) std::atomic<u64> reserve;  // rows begun
   std::atomic<u64> head;                    // rows complete
   std::atomic<u64> incarnation;             // raised by each writer that takes over
   std::atomic<u64> broken;                  // segments that broke off without an end
-  std::atomic<u64> broken_at;               // the head at which the last of them was counted: none is counted twice
+  std::atomic<u64> broken_at;               // head at which the last broken segment was counted, so that it counts once
   std::atomic<u64> waits, waited_ns;        // how often and how long the writer waited for room
-  std::atomic<u64> finals;                  // final rows among them; counted behind the head: a death loses one at most
+  std::atomic<u64> finals;                  // final rows; stored after the head, so that a death loses one at most
 
   // The reader's words.
   alignas(kLine) std::atomic<u64> released;  // rows below may be overwritten (used if `once`)
-  std::atomic<u64> taken;                    // rows below were handed out before that; a successor goes on here
+  std::atomic<u64> taken;                    // rows below were handed out; stored before `released`; a restarted reader
+                                             // continues here
   u8 pad2[kLine - 16];
   Bell room;  // rung by the reader when it releases rows
 
-  // Impossible sizes are refused first: a product that wraps around would pass every later check.
+  // Check for impossible sizes first: a product that wraps around would pass every later check.
   static bool possible(u64 capacity, u64 row_bytes) { return row_bytes && capacity <= kMost / row_bytes; }
   static u64 bytes(u64 capacity, u64 row_bytes) { return sizeof(Lane) + round_up(capacity * row_bytes, kLine); }
-  // Inner loops step from place to place: a division per row would cost more than a small row's copy.
+  // Inner loops step from place to place, because a division per row would cost more than the copy of a small row.
   u8* at(u64 place) { return reinterpret_cast<u8*>(this) + sizeof(Lane) + place * row_bytes; }
   u64 place(u64 row) const { return row % capacity; }
   u64 after(u64 place) const { return place + 1 == capacity ? 0 : place + 1; }
@@ -69,9 +70,9 @@ struct alignas(kLine) Lane {
     return h;
   }
   void end_append(u64 first, u64 n) { head.store(first + n, std::memory_order_release); }
-  // The row after next is on its way into the cache while the caller is busy elsewhere: a ring is too large to be there.
-  // In two halves, one behind the rows of an append and one before those of the next: a core has few requests under way
-  // at a time, and stands still when it has to wait for one to be free.
+  // Prefetches the row after next while the caller does other work, because a ring is too large for the cache. This
+  // happens in two halves, one after the rows of an append and one before those of the next: a core can have few requests
+  // in flight, and stalls when it has to wait for a free one.
   void prefetch_for_write(u64 place, bool second_half) {
     constexpr u64 kMostBytes = 4096;
     const u8* p = at(place);
@@ -81,7 +82,7 @@ struct alignas(kLine) Lane {
   bool has_room(u64 n) const {
     return !once || head.load(std::memory_order_relaxed) + n <= released.load(std::memory_order_acquire) + capacity;
   }
-  // The last row has no end and the next one is a new segment's first.
+  // Counts a broken segment: the last row has no end, and the next row is the first of a new segment.
   void count_broken() {
     u64 h = head.load(std::memory_order_relaxed);
     if (h == 0 || broken_at.load(std::memory_order_relaxed) == h || meta(place(h - 1)) & kFinal) return;
@@ -95,12 +96,12 @@ struct alignas(kLine) Lane {
   }
 
   // ---- reader
-  u64 tail() const {  // the oldest row that is intact right now
+  u64 tail() const {  // the oldest row that is intact now
     u64 r = reserve.load(std::memory_order_relaxed);
     return r > capacity ? r - capacity : 0;
   }
   u64 row_sum(const u8* bytes, u64 row) const { return checksum(bytes, row_bytes - 8, row + 1); }
-  // Does a transition start here? The row behind must be complete.
+  // Whether a transition starts here. The next row must be complete.
   bool startable(u64 place) { return !(meta(place) & kFinal) && !(meta(after(place)) & kBegin); }
 };
 }  // namespace motet

@@ -1,8 +1,8 @@
-// Forward pass of a fully connected network on torch's own weight layout, for acting: a few rows, at once, no copies.
+// Forward pass of a fully connected network on torch's weight layout, for acting: few rows, low latency, no copies.
 //
-// Each output of each row is one dot product, summed in the same order whatever the batch: 16 running sums over the
-// inputs, then a tree over the 16. So a row's result does not depend on the other rows, nor on how many there are.
-// Outputs come in blocks of 16, whose weights stay in the first-level cache for all rows.
+// Each output of each row is one dot product, summed in an order that does not depend on the batch: 16 running sums over
+// the inputs, then a tree over the 16. So a row's result depends neither on the other rows nor on their number. Outputs
+// are computed in blocks of 16, whose weights stay in the first-level cache for all rows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -35,8 +35,9 @@ struct Layer {
 
 namespace kernel {
 
-// For x >= 0: tanh x = t / (t + 2), where t = exp(2 x) - 1 = (2^f - 1) 2^k + (2^k - 1), k is whole, |f| <= 1/2, and 2^f - 1
-// a polynomial without a constant: nothing is lost near zero, a few units in the last place elsewhere. Beyond 9.5 it is 1.
+// For x >= 0: tanh x = t / (t + 2), where t = exp(2 x) - 1 = (2^f - 1) 2^k + (2^k - 1), k is an integer, |f| <= 1/2, and
+// 2^f - 1 is a polynomial without a constant term. So it is precise near zero, and within a few units in the last place
+// elsewhere. Beyond 9.5 the result is 1.
 MOTET_INLINE void tanh16(float* at) {
   constexpr u32 kSign = 0x80000000u, kOne = 0x3f800000u;
   Words16 sign, bits;
@@ -47,7 +48,7 @@ MOTET_INLINE void tanh16(float* at) {
   std::memcpy(&x, &bits, sizeof x);
   const Floats16 zero = {}, most = zero + 9.5f;
   x = x > most ? most : x;
-  const Floats16 whole = zero + 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+  const Floats16 whole = zero + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   Floats16 y = x * 2.885390082f, shifted = y + whole, u = (y - (shifted - whole)) * 0.6931471806f;
   Floats16 t = u * (1 / 5040.0f) + 1 / 720.0f;
   t = t * u + 1 / 120.0f;
@@ -65,7 +66,7 @@ MOTET_INLINE void tanh16(float* at) {
   bits |= sign;
   std::memcpy(at, &bits, sizeof bits);
 }
-// The rest of an array goes through a block of its own: a value does not depend on where it lies.
+// The rest of an array is padded to a block, so that a result does not depend on the position in the array.
 inline void tanh_all(float* at, u64 n) {
   for (; n >= kLanes; n -= kLanes, at += kLanes) tanh16(at);
   if (n == 0) return;
@@ -81,7 +82,7 @@ inline void tanh_all(float* at, u64 n) {
 #endif
 #endif
 
-// The 16 sums of each of 16 outputs, as vectors of whatever width, become 16 totals by the same tree: lane l takes lane
+// Adds the 16 sums of each of 16 outputs, given as vectors of any width, to 16 totals by the same tree: lane l adds lane
 // l + 8, then l + 4, l + 2, l + 1.
 #ifdef MOTET_SHUFFLE
 MOTET_INLINE void add_lanes(Floats16 (*sums)[1], float* totals) {
@@ -135,8 +136,8 @@ MOTET_INLINE void add_lanes(V (*sums)[kParts], float* totals) {
 }
 #endif
 
-// Sums of one block of 16 outputs for kRows rows, kAtOnce outputs of each at a time: a weight that was loaded serves all
-// of the rows. Every row's sums are made in the same order whatever kRows and kAtOnce are.
+// Sums of one block of 16 outputs for kRows rows, kAtOnce outputs at a time: a loaded weight is used for all rows. The
+// order of a row's sums does not depend on kRows and kAtOnce.
 template <class V, u64 kAtOnce, u64 kRows>
 MOTET_INLINE void block(const float* const* row, const float* const* end, const float* const* xs, const float (*last)[kLanes],
                         u64 whole, bool rest, V (*sums)[kLanes][kLanes / (sizeof(V) / sizeof(float))]) {
@@ -173,22 +174,22 @@ MOTET_INLINE void block(const float* const* row, const float* const* end, const 
   }
 }
 
-// y[r, o] = x[r, :] . w[o, :] + b[o], then the rectifier if asked.
-// V is what the machine's registers hold, kSums how many outputs have their sums there, of kTogether rows at once where
-// there are so many; none of them changes the order.
+// y[r, o] = x[r, :] . w[o, :] + b[o], then ReLU if `rectify`.
+// V is the vector type of the machine's registers, kSums the number of outputs whose sums are held in registers, and
+// kTogether the number of rows computed at once if there are enough; none of them changes the order of the sums.
 template <class V, u64 kSums, u64 kTogether>
 MOTET_INLINE void layer(const float* w, const float* b, u64 in, u64 out, const float* x, float* y, u64 rows, bool rectify) {
   constexpr u64 kWidth = sizeof(V) / sizeof(float), kParts = kLanes / kWidth;
   const u64 whole = in / kLanes * kLanes, rest = in - whole;
   for (u64 o = 0; o < out; o += kLanes) {
     const u64 n = out - o < kLanes ? out - o : kLanes;
-    // Where fewer than 16 outputs are left, the last one is computed again and thrown away.
+    // If fewer than 16 outputs remain, the last one is computed repeatedly and the extra results are discarded.
     const float* row[kLanes];
     for (u64 k = 0; k < kLanes; ++k) row[k] = w + (o + (k < n ? k : n - 1)) * in;
     float bias[kLanes] = {};
     std::memcpy(bias, b + o, n * sizeof(float));
-    // The inputs behind the last whole 16: reading 16 that end with the last one stays inside the row of weights; those
-    // already summed meet a zero. Rows shorter than 16 are copied into zeros instead.
+    // The inputs after the last whole block of 16: a read of 16 weights that ends with the last one stays inside the row;
+    // weights that were already summed are multiplied by zero. Rows shorter than 16 are copied into zeros instead.
     const float* end[kLanes];
     float room[kLanes][kLanes] = {};
     for (u64 k = 0; k < kLanes; ++k) {
@@ -211,7 +212,7 @@ MOTET_INLINE void layer(const float* w, const float* b, u64 in, u64 out, const f
         add_lanes(sums[i], totals);
         for (u64 k = 0; k < kLanes; ++k) {
           float total = totals[k] + bias[k];
-          totals[k] = rectify && total < 0 ? 0.0f : total;  // a NaN stays one
+          totals[k] = rectify && total < 0 ? 0.0f : total;  // a NaN stays NaN
         }
         std::memcpy(y + r * out + o, totals, n * sizeof(float));
       }
@@ -234,7 +235,7 @@ MOTET_LAYER(layer_baseline, Floats4, 4, 2)
 #endif
 #undef MOTET_LAYER
 
-// The variants this machine can run, the best one last.
+// The variants that this machine can run, the fastest last.
 inline std::vector<std::pair<const char*, Function>> variants() {
   std::vector<std::pair<const char*, Function>> all{{"baseline", layer_baseline}};
 #ifdef MOTET_X86_CLONES
@@ -260,7 +261,7 @@ class Mlp {
   u64 in() const { return layers_.front().in; }
   u64 out() const { return layers_.back().out; }
   u64 weights() const { return weights_; }  // multiplications for one row
-  u64 end() const { return end_; }          // how many numbers the flat vector must have
+  u64 end() const { return end_; }          // minimum number of values in the flat vector
 
   // x: [rows, in], as float or as bytes; y: [rows, out].
   template <class T>
@@ -302,8 +303,9 @@ class Mlp {
   u64 widest_ = 0, weights_ = 0, end_ = 0;
 };
 
-// Epsilon-greedy with two uniform draws in [0, 1) for each row, used or not: the stream does not depend on the values.
-// Returns the first row whose mask allows nothing, or -1. Without draws: greedy. Of equal values the first one wins.
+// Epsilon-greedy with two uniform draws in [0, 1) for each row, used or not, so that the random stream does not depend on
+// the values. Greedy without draws; among equal values the first one is chosen. Returns the first row whose mask allows
+// no action, or -1.
 inline i64 choose(const float* values, const u8* mask, const double* draws, double epsilon, i64 first_action, u64 rows, u64 n,
                   i64* actions) {
   for (u64 r = 0; r < rows; ++r) {

@@ -1,7 +1,8 @@
-// The reading side of a replay: draws rows from its lanes and gathers them into the caller's arrays.
+// The reading side of a replay: samples rows from its lanes and copies them into the caller's arrays.
 //
-// Everything here is private to one process but the lanes, of which it writes only `released`. A gather copies first
-// and verifies afterwards; what a writer overtook is drawn again and counted.
+// Everything here is private to one process except the lanes, in which it writes only `taken`, `released` and the bell
+// `room`. The reader copies first and verifies afterwards; it draws again, and counts, rows that were overwritten
+// meanwhile.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -23,15 +24,15 @@ struct Rules {
   double alpha = 0.6, epsilon = 1e-6;  // priority p becomes (p + epsilon) ** alpha
 };
 
-// One array of a batch, and the bytes of a row that it is made of.
+// One array of a batch, and the bytes of a row that are copied into it.
 struct Copy {
   u8* to;
   u64 offset, bytes;  // within a row
-  u64 frames;         // how many consecutive rows are stacked
-  bool next;          // sample: from the end of the transition. take: also the row behind the fragment
+  u64 frames;         // number of consecutive rows that are stacked
+  bool next;          // sample: from the end of the transition. take: also the row after the fragment
 };
 
-// Where a batch goes.
+// The arrays of a batch.
 struct Target {
   u64 rows = 0;    // sample: batch size. take: fragments
   u64 length = 0;  // take: rows per fragment; 0 for sample
@@ -51,27 +52,27 @@ enum class Draw { kOk, kTooFew, kNoStart, kLapped, kCorrupt };
 
 class Reader {
  public:
-  enum class Read : unsigned char { kNo, kYes };  // not a plain byte, which might alias everything
+  enum class Read : unsigned char { kNo, kYes };  // not a plain byte, which may alias everything
   struct LaneState {
     Lane* lane;
     u32 partition;
-    u64 base;       // of its leaves in the partition's tree
+    u64 base;       // index of its first leaf in the partition's tree
     u64 floor = 0;  // rows below are forgotten
     u64 cursor = 0;               // take: next row to hand out
-    u64 cursor_before = 0;        // ... before the take that is going on
-    u64 taken_over = 0;           // rows that have been accounted for in `read`
-    u64 prioritised = 0;          // rows below have been given a priority once
+    u64 cursor_before = 0;        // take: the cursor before the current call
+    u64 taken_over = 0;           // rows below are accounted for in `read`
+    u64 prioritised = 0;          // rows below have received their first priority
     u64 zeroed = 0;               // rows below have priority zero
-    u64 low = 0, high = 0;        // starts are drawn from [low, high)
+    u64 low = 0, high = 0;        // first rows of transitions are drawn from [low, high)
     u64 low_place = 0;
-    u64 tail = 0;                 // as it was behind the last gather
-    std::vector<Read> read;       // by place: has its row reached a batch?
+    u64 tail = 0;                 // the lane's tail after the last copy
+    std::vector<Read> read;       // by place: whether its row was part of a batch
   };
   struct Partition {
     double share;
     double carry = 0;  // so that shares are exact over batches
-    u64 rows = 0;      // what there is to draw from, summed over its lanes
-    u64 want = 0;      // its part of the batch being drawn
+    u64 rows = 0;      // rows to draw from, summed over its lanes
+    u64 want = 0;      // its number of rows in the batch being drawn
     std::vector<u32> lanes;
     std::unique_ptr<SumTree> tree;
   };
@@ -99,8 +100,8 @@ class Reader {
       for (u32 p = 0; p < partitions.size(); ++p) partitions[p].tree = std::make_unique<SumTree>(base[p]);
   }
 
-  // A successor does not know which of the rows it finds were read: it counts none of them as unread. What its
-  // predecessor released after the state was saved may be overwritten already, and is not handed out again.
+  // A restarted reader does not know which of the rows that it finds were read: it counts none of them as unread. Rows
+  // that were released after the state was saved may be overwritten already, and are not handed out again.
   void adopt() {
     for (auto& s : lanes) {
       s.taken_over = s.lane->head.load(std::memory_order_acquire);
@@ -109,8 +110,8 @@ class Reader {
     }
   }
 
-  // The priorities of all places, partition after partition: what adopt() cannot rebuild. Both sides look at the lanes
-  // first, so that both have given new rows their first priority.
+  // The priorities of all places, partition after partition, which adopt() cannot rebuild. Both save and load call
+  // ready() first, so that new rows have received their first priority.
   void save_priorities(float* out) {
     ready();
     for (auto& p : partitions)
@@ -126,7 +127,7 @@ class Reader {
     }
   }
 
-  u64 ready() {  // rows from which a transition may be drawn
+  u64 ready() {  // number of rows from which a transition may be drawn
     u64 n = 0;
     for (auto& p : partitions)
       if (u64 rows = refresh(p); p.share > 0) n += rows;
@@ -153,7 +154,7 @@ class Reader {
     return Draw::kOk;
   }
 
-  // New priorities for rows of an earlier batch. Rows that have been overwritten meanwhile are counted and left alone.
+  // Sets new priorities for rows of an earlier batch. Rows that were overwritten meanwhile are only counted.
   void update(const u32* lane, const u64* row, const float* priority, u64 n) {
     for (u32 p = 0; p < partitions.size(); ++p) {
       index_.clear();
@@ -174,14 +175,14 @@ class Reader {
     }
   }
 
-  void forget() {  // every row written so far
+  void forget() {  // forgets every row written so far
     for (auto& s : lanes) s.floor = s.cursor = s.lane->head.load(std::memory_order_acquire);
   }
 
   // ---- consume once, in order
 
-  // Fragments of t.length rows (and one more for the observation behind them) that no take has handed out yet:
-  // the first of every lane, then the second of every lane, and so on.
+  // Fragments of t.length rows, plus one row for the observation after them, that were not handed out yet: the first of
+  // every lane, then the second of every lane, and so on.
   u64 fragments(u64 length) {
     u64 n = 0;
     for (auto& s : lanes) n += available(s) / length;
@@ -205,14 +206,14 @@ class Reader {
     return Draw::kOk;
   }
 
-  // What has been taken may be overwritten from now on, but for the frames that the next row is stacked with.
+  // Lets writers overwrite the rows that were taken, except the frames that the next row is stacked with.
   void release() {
     u64 keep = rules.n_frames - 1;
     for (auto& s : lanes) {
       u64 r = s.cursor > keep ? s.cursor - keep : 0;
       u64 taken = s.lane->taken.load(std::memory_order_relaxed), released = s.lane->released.load(std::memory_order_relaxed);
       if (s.cursor == taken && r == released) continue;
-      s.lane->taken.store(s.cursor, std::memory_order_relaxed);  // first: a death in between repeats nothing
+      s.lane->taken.store(s.cursor, std::memory_order_relaxed);  // first: a death in between repeats no rows
       s.lane->released.store(r, std::memory_order_release);
       s.lane->room.ring();
     }
@@ -220,24 +221,24 @@ class Reader {
 
  private:
   struct Drawn {
-    u64 out;                 // which row of the batch it becomes
+    u64 out;                 // its row in the batch
     LaneState* from;
-    u64 place, end;          // where the transition starts and where it ends
-    const u8 *first, *last;  // the rows there
-    Drawn() {}               // without zeroes, which would only be overwritten
+    u64 place, end;          // places where the transition starts and ends
+    const u8 *first, *last;  // the rows in these places
+    Drawn() {}               // not zeroed, because everything is overwritten
   };
-  std::vector<u64> index_;      // scratch: leaves of a tree
-  std::vector<Drawn> pending_;  // what is still to be filled of a batch
+  std::vector<u64> index_;      // scratch: indices of leaves of a tree
+  std::vector<Drawn> pending_;  // the rows of a batch that are still to be filled
   std::vector<float> value_;
   std::vector<u8> scratch_;
 
-  static u64 available(const LaneState& s) {  // rows behind the cursor that have a successor
+  static u64 available(const LaneState& s) {  // rows from the cursor on that are followed by another row
     u64 head = s.lane->head.load(std::memory_order_acquire);
     return head > s.cursor + 1 ? head - 1 - s.cursor : 0;
   }
 
-  // How many rows each partition gives to a batch of n. Shares are relative to the partitions that hold anything; what
-  // rounding takes from a partition is carried to its next batch.
+  // Computes the number of rows of each partition in a batch of n. Shares are relative to the partitions that are not
+  // empty; what a partition loses by rounding is carried over to the next batch.
   void divide(u64 n) {
     auto eligible = [](const Partition& p) { return p.rows > 0 && p.share > 0; };
     double all = 0;
@@ -264,17 +265,17 @@ class Reader {
     p.rows = 0;
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
-      if (s.lane->once) {  // nothing is drawn; what counts is what can still be taken
+      if (s.lane->once) {  // rows are not drawn but taken: count those that can still be taken
         p.rows += available(s);
         continue;
       }
       u64 head, tail;
-      do {  // both as they were at one moment: a writer that goes on between two looks leaves a window of any size
+      do {  // both must be of one moment: between two loads the writer could move on by any number of rows
         head = s.lane->head.load(std::memory_order_acquire);
         tail = s.lane->tail();
         std::atomic_thread_fence(std::memory_order_acquire);
       } while (s.lane->head.load(std::memory_order_relaxed) != head);
-      // A stack needs n_frames - 1 rows before its own, unless nothing has ever been overwritten.
+      // A stack needs the n_frames - 1 rows before its row, unless no row was ever overwritten.
       s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
       s.high = head > rules.n_step ? head - rules.n_step : 0;
       if (s.low > s.high) s.low = s.high;
@@ -287,11 +288,11 @@ class Reader {
     return p.rows;
   }
 
-  // Places that were taken over by new rows: was their old row ever read?
+  // Counts the unread rows that new rows have overwritten.
   void account(LaneState& s, u64 head) {
     u64 cap = s.lane->capacity, from = s.taken_over;
     if (head <= from) return;
-    u64 round = std::min(head, from + cap);  // what came after a whole round has overwritten rows nobody saw at all
+    u64 round = std::min(head, from + cap);  // rows after a whole round have overwritten rows that this reader never saw
     counters.overwritten_unread += head - round;
     for (u64 i = from; i < round;) {
       u64 place = i % cap, n = std::min(round - i, cap - place);
@@ -319,7 +320,7 @@ class Reader {
     p.tree->set(index_.data(), value_.data(), index_.size());
   }
 
-  // Draws rows [first, first + n) of the batch from one partition, again and again until each is intact.
+  // Draws rows [first, first + n) of the batch from one partition, and repeats it until each is intact.
   Draw fill(Partition& p, const Target& t, u64 first, u64 n, double beta) {
     constexpr int kRounds = 1000;
     pending_.resize(n);
@@ -331,7 +332,7 @@ class Reader {
         refresh(p);
       }
       if (!(p.tree ? draw_by_priority(p, t, beta) : draw_uniform(p, t))) {
-        if (round) continue;  // everything was overwritten this very moment
+        if (round) continue;  // all rows were overwritten meanwhile
         return Draw::kTooFew;
       }
       if (!walk(p, t)) return Draw::kNoStart;
@@ -341,18 +342,18 @@ class Reader {
     return Draw::kOk;
   }
 
-  // Memory is far away: what a few rows ahead will need is asked for while one is worked on.
+  // Memory is slow: rows are prefetched a few rows ahead.
   static constexpr u64 kAhead = 16, kAheadLarge = 8;
   static void prefetch(const u8* p, u64 bytes) {
     bytes = std::min<u64>(bytes, 8 * kLine);
     for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
   }
 
-  // Follows each drawn transition from its first row to its last: rewards, discount, where it ends.
+  // Follows each drawn transition from its first row to its last, for its rewards, its discount and its end.
   bool walk(Partition& p, const Target& t) {
     const u64 n = pending_.size(), n_step = rules.n_step, reward_at = rules.reward_offset;
     const double gamma = rules.gamma;
-    const bool look = !p.tree;  // priorities were only given to rows that a transition starts from
+    const bool look = !p.tree;  // with priorities, only rows that start a transition have a priority above 0
     for (u64 k = 0; k < n; ++k) {
       if (k + kAhead < n) {
         const Drawn& ahead = pending_[k + kAhead];
@@ -386,7 +387,7 @@ class Reader {
     return true;
   }
 
-  // One array of the batch, from the start or from the end of each transition.
+  // Copies one array of the batch, from the start or from the end of each transition.
   void gather(const Target& t, const Copy& c) {
     if (c.frames > 1) {
       for (const Drawn& d : pending_) {
@@ -397,7 +398,7 @@ class Reader {
       }
       return;
     }
-    switch (c.bytes) {  // a size that is known here is copied without a call
+    switch (c.bytes) {  // sizes that are known at compile time are copied without a call
       case 1: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 1); });
       case 4: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 4); });
       case 8: return copy_all(c, [](u8* to, const u8* from, u64) { copy_racy(to, from, 8); });
@@ -418,7 +419,7 @@ class Reader {
   template <class How>
   void copy_all(const Copy& c, How how) {
     const u64 n = pending_.size(), bytes = c.bytes, offset = c.offset;
-    const bool next = c.next, large = bytes > 2 * kLine;  // the rest lies where walk() has just been, or next to it
+    const bool next = c.next, large = bytes > 2 * kLine;  // smaller arrays are near what walk() has just read
     const Drawn* const drawn = pending_.data();
     u8* const to = c.to;
     auto from = [=](u64 k) { return (next ? drawn[k].last : drawn[k].first) + offset; };
@@ -429,10 +430,10 @@ class Reader {
     }
   }
 
-  // Whatever a writer overtook meanwhile stays pending; what is intact has been read.
+  // Rows that were overwritten meanwhile stay pending; intact rows are marked as read.
   Draw verify(Partition& p, const Target& t) {
     std::atomic_thread_fence(std::memory_order_acquire);
-    bool untouched = true;  // no row that could have been drawn was overwritten
+    bool untouched = true;  // whether no row that could have been drawn was overwritten
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
       s.tail = s.lane->tail();
@@ -461,12 +462,12 @@ class Reader {
     pending_.resize(again);
     return Draw::kOk;
   }
-  u64 oldest_of(u64 row) const { return row - std::min(row, rules.n_frames - 1); }  // that its stack is made of
+  u64 oldest_of(u64 row) const { return row - std::min(row, rules.n_frames - 1); }  // the oldest row of its stack
 
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
     if (total == 0) return false;
-    Rng stream = rng;  // in registers, as is what is known of the first lane, often the only one
+    Rng stream = rng;  // kept in registers, like the window of the first lane, which is often the only one
     const Window first = window_of(p.lanes[0]);
     for (Drawn& d : pending_) {
       const u64 at = stream.below(total);
@@ -477,7 +478,7 @@ class Reader {
     return true;
   }
 
-  // Final and broken rows are passed over. Where hardly anything else is stored, walk instead of drawing.
+  // Final and broken rows are skipped. After many failed draws, walk from row to row instead.
   bool draw_another(Partition& p, const Target& t, Drawn& d) {
     constexpr u64 kTries = 64;
     u64 at = 0, total = window(p);
@@ -512,7 +513,7 @@ class Reader {
     d.place = place < w.capacity ? place : place - w.capacity;
   }
 
-  // The at-th row of a partition's windows, put side by side.
+  // Finds the at-th row of the concatenated windows of a partition.
   void locate(Partition& p, const Target& t, Drawn& d, u64 at) {
     for (u32 l : p.lanes) {
       const Window w = window_of(l);
@@ -521,7 +522,7 @@ class Reader {
     }
   }
 
-  // Importance weights are taken here and now: a later round may find the leaf taken over by another row.
+  // Importance weights are computed here, because in a later round the leaf may belong to another row.
   bool draw_by_priority(Partition& p, const Target& t, double beta) {
     if (!(p.tree->total() > 0)) return false;
     double scale = double(p.tree->positive()) / p.tree->total();
@@ -532,7 +533,7 @@ class Reader {
       while (l + 1 < p.lanes.size() && lanes[p.lanes[l + 1]].base <= index_[k]) ++l;
       LaneState& s = lanes[p.lanes[l]];
       u64 cap = s.lane->capacity, place = index_[k] - s.base;
-      // The one row in [zeroed, zeroed + capacity) that lies in this place.
+      // The only row in [zeroed, zeroed + capacity) that lies in this place.
       u64 row = s.zeroed - s.zeroed % cap + place;
       t.lane[i] = p.lanes[l];
       t.row[i] = row < s.zeroed ? row + cap : row;
@@ -552,7 +553,7 @@ class Reader {
     else static_cast<float*>(t.reward)[out] = float(value);
   }
 
-  // Frames run from the oldest to the newest; before an episode's first row that first row is repeated.
+  // Frames are ordered from the oldest to the newest; the first row of an episode is repeated as padding.
   static void copy_stack(Lane* lane, const Copy& c, u64 row, u64 place, u64 out) {
     u8* end = c.to + (out + 1) * c.frames * c.bytes;
     for (u64 f = 1; f <= c.frames; ++f) {
@@ -561,8 +562,8 @@ class Reader {
     }
   }
 
-  // The first of rows [first, end) whose checksum does not match. Overwritten rows do not match either: look at the
-  // tail afterwards.
+  // Returns the first of rows [first, end) whose checksum does not match. Overwritten rows do not match either, so the
+  // caller must check the tail afterwards.
   static constexpr u64 kNone = ~u64(0);
   u64 first_bad(Lane* lane, u64 first, u64 end) {
     u64 bad = kNone;

@@ -1,7 +1,7 @@
-// What every structure in shared memory stands on: lock-free words, ordered copies, a clock, a checksum.
+// The base of every structure in shared memory: lock-free words, ordered copies, a clock, a checksum.
 //
-// Structures live in caller memory, hold offsets and no pointers (each process maps them at another address), and are
-// written by one process only. Readers copy first and verify afterwards.
+// Structures lie in the caller's memory, hold offsets instead of pointers (each process maps them at another address),
+// and are written by one process only. Readers copy first and verify afterwards.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -36,12 +36,12 @@ inline i64 now_ns() {
   return i64(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// ---- The annotated wrapper for copies that may race.
+// ---- Copies that may race with a writer.
 //
-// A sequence-checked read copies bytes that a writer may be changing, and throws the copy away if it did. The language
-// calls that a data race unless every access is atomic. Word by word atomics cost several times a memcpy, so release
-// builds use memcpy between fences (which compilers keep in place), and thread-sanitizer builds use relaxed words, so
-// that the sanitizer checks the protocol itself and nothing is suppressed.
+// A sequence-checked read copies bytes that a writer may be changing, and discards the copy if it did. In C++ this is a
+// data race unless every access is atomic. Word by word atomics cost several times a memcpy, so release builds use
+// memcpy between fences (which compilers keep in place). Thread-sanitizer builds use relaxed atomics, so that the
+// sanitizer checks the protocol itself and nothing is suppressed.
 #if defined(__SANITIZE_THREAD__)
 #define MOTET_TSAN 1
 #elif defined(__has_feature)
@@ -56,7 +56,7 @@ inline void copy_racy(void* to, const void* from, u64 n) {
   const u8* s = static_cast<const u8*>(from);
   for (u64 i = 0; i < n; ++i) __atomic_store_n(d + i, __atomic_load_n(s + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 #else
-  switch (n) {  // the sizes of scalars without a call
+  switch (n) {  // sizes of scalars are copied without a call
     case 1: std::memcpy(to, from, 1); return;
     case 4: std::memcpy(to, from, 4); return;
     case 8: std::memcpy(to, from, 8); return;
@@ -65,7 +65,7 @@ inline void copy_racy(void* to, const void* from, u64 n) {
 #endif
 }
 
-// copy_racy of a small row without a call: 16 * Pieces bytes, or up to 15 fewer; some may be copied twice.
+// copy_racy of a small row without a call: n is 16 * Pieces bytes or up to 15 fewer; some bytes may be copied twice.
 template <u64 Pieces>
 inline void copy_pieces(u8* to, const u8* from, u64 n) {
 #ifdef MOTET_TSAN
@@ -102,7 +102,7 @@ inline u64 checksum(const void* bytes, u64 n, u64 h = 0x9e3779b97f4a7c15ull) {
   return h ^ (h >> 29);
 }
 
-// xoshiro256**: the reader's own random stream, saved and restored as four words.
+// xoshiro256**: the reader's random stream, saved and restored as four words.
 struct Rng {
   u64 s[4];
   static u64 rotl(u64 x, int k) { return (x << k) | (x >> (64 - k)); }

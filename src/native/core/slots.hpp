@@ -1,8 +1,8 @@
-// Publication: one writer, any number of readers, one flat payload per version, no waiting on either side.
+// Publication: one writer, any number of readers, one flat payload per version. Neither side ever waits.
 //
-// Each slot carries its own sequence number (odd while it is written) and, under that guard, the version it holds. The
-// writer fills the slots in turn. A reader copies the newest slot and looks at the sequence number again: if it moved,
-// the copy is thrown away.
+// Each slot has a sequence number, which is odd while the slot is written, and which also protects the version stored in
+// the slot. The writer fills the slots in turn. A reader copies the newest slot and reads the sequence number again: if
+// it has changed, the reader discards the copy.
 #pragma once
 #include "core/bell.hpp"
 
@@ -12,8 +12,8 @@ struct alignas(kLine) Slots {
   static constexpr u64 kMagic = 0x3153544f4c535f4dull;  // "M_SLOTS1"
   u64 magic, n_slots, payload_bytes, stride, checked;
   u8 pad0[kLine - 40];
-  alignas(kLine) std::atomic<u64> published;  // publications completed; the newest lies in slot (published - 1) % n_slots
-  std::atomic<u64> newest;                    // its version: a hint for showing lag, never a label
+  alignas(kLine) std::atomic<u64> published;  // completed publications; the newest is in slot (published - 1) % n_slots
+  std::atomic<u64> newest;                    // its version: only a hint, to show lag; the slot has the exact one
   std::atomic<u64> incarnation;
   u8 pad1[kLine - 24];
   Bell bell;
@@ -40,8 +40,8 @@ struct alignas(kLine) Slots {
     magic = kMagic;
   }
 
-  // What a writer finds when it takes over: the highest version that any reader may have seen. A predecessor may have
-  // died between completing a slot and saying so.
+  // For a writer that takes over: the highest version that any reader may have read. The writer before it may have died
+  // after completing a slot but before storing `newest` and `published`.
   u64 highest_version() {
     u64 v = newest.load(std::memory_order_relaxed);
     for (u64 i = 0; i < n_slots; ++i)
@@ -50,11 +50,11 @@ struct alignas(kLine) Slots {
     return v;
   }
 
-  // The payload arrives in two parts (header and weights), so that neither has to be copied together first.
+  // The payload is given in two parts (header and weights), so that they need not be copied together first.
   u64 publish(const void* head, u64 head_bytes, const void* body, u64 body_offset, u64 body_bytes, u64 version) {
     u64 n = published.load(std::memory_order_relaxed);
     Slot* s = slot(n % n_slots);
-    u64 even = s->sequence.load(std::memory_order_relaxed) & ~u64(1);  // a writer that died inside left it odd
+    u64 even = s->sequence.load(std::memory_order_relaxed) & ~u64(1);  // a writer that died while writing left it odd
     s->sequence.store(even + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     copy_racy(s->payload(), head, head_bytes);
@@ -77,11 +77,11 @@ struct alignas(kLine) Slots {
 
   enum class Read { kSame, kNew, kMetWrite, kCorrupt };
 
-  // Copies the newest payload if it is newer than publication `have`. If that is not kNew, `to` holds rubbish.
+  // Copies the newest payload if it is newer than publication `have`. Unless the result is kNew, `to` is undefined.
   Read read(u8* to, u64 head_bytes, u64 body_offset, u64 body_bytes, u64* have, u64* version) {
     u64 n = published.load(std::memory_order_acquire);
     if (n == *have) return Read::kSame;
-    constexpr int kTries = 3;  // with two slots a second try all but always succeeds; more would be waiting
+    constexpr int kTries = 3;  // with two slots a second try almost always succeeds; more tries would amount to waiting
     for (int attempt = 0; attempt < kTries; ++attempt, n = published.load(std::memory_order_acquire)) {
       Slot* s = slot((n - 1) % n_slots);
       u64 before = s->sequence.load(std::memory_order_acquire);

@@ -1,8 +1,8 @@
 // Bellman backups over flat transition arrays: humans with goals, the robot that serves them, and plain rewards.
 //
-// A state has distinct successor distributions; a joint action names one of them. Each backup writes the rows of its own
-// states and reads rows of later levels only, so any split of a level over threads gives the same bits: what is summed,
-// and in which order, depends on the state alone. Values are kept as double, float or half; all sums are in double.
+// A state has a list of distinct successor distributions; a joint action selects one of them. Each backup writes the rows
+// of its states and reads rows of later levels only. Terms and order of the sums depend on the state alone, so any split
+// of a level over threads gives bitwise equal results. Values are stored as double, float or half; all sums are in double.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace motet {
 
-// IEEE half precision, for keeping only.
+// IEEE half precision, for storage only.
 struct Half {
   std::uint16_t bits;
 };
@@ -37,7 +37,7 @@ inline void keep(Half& out, double x) {  // round to nearest, ties to even; beyo
   int exponent = -24;
   if (size > 0) std::frexp(size, &exponent);  // size = f * 2^exponent, f in [0.5, 1)
   const int shift = std::max(exponent - 11, -24);
-  const double units = std::nearbyint(std::ldexp(size, -shift));  // of 2^shift; at most 2048
+  const double units = std::nearbyint(std::ldexp(size, -shift));  // in units of 2^shift; at most 2048
   std::uint32_t bits = shift == -24 ? std::uint32_t(units) : std::uint32_t((shift + 24) * 1024 + units);
   if (!(size < 65520)) bits = 0x7C00;
   out.bits = std::uint16_t(sign | bits);
@@ -45,10 +45,11 @@ inline void keep(Half& out, double x) {  // round to nearest, ties to even; beyo
 
 constexpr double kTie = 1e-12;  // actions whose values differ by less, relative to the larger, count as equally good
 
-// The transitions of a graph. Distribution d of all is rows[d] .. rows[d + 1]; state s has dists[s] .. dists[s + 1].
+// The transitions of a graph. Distribution d has the transitions rows[d] .. rows[d + 1]; state s has the distributions
+// dists[s] .. dists[s + 1].
 struct Flat {
   u64 states = 0, joints = 0;
-  const void* joint = nullptr;  // [states, joints], of 1, 2 or 4 bytes: which of the state's distributions
+  const void* joint = nullptr;  // [states, joints], of 1, 2 or 4 bytes: index of one of the state's distributions
   int joint_bytes = 1;
   const i64 *dists = nullptr, *rows = nullptr;
   const std::int32_t* successor = nullptr;
@@ -68,22 +69,22 @@ struct Flat {
   }
 };
 
-// What V is where a goal holds already: 0, or 1, or (the human stays) 0 for the human and for its attainment the chance
-// to be in the goal again after the step.
+// The value V where a goal is already achieved: 0, or 1, or (kStay: the human stays) 0 for the human's V, and for its
+// attainment the probability that the goal is achieved again after the step.
 enum class Holding { kZero, kOne, kStay };
 
-// Who has which columns: column c is one goal of one human; the columns of human h are first[h] .. first[h + 1].
+// The columns of the humans: column c is one goal of one human; the columns of human h are first[h] .. first[h + 1].
 struct Columns {
   u64 humans = 0, columns = 0, robots = 1;  // robots: joint actions of all robots
   const i64* first = nullptr;               // [humans + 1]
   const i64* actions = nullptr;             // [humans]
-  const i64* policy_at = nullptr;           // [humans + 1]: where pi of human h begins in a state's row, [action, goal]
-  const std::int32_t* table = nullptr;      // [humans, joints]: joint action by own action, other humans', robots'
-  const double* discount = nullptr;         // [humans]: gamma, or the rate where durations count
+  const i64* policy_at = nullptr;           // [humans + 1]: offset of pi of human h in a state's row, [action, goal]
+  const std::int32_t* table = nullptr;      // [humans, joints]: joint action by the human's action, the other humans' and the robots'
+  const double* discount = nullptr;         // [humans]: gamma, or the discount rate if transitions have durations
   const std::uint8_t* achieved = nullptr;   // [states, columns]
   bool timed = false;
   Holding holding = Holding::kZero;
-  u64 still = 0;  // what a human does where its goal holds, if it stays
+  u64 still = 0;  // the action of a human whose goal is achieved, with kStay
 
   u64 most_actions() const {
     i64 most = 1;
@@ -92,7 +93,7 @@ struct Columns {
   }
 };
 
-// For one state: the expected worth of each of its distributions, for all columns.
+// The expected payoff of each distribution of one state, for all columns.
 template <class T>
 class Worth {
  public:
@@ -104,7 +105,7 @@ class Worth {
       const u64 slot = u64(d - g_.dists[s]);
       const i64 begin = g_.rows[d], end = g_.rows[d + 1];
       if constexpr (std::is_same_v<T, double>) {
-        if (!c_.timed && end - begin == 1 && g_.probability[begin] == 1.0) {  // certain: the successor's row itself
+        if (!c_.timed && end - begin == 1 && g_.probability[begin] == 1.0) {  // deterministic: use the row of the successor state itself
           at_[slot] = payoff_ + u64(g_.successor[begin]) * c_.columns;
           continue;
         }
@@ -139,8 +140,8 @@ class Worth {
   std::vector<const double*> at_;
 };
 
-// Keep a state's value, and what it is worth to those who may arrive there. `v` is the value by the formula; where the
-// goal holds it is kept only if humans stay.
+// Stores a state's value, and its payoff for transitions that lead to it. `v` is the value by the formula; where the goal
+// is achieved it is used only with kStay.
 template <class T>
 inline void settle(const Columns& c, u64 s, u64 h, u64 column, double v, T* value, T* payoff) {
   const u64 at = s * c.columns + column;
@@ -156,7 +157,7 @@ inline void settle_terminal(const Columns& c, u64 s, T* value, T* payoff) {
     for (i64 k = c.first[h]; k < c.first[h + 1]; ++k) settle(c, s, h, u64(k), 0.0, value, payoff);
 }
 
-enum class Over { kWorst, kBest, kMean };  // how humans reckon with the robot
+enum class Over { kWorst, kBest, kMean };  // how humans aggregate over the robot's actions
 
 // V_h and pi_h of every human and goal.
 template <class T>
@@ -164,7 +165,7 @@ struct HumanSweep {
   Flat g;
   Columns c;
   const double* beta = nullptr;      // [humans], may be infinite
-  const double* beliefs = nullptr;   // [states, width], by human, own action, other humans'; null: uniform
+  const double* beliefs = nullptr;   // [states, width], by human, own action, other humans' actions; null: uniform
   u64 belief_width = 0;
   Over over = Over::kWorst;
   T *value = nullptr, *payoff = nullptr, *policy = nullptr;
@@ -190,7 +191,7 @@ struct HumanSweep {
   }
 
  private:
-  // Q_h [action, goal]: over what h believes of the others, the worst (best, mean) that the robot can make of it.
+  // Q_h [action, goal]: expectation over h's belief about the other humans of the worst (best, mean) robot action.
   const double* weigh(u64 s, u64 h, u64 goals, const Worth<T>& worth, const double* belief, double* q, double* m) const {
     const u64 actions = u64(c.actions[h]), profiles = g.joints / (actions * c.robots), column = u64(c.first[h]);
     const std::int32_t* joint = c.table + h * g.joints;
@@ -217,7 +218,7 @@ struct HumanSweep {
     return belief;
   }
 
-  // pi_h [action, goal] and V_h from Q_h; `weight` is scratch, one entry an action.
+  // Computes pi_h [action, goal] and V_h from Q_h; `weight` is scratch with one entry per action.
   void choose(u64 s, u64 h, u64 goals, const double* q, double* weight, T* pi) const {
     const u64 actions = u64(c.actions[h]);
     for (u64 k = 0; k < goals; ++k) {
@@ -244,19 +245,19 @@ struct HumanSweep {
   }
 };
 
-// The robot: pi_r, Q_r, V_r, and with them the humans' effective attainment V_he and power X_h.
+// The robot's pi_r, Q_r and V_r, and with them the humans' effective attainment V_he and power X_h.
 template <class T>
 struct RobotSweep {
   Flat g;
   Columns c;
-  const T* policy = nullptr;          // the humans', as HumanSweep left it
-  const double* weights = nullptr;    // [states or 1, columns]: of the goals
-  u64 weights_stride = 0;             // columns, or 0 where one row serves all states
+  const T* policy = nullptr;          // policies of the humans, as HumanSweep wrote them
+  const double* weights = nullptr;    // [states or 1, columns]: weights of the goals
+  u64 weights_stride = 0;             // columns, or 0 if all states share one row
   double beta = 10, rho = 0, zeta = 1, xi = 1, eta = 1, terminal = -1e-10;
   T *value = nullptr, *payoff = nullptr;  // V_he
   double *power = nullptr, *robot_value = nullptr, *robot_q = nullptr, *robot_policy = nullptr, *utility = nullptr;
 
-  // -1, or the first state at fault: state * (humans + 1) + the human without power, or + humans where V_r overflows.
+  // Returns -1, or the first fault: state * (humans + 1) + h if human h has no power, or + humans if V_r overflows.
   i64 run(u64 first, u64 last) const {
     Worth<T> worth(g, c, payoff, g.most_dists(first, last));
     std::vector<double> prior(c.humans * c.most_actions()), later(g.most_dists(first, last)), stays(later.size());
@@ -284,7 +285,7 @@ struct RobotSweep {
     for (u64 r = 0; r < c.robots; ++r) robot_q[s * c.robots + r] = robot_policy[s * c.robots + r] = 0.0;
   }
 
-  // What each human does on average over its goals [human, action].
+  // The action probabilities of each human, averaged over its goals: [human, action].
   void priors(u64 s, double* prior) const {
     const T* pi = policy + s * u64(c.policy_at[c.humans]);
     const double* w = weights + s * weights_stride;
@@ -302,7 +303,8 @@ struct RobotSweep {
     }
   }
 
-  // Calls visit(own action of h, others' share, robots' profile, joint action); h = humans: all of them are others.
+  // Calls visit(action of h, probability of the other humans' actions, robots' profile, joint action). With h = humans,
+  // all humans count as others.
   template <class Visit>
   void profiles(u64 h, const double* prior, Visit visit) const {
     const u64 stride = c.most_actions();
@@ -315,7 +317,7 @@ struct RobotSweep {
       for (u64 o = 0; o < others; ++o) {
         double share = 1.0;
         u64 rest = o;
-        for (u64 i = c.humans; i-- > 0;) {  // the last human's action turns fastest
+        for (u64 i = c.humans; i-- > 0;) {  // the last human's action varies fastest
           if (i == h) continue;
           share *= prior[i * stride + rest % u64(c.actions[i])];
           rest /= u64(c.actions[i]);
@@ -324,7 +326,7 @@ struct RobotSweep {
       }
   }
 
-  // Q_r, pi_r, E[V_r] into robot_value; returns w, the expected weight of staying here.
+  // Computes Q_r and pi_r, and stores E[V_r] in robot_value; returns w, the expected weight of staying in the state.
   double decide(u64 s, const double* prior, double* later, double* stays) const {
     for (i64 d = g.dists[s]; d < g.dists[s + 1]; ++d) {
       double sum = 0.0, weight = 0.0;
@@ -362,14 +364,14 @@ struct RobotSweep {
     return stay;
   }
 
-  // V_he of one human: its own policy for each goal, the others' priors, the robot's policy.
+  // Computes V_he of one human from its policy for each goal, the others' priors and the robot's policy.
   void attain(u64 s, u64 h, const double* prior, const Worth<T>& worth) const {
     const u64 goals = u64(c.first[h + 1] - c.first[h]), column = u64(c.first[h]);
     const T* pi = policy + s * u64(c.policy_at[c.humans]) + u64(c.policy_at[h]);
     const double* robot = robot_policy + s * c.robots;
     std::vector<double> sum(goals, 0.0), v(goals, 0.0);
     u64 current = 0;
-    auto close = [&] {  // weigh what follows on one own action by how likely it is for each goal
+    auto close = [&] {  // weight the sums of one action of the human by its probability for each goal
       for (u64 k = 0; k < goals; ++k) v[k] += load(pi[current * goals + k]) * sum[k];
       std::fill(sum.begin(), sum.end(), 0.0);
     };
@@ -384,7 +386,7 @@ struct RobotSweep {
     for (u64 k = 0; k < goals; ++k) settle(c, s, h, column + k, v[k], value, payoff);
   }
 
-  // X_h, U_r and V_r; -1 or who is at fault.
+  // Computes X_h, U_r and V_r; returns -1, a human without power, or `humans` if V_r overflows.
   i64 reward(u64 s, double stay) const {
     const double* w = weights + s * weights_stride;
     double most = -std::numeric_limits<double>::infinity();
@@ -410,15 +412,15 @@ struct RobotSweep {
   }
 };
 
-// The decision problem of one agent once all others are fixed: rows [states * actions] of merged successors.
+// The decision problem of one agent with the policies of all others fixed: rows [states * actions] of merged successors.
 struct Collapse {
   Flat g;
   const double* reward = nullptr;  // [transitions]
-  u64 actions = 0;                 // the agent's own
-  const std::int32_t* table = nullptr;   // [joints]: joint action by own action and the others'
-  const double* shares = nullptr;  // [states or 1, others' profiles]: how likely they are
+  u64 actions = 0;                 // number of actions of the agent
+  const std::int32_t* table = nullptr;   // [joints]: joint action by the agent's action and the others' profile
+  const double* shares = nullptr;  // [states or 1, others' profiles]: probabilities of the profiles
   u64 shares_stride = 0;
-  double rho = 0;                  // discounts by duration: folded into the weights
+  double rho = 0;                  // discount rate per unit of duration; folded into the weights
 
   void run(u64 first, u64 last, std::vector<i64>& lengths, std::vector<std::int32_t>& successor,
            std::vector<double>& weight, std::vector<double>& earned) const {
@@ -464,11 +466,11 @@ struct DecisionSweep {
   const i64* rows = nullptr;               // [states * actions + 1]
   const std::int32_t* successor = nullptr;
   const double *weight = nullptr, *earned = nullptr;  // earned: [states * actions]
-  const std::uint8_t* terminal = nullptr;  // [states]: keep what stands in `to`
+  const std::uint8_t* terminal = nullptr;  // [states]: do not change `to`
   double gamma = 1;
 
   double q(u64 row, const double* from) const {
-    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;  // four chains, so that additions need not wait for each other
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;  // four sums, so that additions need not wait for each other
     i64 k = rows[row];
     const i64 end = rows[row + 1];
     for (; k + 3 < end; k += 4) {
@@ -505,9 +507,9 @@ struct DecisionSweep {
   }
 };
 
-// The longest way from any state without predecessors to each state; -1 where a cycle stands before it.
-// Returns how many states were reached. States become ready in the order of their depth, so of several predecessors the
-// last one to be looked at is the deepest.
+// Writes the length of the longest path from any state without predecessors to each state; -1 if a cycle precedes it.
+// Returns the number of states reached. States become ready in the order of their depth, so the last visited predecessor
+// of a state is its deepest one.
 inline u64 depths(const Flat& g, std::int32_t* depth) {
   std::vector<std::uint32_t> waiting(g.states, 0), ready;
   const i64 transitions = g.rows[g.dists[g.states]];

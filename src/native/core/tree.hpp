@@ -1,5 +1,5 @@
-// A 16-ary sum tree: priorities in the leaves, sums above them. Private to one process; whole batches at a time.
-// Sums are always recomputed from the children, never adjusted, so nothing drifts.
+// A 16-ary sum tree: priorities in the leaves, sums above them. It is private to one process and works on whole batches.
+// Sums are always recomputed from the children, never adjusted, so rounding errors do not accumulate.
 #pragma once
 #include <new>
 #include <vector>
@@ -39,14 +39,14 @@ class SumTree {
   }
 
   u64 capacity() const { return capacity_; }
-  u64 positive() const { return positive_; }  // how many leaves are above zero
+  u64 positive() const { return positive_; }  // number of leaves above zero
   double total() const { return sums_.back()[0]; }
   float get(u64 i) const { return leaves_[i]; }
 
   void set(const u64* index, const float* value, u64 n) {
     for (u64 i = 0; i < n; ++i) __builtin_prefetch(&leaves_[index[i] & ~(kFan - 1)], 1);
     for (u64 i = 0; i < n; ++i) put(index[i], value[i]);
-    // Neighbours share their parents: a parent is summed once per run of equal ones, not once per leaf.
+    // Neighbouring leaves share parents: a parent is summed once for consecutive entries that share it, not per leaf.
     u64 shift = 4;
     for (std::size_t level = 0; level < sums_.size(); ++level, shift += 4) {
       u64 done = ~u64(0);
@@ -89,7 +89,7 @@ class SumTree {
       for (u64 j = 0; j < 4; ++j) s[j] += double(p[i + j]);
     return (s[0] + s[1]) + (s[2] + s[3]);
   }
-  // The child in which `rest` falls; rounding never leads to an empty one.
+  // Returns the child into which `rest` falls; rounding never leads to an empty one.
   template <class T>
   static u64 descend(const T* p, double& rest) {
     u64 last = 0;

@@ -1,9 +1,10 @@
-// A numpy array as it lies in memory: for calls so short that the buffer protocol would be a fifth of them.
+// Direct access to the memory layout of numpy arrays, for calls so short that the buffer protocol would take a fifth of
+// their time.
 //
-// The head of an array is part of numpy's binary interface, which every compiled extension has inlined: it stays as it
-// is. It is compared with the buffer protocol once nevertheless, and where anything differs nobody gets to see an Array.
-// Nor does anybody in a build with MOTET_PORTABLE, or where the environment has MOTET_PORTABLE=1 when the module is
-// loaded: every array then goes through the buffer protocol, with the same results.
+// The head of an array is part of numpy's binary interface, which every compiled extension has inlined, so it does not
+// change. It is still compared with the buffer protocol once, when the module is loaded. If anything differs, if the
+// build has MOTET_PORTABLE, or if the environment has MOTET_PORTABLE=1 when the module is loaded, then every array goes
+// through the buffer protocol, with the same results.
 #pragma once
 #include <cstdlib>
 
@@ -26,13 +27,13 @@ struct Array {
   int flags;
   bool contiguous() const { return flags & 1; }
 
-  // What `o` is if it is exactly a numpy array, otherwise null.
+  // Returns `o` as an Array if it is exactly a numpy array, otherwise null.
   static const Array* of(PyObject* o) { return !kPortable && Py_TYPE(o) == type_ ? reinterpret_cast<const Array*>(o) : nullptr; }
 
-  // Whether arrays are read this way at all.
+  // Whether direct access is in use.
   static bool readable() { return type_; }
 
-  // Called when the module is made. False with an error set only if numpy itself fails.
+  // Called when the module is loaded. Returns false, with an error set, only if numpy itself fails.
   static bool learn() {
     const char* portable = std::getenv("MOTET_PORTABLE");
     if (kPortable || (portable && std::strcmp(portable, "1") == 0)) return true;

@@ -1,4 +1,4 @@
-// motet._native.Bell: a word in shared memory that one can wait on.
+// motet._native.Bell: a word in shared memory that processes can wait on.
 #include <memory>
 
 #include "core/bell.hpp"
@@ -36,9 +36,9 @@ PyObject* bell_wait(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (seen == static_cast<unsigned long>(-1) && PyErr_Occurred()) return nullptr;
   double timeout = PyFloat_AsDouble(args[1]);
   if (timeout == -1.0 && PyErr_Occurred()) return nullptr;
-  if (seen > 0xffffffffUL) return raise("SettingError", "seen: given %R, expected a count below 2**32", args[0]);
+  if (seen > 0xffffffffUL) return raise("SettingError", "seen must be a count below 2**32, got %R", args[0]);
   if (!(timeout >= 0 && timeout < 1e9))
-    return raise("SettingError", "timeout_s: given %R, expected seconds from 0 on, and finite", args[1]);
+    return raise("SettingError", "timeout_s must be a finite number of seconds >= 0, got %R", args[1]);
   auto& h = unbox<BellHandle>(o);
   i64 deadline = now_ns() + i64(timeout * 1e9);
   bool rung = false;
@@ -57,14 +57,14 @@ PyObject* bell_count(PyObject* o, void*) { return PyLong_FromUnsignedLong(unbox<
 PyMethodDef bell_methods[] = {
     {"ring", bell_ring, METH_NOARGS, "ring()\n--\n\nWake every waiter. Never waits."},
     {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(bell_wait)), METH_FASTCALL,
-     "wait(seen, timeout_s)\n--\n\nWait until the count is no longer `seen`; return the count (`seen` again: deadline)."},
+     "wait(seen, timeout_s)\n--\n\nWait until the count is not `seen`; return the count, which is `seen` after a timeout."},
     {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef bell_getset[] = {{"count", bell_count, nullptr, "Rings so far, modulo 2**32.", nullptr},
+PyGetSetDef bell_getset[] = {{"count", bell_count, nullptr, "Number of rings so far, modulo 2**32.", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 
 bool add_bell(PyObject* m) {
-  return add_type<BellHandle>(m, "Bell", "A word in shared memory that one can wait on.", bell_methods, bell_getset) &&
+  return add_type<BellHandle>(m, "Bell", "A word in shared memory that processes can wait on.", bell_methods, bell_getset) &&
          PyModule_AddIntConstant(m, "BELL_BYTES", long(sizeof(Bell))) == 0;
 }
 }  // namespace motet

@@ -5,7 +5,7 @@ namespace motet {
 namespace {
 PyObject* writer_type = nullptr;  // motet._native.LaneWriter
 
-// The writing ends of several lanes of one replay, which take one row each in one call.
+// The writing ends of several lanes of one replay; one call appends one row to each of them.
 struct LaneWriters {
   std::vector<PyObject*> held;
   std::vector<LaneWriter*> writers;
@@ -28,50 +28,50 @@ struct LaneWriters {
       if (!o) return nullptr;
       all->held.push_back(o);
       if (PyObject_IsInstance(o, writer_type) != 1) {
-        if (!PyErr_Occurred()) raise("SettingError", "writers: given %R, expected writers of lanes", o);
+        if (!PyErr_Occurred()) raise("SettingError", "writers must be writers of lanes, got %R", o);
         return nullptr;
       }
       all->writers.push_back(&unbox<LaneWriter>(o));
       if (all->writers[0]->lane->spec_hash != all->writers.back()->lane->spec_hash) {
-        raise("SettingError", "writers: given lanes with different rows, expected lanes of one replay");
+        raise("SettingError", "writers must be of lanes of one replay, got lanes with different rows");
         return nullptr;
       }
     }
     if (all->writers.empty()) {
-      raise("SettingError", "writers: given none, expected 1 or more");
+      raise("SettingError", "writers must be 1 or more, got none");
       return nullptr;
     }
     all->asked.resize(all->writers.size());
     return all.release();
   }
 
-  // Flags of rows: an array of bool with one for each, or nothing.
+  // Flags of rows: an array of bool with one value per row, or null.
   static bool take_flags(PyObject* o, const char* name, u64 rows, View& view) {
     if (!o || o == Py_None) return true;
     if (view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) && view.raw().ndim == 1 && u64(view.raw().shape[0]) == rows &&
         dtype_of(view.raw().format) == Dtype{'b', 1})
       return true;
     PyErr_Clear();
-    raise("SpecError", "%s: given %R, expected an array of bool with one for each of %llu rows", name, o, ull(rows));
+    raise("SpecError", "%s must be an array of bool with one value for each of %llu rows, got %R", name, ull(rows), o);
     return false;
   }
 
   PyObject* append(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
     LaneWriter& first = *writers[0];
-    if (nargs < 1) return PyErr_Format(PyExc_TypeError, "append takes the lanes and then a value for every field");
+    if (nargs < 1) return PyErr_Format(PyExc_TypeError, "append takes the lanes, then a value for every field");
     View at;
     if (!at.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) || at.raw().ndim != 1 || !(dtype_of(at.raw().format) == Dtype{'i', 8})) {
       PyErr_Clear();
-      return raise("SpecError", "lanes: given %R, expected an array of int64 with one for each row", args[0]);
+      return raise("SpecError", "lanes must be an array of int64 with one value for each row, got %R", args[0]);
     }
     const i64* lanes = at.as<i64>();
     u64 rows = u64(at.raw().shape[0]);
     ++calls;
     for (u64 i = 0; i < rows; ++i) {
       if (lanes[i] < 0 || u64(lanes[i]) >= writers.size())
-        return raise("SpecError", "lanes: given %lld, expected 0 to %zu", (long long)lanes[i], writers.size() - 1);
+        return raise("SpecError", "lanes must be from 0 to %zu, got %lld", writers.size() - 1, (long long)lanes[i]);
       if (std::exchange(asked[u64(lanes[i])], calls) == calls)
-        return raise("SpecError", "lanes: given %lld more than once, expected one row for each lane", (long long)lanes[i]);
+        return raise("SpecError", "lanes must be different, with one row for each lane, got %lld more than once", (long long)lanes[i]);
     }
     PyObject* given[2 * kMaxLeaves + 3];
     if (!first.sort_arguments(args + 1, nargs - 1, kwnames, given)) return nullptr;
@@ -84,7 +84,7 @@ struct LaneWriters {
     bool end = terminated.data() || truncated.data();
     for (u64 i = 0; end && i < rows; ++i)
       if (!flag(terminated, i) && !flag(truncated, i))
-        return raise("SpecError", "row %llu: neither terminated nor truncated, expected rows that end all together or not at all", ull(i));
+        return raise("SpecError", "either all rows of an append must end an episode or none, got row %llu, which is neither terminated nor truncated", ull(i));
     u64 version = 0;
     bool several = false;
     if (PyObject* o = given[roots + 2]) {
@@ -92,16 +92,16 @@ struct LaneWriters {
       PyErr_Clear();
       if (several) {
         if (u64(versions.raw().shape[0]) != rows || !(dtype_of(versions.raw().format) == Dtype{'u', 8}))
-          return raise("SpecError", "version: given %R, expected an array of uint64 with one for each of %llu rows", o, ull(rows));
+          return raise("SpecError", "version must be an array of uint64 with one value for each of %llu rows, got %R", ull(rows), o);
         for (u64 i = 0; i < rows; ++i)
-          if (versions.as<u64>()[i] >> (64 - kVersionShift)) return raise("SpecError", "version: given %R, expected less than 2**56", o);
+          if (versions.as<u64>()[i] >> (64 - kVersionShift)) return raise("SpecError", "version must be less than 2**56, got %R", o);
       } else {
         if (!as_version(o, version)) return nullptr;
       }
     }
-    if (first.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to these lanes: one writer each");
+    if (first.busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to these lanes: a lane has one writer at a time");
     for (u64 i = 0; i < rows; ++i)
-      if (writers[u64(lanes[i])]->busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+      if (writers[u64(lanes[i])]->busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: a lane has one writer at a time");
     LaneWriter::Hold hold(first);
     if (!first.take_values(given, end, rows, rows, hold)) return nullptr;
     for (u64 i = 0; i < rows; ++i)
@@ -121,7 +121,7 @@ struct LaneWriters {
   }
 };
 
-// How far the writers of all lanes of a replay are; whoever has the memory may look.
+// Counts the rows that the writers of all lanes of a replay have written; any process with the memory may read them.
 struct LaneCounts {
   std::vector<View> memory;
 
@@ -140,7 +140,7 @@ struct LaneCounts {
       Py_DECREF(buffer);
       if (!ok) return nullptr;
       if (view.as<Lane>()->magic != Lane::kMagic) {
-        raise("CorruptionError", "this memory holds no lane (fresh, or damaged)");
+        raise("CorruptionError", "memory must hold a lane, but it is fresh or damaged");
         return nullptr;
       }
       counts->memory.push_back(std::move(view));
@@ -155,7 +155,7 @@ struct LaneCounts {
   }
 };
 
-// The final rows are counted behind the head: read first, they never make it look as if a step were missing.
+// The writer counts final rows after it moves the head. Reading the final rows first never makes a step look missing.
 u64 steps_of(const Lane& lane) {
   u64 finals = lane.finals.load(std::memory_order_acquire);
   return lane.head.load(std::memory_order_acquire) - finals;
@@ -181,7 +181,7 @@ PyObject* counts_rows(PyObject* o, PyObject*) {
   return unbox<LaneCounts>(o).sum([](const Lane& lane) { return lane.head.load(std::memory_order_acquire); });
 }
 
-// A fragment needs the row behind it, whose observation is its last next one.
+// A fragment needs the row after it, whose observation is its last next observation.
 PyObject* counts_fragments(PyObject* o, PyObject* given) {
   u64 length = PyLong_AsUnsignedLongLong(given);
   if (PyErr_Occurred() || length == 0) {
@@ -202,29 +202,29 @@ PyObject* writers_interrupt(PyObject* o, PyObject* lane) {
   std::size_t i = PyLong_AsSize_t(lane);
   if (PyErr_Occurred() || i >= writers.size()) {
     PyErr_Clear();
-    return raise("SpecError", "lane: given %R, expected 0 to %zu", lane, writers.size() - 1);
+    return raise("SpecError", "lane must be from 0 to %zu, got %R", writers.size() - 1, lane);
   }
   return writers[i]->interrupt();
 }
 
 PyMethodDef many_methods[] = {
     {"append", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writers_append)), METH_FASTCALL | METH_KEYWORDS,
-     "Append one step to each of some lanes: their numbers (int64), then arrays with one value per lane."},
-    {"interrupt", writers_interrupt, METH_O, "interrupt(lane)\n--\n\nThe episode in this lane broke off."},
+     "Append one step to each of some lanes: their indices (int64), then arrays with one value per lane."},
+    {"interrupt", writers_interrupt, METH_O, "interrupt(lane)\n--\n\nMark the episode in this lane as broken off."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef count_methods[] = {
-    {"steps", counts_steps, METH_NOARGS, "steps()\n--\n\nRows written so far but for the final ones, in all lanes."},
-    {"steps_by", counts_steps_by, METH_O, "steps_by(size)\n--\n\nThe same for every group of so many lanes, as a list."},
-    {"rows", counts_rows, METH_NOARGS, "rows()\n--\n\nRows written so far, in all lanes."},
+    {"steps", counts_steps, METH_NOARGS, "steps()\n--\n\nReturn the number of rows written so far in all lanes, without final rows."},
+    {"steps_by", counts_steps_by, METH_O, "steps_by(size)\n--\n\nReturn the same for every group of `size` lanes, as a list."},
+    {"rows", counts_rows, METH_NOARGS, "rows()\n--\n\nReturn the number of rows written so far in all lanes."},
     {"fragments", counts_fragments, METH_O,
-     "fragments(length)\n--\n\nWhole fragments of consecutive rows of a lane written so far, in all lanes."},
+     "fragments(length)\n--\n\nReturn the number of whole fragments of consecutive rows written so far in all lanes."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef no_getset[] = {{nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 
 bool add_lanes(PyObject* m) {
   return (writer_type = PyObject_GetAttrString(m, "LaneWriter")) &&
-         add_type<LaneCounts>(m, "LaneCounts", "How far the writers of some lanes are.", count_methods, no_getset) &&
+         add_type<LaneCounts>(m, "LaneCounts", "Counts of the rows that the writers of some lanes have written.", count_methods, no_getset) &&
          add_type<LaneWriters>(m, "LaneWriters", "The writing ends of several lanes of one replay.", many_methods, no_getset);
 }
 }  // namespace motet

@@ -1,4 +1,4 @@
-// A leaf of a row as Python sees it: where its value comes from, what it must look like, how it is stored.
+// A leaf of a row for Python: the argument that holds its value, the required dtype and shape, and the stored layout.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -74,8 +74,8 @@ inline bool parse_leaves(PyObject* list, u64 row_bytes, std::vector<LeafSpec>& o
       leaf.finite = finite;
       if (PyErr_Occurred()) ok = false;
       else if (leaf.offset < 8 || leaf.offset > row_bytes || leaf.bytes > row_bytes - leaf.offset) {
-        raise("SpecError", "%s: %llu bytes at %llu do not fit into a row of %llu", name, (unsigned long long)leaf.bytes, offset,
-              (unsigned long long)row_bytes);
+        raise("SpecError", "%s must fit into a row of %llu bytes after its meta word, got %llu bytes at offset %llu", name,
+              (unsigned long long)row_bytes, (unsigned long long)leaf.bytes, offset);
         ok = false;
       }
     }
@@ -91,7 +91,7 @@ inline Lane* open_lane(View& memory, PyObject* buffer, u64 row_bytes, u64 spec_h
   Lane* lane = memory.as<Lane>();
   if (lane->magic != Lane::kMagic || lane->capacity == 0 || !Lane::possible(lane->capacity, row_bytes) || lane->row_bytes != row_bytes || lane->spec_hash != spec_hash ||
       Lane::bytes(lane->capacity, row_bytes) > memory.bytes()) {
-    raise("CorruptionError", "this memory holds no lane of this spec (fresh, damaged, or made for another spec)");
+    raise("CorruptionError", "memory must hold a lane of this spec, but it is fresh, damaged, or was made for another spec");
     return nullptr;
   }
   return lane;

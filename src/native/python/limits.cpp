@@ -1,5 +1,5 @@
-// What the machine itself can do, for `motet bench` alone: plain copies without any protocol, the limit that the
-// structures of the core are held against.
+// Plain copies without any protocol, for `motet bench` only: the limit of the machine, with which the structures of the
+// core are compared.
 #include "python/python.hpp"
 
 namespace motet {
@@ -12,7 +12,7 @@ inline void prefetch_row(const u8* row, u64 bytes) {
 }
 
 // copy_rows(source, pitch, out, row_bytes, index): row i of `out` becomes the `row_bytes` at byte index[i] * pitch of
-// `source`. One memcpy a row, the rows of a few copies ahead on their way.
+// `source`. One memcpy per row; rows of the next few copies are prefetched.
 PyObject* copy_rows(PyObject*, PyObject* args) {
   PyObject *source_o, *out_o, *index_o;
   unsigned long long pitch, row_bytes;
@@ -23,16 +23,16 @@ PyObject* copy_rows(PyObject*, PyObject* args) {
     return nullptr;
   u64 n = index.bytes() / sizeof(u64);
   if (!(dtype_of(index.raw().format) == Dtype{'u', 8}))
-    return raise("SpecError", "index: given %s, expected uint64", dtype_of(index.raw().format).name().c_str());
+    return raise("SpecError", "index must be uint64, got %s", dtype_of(index.raw().format).name().c_str());
   if (out.bytes() < n * row_bytes)
-    return raise("SpecError", "out: given %llu bytes, expected %llu for %llu rows", static_cast<unsigned long long>(out.bytes()),
-                 static_cast<unsigned long long>(n * row_bytes), static_cast<unsigned long long>(n));
+    return raise("SpecError", "out must have %llu bytes for %llu rows, got %llu", static_cast<unsigned long long>(n * row_bytes),
+                 static_cast<unsigned long long>(n), static_cast<unsigned long long>(out.bytes()));
   const u64* at = index.as<u64>();
   const u8* from = source.as<u8>();
   u8* to = out.as<u8>();
   for (u64 i = 0; i < n; ++i)
     if (row_bytes > source.bytes() || at[i] > (source.bytes() - row_bytes) / (pitch ? pitch : 1))
-      return raise("SpecError", "index[%llu]: given %llu, which lies outside the source of %llu bytes",
+      return raise("SpecError", "index[%llu] must be a row of the source, got %llu, which is outside its %llu bytes",
                    static_cast<unsigned long long>(i), static_cast<unsigned long long>(at[i]),
                    static_cast<unsigned long long>(source.bytes()));
   {

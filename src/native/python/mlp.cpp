@@ -1,11 +1,11 @@
-// motet._native.Mlp and choose: what an actor needs of a policy, without torch.
+// motet._native.Mlp and choose: forward pass and epsilon-greedy choice for actors, without torch.
 #include "core/mlp.hpp"
 #include "python/python.hpp"
 
 namespace motet {
 namespace {
 
-// Below this many multiplications the lock of the interpreter is kept: giving it up costs more than the work.
+// Below this many multiplications the interpreter's lock is kept: releasing it costs more than the work.
 constexpr u64 kUnlockFrom = 200'000;
 
 bool read_sizes(PyObject* o, const char* name, std::vector<u64>& out) {
@@ -15,7 +15,7 @@ bool read_sizes(PyObject* o, const char* name, std::vector<u64>& out) {
     unsigned long long n = PyLong_AsUnsignedLongLong(PyTuple_GetItem(items, i));
     if (PyErr_Occurred()) break;
     if (n > (u64(1) << 31)) {
-      raise("SettingError", "%s: given %llu, expected at most 2**31", name, n);
+      raise("SettingError", "%s must be at most 2**31, got %llu", name, n);
       break;
     }
     out.push_back(n);
@@ -39,24 +39,24 @@ struct MlpHandle {
     std::vector<u64> sizes, offsets;
     if (!read_sizes(sizes_given, "sizes", sizes) || !read_sizes(offsets_given, "offsets", offsets)) return nullptr;
     if (sizes.size() < 2 || std::find(sizes.begin(), sizes.end(), 0u) != sizes.end()) {
-      raise("SettingError", "sizes: given %R, expected two or more sizes from 1 on", sizes_given);
+      raise("SettingError", "sizes must be two or more sizes >= 1, got %R", sizes_given);
       return nullptr;
     }
     if (offsets.size() != 2 * (sizes.size() - 1)) {
-      raise("SettingError", "offsets: given %zu, expected %zu: where weight and bias of each layer begin", offsets.size(),
-            2 * (sizes.size() - 1));
+      raise("SettingError", "offsets must be %zu offsets, of weight and bias of each layer, got %zu", 2 * (sizes.size() - 1),
+            offsets.size());
       return nullptr;
     }
     std::string word = activation;
     if (word != "relu" && word != "tanh") {
-      raise("SettingError", "activation: given '%s', expected 'relu' or 'tanh'", activation);
+      raise("SettingError", "activation must be 'relu' or 'tanh', got '%s'", activation);
       return nullptr;
     }
     kernel::Function function = nullptr;
     for (auto [name, candidate] : kernel::variants())
       if (!variant || std::string(variant) == name) function = candidate;
     if (!function) {
-      raise("SettingError", "variant: given '%s', expected one of motet._native.MLP_VARIANTS", variant);
+      raise("SettingError", "variant must be one of motet._native.MLP_VARIANTS, got '%s'", variant);
       return nullptr;
     }
     std::vector<Layer> layers;
@@ -73,19 +73,19 @@ PyObject* mlp_forward(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (!flat.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) || !(dtype_of(flat.raw().format) == Dtype{'f', 4}) ||
       flat.bytes() / 4 < net.end()) {
     PyErr_Clear();
-    return raise("SpecError", "flat: expected a contiguous float32 array with at least %llu items", (unsigned long long)net.end());
+    return raise("SpecError", "flat must be a contiguous float32 array with at least %llu items", (unsigned long long)net.end());
   }
   if (!x.take(args[1], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
     PyErr_Clear();
-    return raise("SpecError", "x: given %s, expected a contiguous array of float32, uint8 or bool", type_name(args[1]).c_str());
+    return raise("SpecError", "x must be a contiguous array of float32, uint8 or bool, got %s", type_name(args[1]).c_str());
   }
   const Dtype dtype = dtype_of(x.raw().format);
   const bool bytes = dtype.size == 1 && (dtype.kind == 'u' || dtype.kind == 'b');
   if (!bytes && !(dtype == Dtype{'f', 4}))
-    return raise("SpecError", "x: given %s, expected float32, uint8 or bool", dtype.name().c_str());
+    return raise("SpecError", "x must be float32, uint8 or bool, got %s", dtype.name().c_str());
   const u64 items = x.bytes() / u64(dtype.size), rows = items / net.in();
   if (rows * net.in() != items)
-    return raise("SpecError", "x: given %llu items, expected rows of %llu", (unsigned long long)items, (unsigned long long)net.in());
+    return raise("SpecError", "x must have rows of %llu items, got %llu items", (unsigned long long)net.in(), (unsigned long long)items);
   if (!out.take_array(args[2], "out", {'f', 4}, rows * net.out(), true)) return nullptr;
   auto run = [&] {
     if (bytes)
@@ -118,7 +118,7 @@ PyObject* choose_actions(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (!values.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
   const u64 count = rows ? values.bytes() / 4 / rows : 0;
   if (!values.take_array(args[0], "values", {'f', 4}, rows * count, false)) return nullptr;
-  if (rows && !count) return raise("SpecError", "values: expected one or more for each of %llu rows", (unsigned long long)rows);
+  if (rows && !count) return raise("SpecError", "values must be one or more for each of %llu rows, got none", (unsigned long long)rows);
   if (args[1] != Py_None && !masks.take_array(args[1], "masks", {'b', 1}, rows * count, false)) return nullptr;
   if (args[2] != Py_None && !draws.take_array(args[2], "draws", {'f', 8}, rows * 2, false)) return nullptr;
   const double epsilon = PyFloat_AsDouble(args[3]);
@@ -126,7 +126,7 @@ PyObject* choose_actions(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (PyErr_Occurred()) return nullptr;
   i64 bad = choose(values.as<const float>(), args[1] != Py_None ? masks.as<const u8>() : nullptr,
                    args[2] != Py_None ? draws.as<const double>() : nullptr, epsilon, first, rows, count, actions.as<i64>());
-  if (bad >= 0) return raise("SpecError", "masks: row %lld allows no action, expected at least one", (long long)bad);
+  if (bad >= 0) return raise("SpecError", "masks must allow at least one action in each row, got none in row %lld", (long long)bad);
   Py_RETURN_NONE;
 }
 
@@ -134,12 +134,12 @@ PyMethodDef mlp_methods[] = {
     {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(mlp_forward)), METH_FASTCALL,
      "forward(flat, x, out)\n--\n\nFill out [rows, last size] from x [rows, first size] (float32, uint8 or bool)."},
     {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef mlp_getset[] = {{"end", mlp_end, nullptr, "How many numbers the flat vector must have.", nullptr},
+PyGetSetDef mlp_getset[] = {{"end", mlp_end, nullptr, "Minimum number of values in the flat vector.", nullptr},
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef functions[] = {
     {"choose", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(choose_actions)), METH_FASTCALL,
      "choose(values, masks, draws, epsilon, first, actions)\n--\n\n"
-     "Epsilon-greedy actions of rows of values; masks and draws may be None (all allowed; greedy)."},
+     "Write epsilon-greedy actions for rows of values; masks None: all actions allowed, draws None: greedy."},
     {nullptr, nullptr, 0, nullptr}};
 }  // namespace
 
@@ -151,7 +151,7 @@ bool add_mlp(PyObject* m) {
   bool added = PyModule_AddObjectRef(m, "MLP_VARIANTS", variants) == 0;
   Py_DECREF(variants);
   return added && PyModule_AddFunctions(m, functions) == 0 &&
-         add_type<MlpHandle>(m, "Mlp", "Forward pass of a fully connected network, straight on a flat vector of weights.",
+         add_type<MlpHandle>(m, "Mlp", "Forward pass of a fully connected network, directly on a flat vector of weights.",
                              mlp_methods, mlp_getset);
 }
 }  // namespace motet

@@ -1,4 +1,4 @@
-// The extension `motet._native`: arrays in, arrays out; the lock of the interpreter is released in copies and waits.
+// The extension `motet._native`: arrays in, arrays out; the interpreter's lock is released during copies and waits.
 #include "python/array.hpp"
 
 namespace {

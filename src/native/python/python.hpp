@@ -1,4 +1,4 @@
-// The boundary with Python: limited C API, checked buffers, errors of motet's own tree, heap types around C++ objects.
+// The boundary with Python: limited C API, checked buffers, motet's exceptions, heap types around C++ objects.
 #pragma once
 #include <Python.h>
 
@@ -95,27 +95,27 @@ class View {
     held_ = PyObject_GetBuffer(o, &view_, flags) == 0;
     return held_;
   }
-  // A contiguous buffer of n items of one dtype, or SpecError that names it.
+  // Takes a contiguous buffer of n items of one dtype, or raises a SpecError with its name.
   bool take_array(PyObject* o, const char* name, Dtype dtype, u64 items, bool writable) {
     if (!take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0))) {
       PyErr_Clear();
-      raise("SpecError", "%s: given %s, expected a contiguous%s array of %s", name, type_name(o).c_str(),
-            writable ? ", writable" : "", dtype.name().c_str());
+      raise("SpecError", "%s must be a contiguous%s array of %s, got %s", name, writable ? ", writable" : "",
+            dtype.name().c_str(), type_name(o).c_str());
       return false;
     }
     if (Dtype got = dtype_of(view_.format); !(got == dtype) || u64(view_.len) != items * u64(dtype.size)) {
-      raise("SpecError", "%s: given %s with %zd bytes, expected %s with %llu items", name, got.name().c_str(), view_.len,
-            dtype.name().c_str(), static_cast<unsigned long long>(items));
+      raise("SpecError", "%s must be %s with %llu items, got %s with %zd bytes", name, dtype.name().c_str(),
+            static_cast<unsigned long long>(items), got.name().c_str(), view_.len);
       return false;
     }
     return true;
   }
-  // Shared memory for a structure: writable, aligned, at least n bytes.
+  // Takes shared memory for a structure: writable, aligned, at least n bytes.
   bool take_shared(PyObject* o, const char* name, u64 bytes) {
     if (!take(o, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) return false;
     if (u64(view_.len) < bytes || reinterpret_cast<std::uintptr_t>(view_.buf) % kLine) {
-      raise("SpecError", "%s: given %zd bytes at an address that is %d modulo 64, expected at least %llu, aligned to 64", name,
-            view_.len, int(reinterpret_cast<std::uintptr_t>(view_.buf) % kLine), static_cast<unsigned long long>(bytes));
+      raise("SpecError", "%s must have at least %llu bytes, aligned to 64, got %zd bytes at an address that is %d modulo 64", name,
+            static_cast<unsigned long long>(bytes), view_.len, int(reinterpret_cast<std::uintptr_t>(view_.buf) % kLine));
       return false;
     }
     return true;
@@ -131,8 +131,8 @@ class View {
   bool held_ = false;
 };
 
-// Runs a block without the interpreter's lock. A function returns behind that block, not inside it: even None's
-// references are counted.
+// Runs a block without the interpreter's lock. A function must return after that block, not inside it: even returning
+// None changes a reference count.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
@@ -142,7 +142,7 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-// For the time of one call that gives up the interpreter's lock: nobody else may enter the same object meanwhile.
+// Guards an object during one call that releases the interpreter's lock: no other thread may enter it meanwhile.
 class Alone {
  public:
   Alone(bool& busy, const char* what) : busy_(busy), mine_(!busy) {
@@ -160,7 +160,7 @@ class Alone {
   bool mine_;
 };
 
-// Two sizes. A number beyond 64 bits becomes one that nothing can hold, instead of being cut off.
+// Two sizes. A number beyond 64 bits becomes a size that no memory can hold, instead of being truncated.
 inline bool parse_sizes(PyObject* args, unsigned long long* first, unsigned long long* second) {
   PyObject* given[2];
   if (!PyArg_ParseTuple(args, "O!O!", &PyLong_Type, &given[0], &PyLong_Type, &given[1])) return false;
@@ -212,7 +212,7 @@ void boxed_dealloc(PyObject* o) {
   Py_DECREF(type);
 }
 
-// The constructor's arguments are consumed by tp_new; a subclass's __init__ may take what it likes.
+// tp_new consumes the constructor's arguments; the __init__ of a subclass may take any arguments.
 inline int boxed_init(PyObject*, PyObject*, PyObject*) { return 0; }
 
 template <class T>

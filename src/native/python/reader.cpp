@@ -36,7 +36,7 @@ struct LaneReader {
     Py_ssize_t n = PySequence_Size(lanes), parts = PySequence_Size(shares);
     if (n < 1 || parts < 1 || PySequence_Size(partition_of) != n || n_frames < 1 || n_step < 1 ||
         reward_offset + (reward_double ? 8 : 4) > row_bytes) {
-      if (!PyErr_Occurred()) raise("SettingError", "a reader needs lanes, partitions, n_frames and n_step from 1 on, and a reward");
+      if (!PyErr_Occurred()) raise("SettingError", "a reader must have 1 or more lanes and partitions, n_frames and n_step >= 1, and a reward");
       return nullptr;
     }
     for (Py_ssize_t i = 0; i < n; ++i) {
@@ -50,7 +50,7 @@ struct LaneReader {
       Py_XDECREF(part);
       if (!s.lane || PyErr_Occurred()) return nullptr;
       if (p >= static_cast<unsigned long>(parts)) {
-        raise("SettingError", "lane %zd: given partition %lu, expected less than %zd", i, p, parts);
+        raise("SettingError", "the partition of lane %zd must be less than %zd, got %lu", i, parts, p);
         return nullptr;
       }
       s.partition = u32(p);
@@ -72,8 +72,8 @@ struct LaneReader {
     r.prepare();
     for (auto& s : r.lanes)
       if (u64 kept = s.cursor - s.lane->released.load(std::memory_order_acquire); s.lane->once && std::min(s.cursor, r.rules.n_frames - 1) > kept) {
-        raise("SettingError", "n_frames: given %llu, expected at most %llu: the rows before were released by a reader that stacked fewer",
-              n_frames, ull(kept + 1));
+        raise("SettingError", "n_frames must be at most %llu, got %llu: a reader that stacked fewer has released the rows before",
+              ull(kept + 1), n_frames);
         return nullptr;
       }
     return h.release();
@@ -88,7 +88,7 @@ PyObject* reader_bind(PyObject* o, PyObject* args) {
   PyObject *leaf, *next, *reward, *discount, *weight, *version, *row, *lane, *valid;
   if (!PyArg_ParseTuple(args, "KKOOOOOOOOO", &rows, &length, &leaf, &next, &reward, &discount, &weight, &version, &row, &lane, &valid))
     return nullptr;
-  if (rows == 0) return raise("SettingError", "batch: given 0, expected 1 or more");
+  if (rows == 0) return raise("SettingError", "batch_size must be 1 or more, got 0");
   auto b = std::make_unique<BoundTarget>();
   Target& t = b->target;
   t.rows = rows;
@@ -121,7 +121,7 @@ PyObject* reader_bind(PyObject* o, PyObject* args) {
     return nullptr;
   if (!Py_IsNone(weight) && !(t.weight = static_cast<float*>(take(weight, "weight", {'f', 4}, steps)))) return nullptr;
   if (!Py_IsNone(valid) && !(t.valid = static_cast<u8*>(take(valid, "valid", {'b', 1}, steps)))) return nullptr;
-  if (length && !t.valid) return raise("SpecError", "valid: no array to gather into");
+  if (length && !t.valid) return raise("SpecError", "valid must be an array for a batch of fragments, got None");
   h.targets.push_back(std::move(b));
   return PyLong_FromSize_t(h.targets.size() - 1);
 }
@@ -130,14 +130,14 @@ PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
   switch (d) {
     case Draw::kOk: Py_RETURN_NONE;
     case Draw::kTooFew:
-      return raise("NotReadyError", "batch: given %llu, expected at most the %llu transitions that are stored", ull(wanted),
-                   ull(h.reader.ready()));
+      return raise("NotReadyError", "batch_size must be at most %llu, the number of stored transitions, got %llu", ull(h.reader.ready()),
+                   ull(wanted));
     case Draw::kNoStart:
-      return raise("NotReadyError", "batch: no transition starts at any of the rows stored: all are final, or broke off");
+      return raise("NotReadyError", "no transition starts at any stored row: all rows are final rows or the last ones of broken segments");
     case Draw::kLapped:
-      return raise("NotReadyError", "the writers overwrite rows faster than they can be gathered: the capacity is too small");
+      return raise("NotReadyError", "the writers overwrite rows faster than the reader can copy them; use a larger capacity");
     case Draw::kCorrupt:
-      return raise("CorruptionError", "lane %llu, row %llu: the checksum does not match its bytes", ull(h.reader.bad_lane),
+      return raise("CorruptionError", "lane %llu, row %llu: the checksum does not match the bytes", ull(h.reader.bad_lane),
                    ull(h.reader.bad_row));
   }
   return nullptr;
@@ -147,7 +147,7 @@ BoundTarget* bound(LaneReader& h, PyObject* number) {
   std::size_t i = PyLong_AsSize_t(number);
   if (PyErr_Occurred()) return nullptr;
   if (i < h.targets.size()) return h.targets[i].get();
-  raise("SpecError", "target: given %zu, expected less than %zu", i, h.targets.size());
+  raise("SpecError", "target must be less than %zu, got %zu", h.targets.size(), i);
   return nullptr;
 }
 
@@ -159,7 +159,7 @@ PyObject* reader_sample(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   BoundTarget* b = bound(h, args[0]);
   double beta = b ? PyFloat_AsDouble(args[1]) : 0;
   if (!b || PyErr_Occurred()) return nullptr;
-  if (!(beta >= 0 && beta <= 1)) return raise("SettingError", "beta: given %R, expected 0 to 1", args[1]);
+  if (!(beta >= 0 && beta <= 1)) return raise("SettingError", "beta must be a number from 0 to 1, got %R", args[1]);
   Draw d;
   {
     Unlocked unlocked;
@@ -174,7 +174,7 @@ PyObject* reader_take(PyObject* o, PyObject* number) {
   if (!alone) return nullptr;
   BoundTarget* b = bound(h, number);
   if (!b) return nullptr;
-  if (!b->target.length) return raise("SpecError", "target: bound for sampling, expected one with a length");
+  if (!b->target.length) return raise("SpecError", "target must be bound with a length, got one bound for sampling");
   Draw d;
   {
     Unlocked unlocked;
@@ -193,7 +193,7 @@ PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   View lane, row, priority;
   if (!priority.take(args[2], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
     PyErr_Clear();
-    return raise("SpecError", "priority: given %s, expected a contiguous array of float32", type_name(args[2]).c_str());
+    return raise("SpecError", "priority must be a contiguous array of float32, got %s", type_name(args[2]).c_str());
   }
   u64 count = priority.bytes() / 4;
   if (!priority.take_array(args[2], "priority", {'f', 4}, count, false) || !lane.take_array(args[0], "lane", {'u', 4}, count, false) ||
@@ -203,12 +203,12 @@ PyObject* reader_update(PyObject* o, PyObject* const* args, Py_ssize_t n) {
     float p = priority.as<float>()[i];
     if (!(std::isfinite(p) && p >= 0)) {
       PyObject* given = PyFloat_FromDouble(double(p));
-      raise("SpecError", "priority[%llu]: given %R, expected a finite number from 0 on", ull(i), given);
+      raise("SpecError", "priority[%llu] must be a finite number >= 0, got %R", ull(i), given);
       Py_XDECREF(given);
       return nullptr;
     }
     if (lane.as<u32>()[i] >= h.reader.lanes.size())
-      return raise("SpecError", "lane[%llu]: given %u, expected less than %zu", ull(i), lane.as<u32>()[i], h.reader.lanes.size());
+      return raise("SpecError", "lane[%llu] must be less than %zu, got %u", ull(i), h.reader.lanes.size(), lane.as<u32>()[i]);
   }
   {
     Unlocked unlocked;
@@ -237,7 +237,7 @@ PyObject* reader_ready(PyObject* o, PyObject*) {
 PyObject* reader_fragments(PyObject* o, PyObject* length) {
   u64 n = PyLong_AsUnsignedLongLong(length);
   if (PyErr_Occurred()) return nullptr;
-  if (n == 0) return raise("SettingError", "length: given 0, expected 1 or more");
+  if (n == 0) return raise("SettingError", "length must be 1 or more, got 0");
   return PyLong_FromUnsignedLongLong(unbox<LaneReader>(o).reader.fragments(n));
 }
 PyObject* reader_counters(PyObject* o, PyObject*) {
@@ -245,8 +245,9 @@ PyObject* reader_counters(PyObject* o, PyObject*) {
   return Py_BuildValue("(KKKKK)", ull(c.sampled), ull(c.redrawn), ull(c.overwritten_unread), ull(c.late_priorities), ull(c.consumed));
 }
 
-// The state that a successor needs, as words: rng, maximum priority, counters, carries, then floor and cursor per lane.
-constexpr u64 kFixedWords = 4 + 1 + 5;  // of a saved state: the random stream, the highest priority, the counters
+// The state that a restarted reader needs, as words: rng, maximum priority, counters, carries, then floor and cursor of
+// each lane.
+constexpr u64 kFixedWords = 4 + 1 + 5;  // words of the random stream, the highest priority and the counters
 u64 state_words(const Reader& r) { return kFixedWords + r.partitions.size() + 2 * r.lanes.size(); }
 
 PyObject* reader_state_words(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(state_words(unbox<LaneReader>(o).reader)); }
@@ -264,8 +265,8 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
       u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire);
       const u64* rows = w + state_words(r) - 2 * (r.lanes.size() - i);
       if (rows[0] > head || rows[1] > head)
-        return raise("SettingError", "state: given one that has passed row %llu of lane %zu, expected at most the %llu written: it belongs to another replay",
-                     ull(std::max(rows[0], rows[1])), i, ull(head));
+        return raise("SettingError", "state must not be past the %llu rows written to lane %zu, got row %llu: it belongs to another replay",
+                     ull(head), i, ull(std::max(rows[0], rows[1])));
     }
   auto move = [&](auto& field) {
     static_assert(sizeof(field) <= 8, "a word each");
@@ -295,39 +296,39 @@ PyObject* reader_priorities(PyObject* o, PyObject* array) {
   Reader& r = unbox<LaneReader>(o).reader;
   Alone alone(unbox<LaneReader>(o).busy, "a reader");
   if (!alone) return nullptr;
-  if (!r.rules.prioritised) return raise("SettingError", "this reader draws uniformly: it has no priorities");
+  if (!r.rules.prioritised) return raise("SettingError", "this reader samples uniformly and has no priorities");
   u64 places = 0;
   for (auto& s : r.lanes) places += s.lane->capacity;
   View values;
   if (!values.take_array(array, "priorities", {'f', 4}, places, Save)) return nullptr;
   for (u64 i = 0; !Save && i < places; ++i)
     if (!(std::isfinite(values.as<float>()[i]) && values.as<float>()[i] >= 0))
-      return raise("SpecError", "priorities[%llu]: expected a finite number from 0 on", ull(i));
+      return raise("SpecError", "priorities[%llu] must be a finite number >= 0", ull(i));
   if (Save) r.save_priorities(values.as<float>());
   else r.load_priorities(values.as<float>());
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"_bind", reader_bind, METH_VARARGS, "Bind arrays that batches are gathered into; returns the target's number."},
+    {"_bind", reader_bind, METH_VARARGS, "Bind the arrays of a batch; returns the number of the target."},
     {"_sample", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_sample)), METH_FASTCALL,
-     "_sample(target, beta)\n--\n\nDraw and gather a batch into a bound target."},
-    {"_take", reader_take, METH_O, "_take(target)\n--\n\nGather the next fragments into a bound target; False if there are too few."},
+     "_sample(target, beta)\n--\n\nSample a batch into a bound target."},
+    {"_take", reader_take, METH_O, "_take(target)\n--\n\nCopy the next fragments into a bound target; return False if there are too few."},
     {"_update", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_update)), METH_FASTCALL,
-     "_update(lane, row, priority)\n--\n\nNew priorities for rows of an earlier batch."},
-    {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite what has been taken."},
-    {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again draw a row that has been written so far."},
-    {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nHow many rows a transition may be drawn from."},
-    {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nHow many fragments of this length can be taken now."},
+     "_update(lane, row, priority)\n--\n\nSet the priorities of rows of an earlier batch."},
+    {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite the rows that were taken."},
+    {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again sample a row that was written before this call."},
+    {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nReturn the number of rows from which a transition may be sampled."},
+    {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nReturn the number of fragments of this length that can be taken now."},
     {"_counters", reader_counters, METH_NOARGS, "(sampled, redrawn, overwritten_unread, late_priorities, consumed)"},
-    {"save_state", reader_state<true>, METH_O, "save_state(words)\n--\n\nWrite what a successor needs into a uint64 array."},
+    {"save_state", reader_state<true>, METH_O, "save_state(words)\n--\n\nWrite the state that a restarted reader needs into a uint64 array."},
     {"save_priorities", reader_priorities<true>, METH_O,
      "save_priorities(values)\n--\n\nWrite the priorities of all places into a float32 array."},
     {"load_priorities", reader_priorities<false>, METH_O,
-     "load_priorities(values)\n--\n\nGo on from what save_priorities wrote, after load_state and with the same lanes."},
-    {"load_state", reader_state<false>, METH_O, "load_state(words)\n--\n\nGo on from what save_state wrote."},
+     "load_priorities(values)\n--\n\nRestore what save_priorities wrote, after load_state and with the same lanes."},
+    {"load_state", reader_state<false>, METH_O, "load_state(words)\n--\n\nContinue from what save_state wrote."},
     {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef getset[] = {{"state_words", reader_state_words, nullptr, "How many words save_state writes.", nullptr},
+PyGetSetDef getset[] = {{"state_words", reader_state_words, nullptr, "Number of words that save_state writes.", nullptr},
                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 

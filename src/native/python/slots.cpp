@@ -7,14 +7,14 @@
 namespace motet {
 namespace {
 using ull = unsigned long long;
-constexpr u64 kUnlockBytes = 1 << 16;  // copies from this size on release the interpreter's lock
+constexpr u64 kUnlockBytes = 1 << 16;  // copies of this size or more release the interpreter's lock
 
 Slots* open_slots(View& memory, PyObject* buffer) {
   if (!memory.take_shared(buffer, "memory of a publication", sizeof(Slots))) return nullptr;
   Slots* s = memory.as<Slots>();
   if (s->magic != Slots::kMagic || s->n_slots < 1 || s->stride != Slots::slot_stride(s->payload_bytes) ||
       Slots::bytes(s->payload_bytes, s->n_slots) > memory.bytes()) {
-    raise("CorruptionError", "this memory holds no publication (fresh, or damaged): format it first");
+    raise("CorruptionError", "memory must hold a publication, but it is fresh or damaged; format it first");
     return nullptr;
   }
   return s;
@@ -22,8 +22,8 @@ Slots* open_slots(View& memory, PyObject* buffer) {
 
 bool fits(const Slots* s, u64 header, u64 offset, u64 body) {
   if (header <= offset && offset <= s->payload_bytes && body <= s->payload_bytes - offset) return true;
-  raise("SpecError", "payload: given a header of %llu bytes and a body of %llu at %llu, expected at most %llu together", ull(header),
-        ull(body), ull(offset), ull(s->payload_bytes));
+  raise("SpecError", "payload must have at most %llu bytes, got a header of %llu and a body of %llu at offset %llu",
+        ull(s->payload_bytes), ull(header), ull(body), ull(offset));
   return false;
 }
 
@@ -61,7 +61,7 @@ PyObject* writer_publish(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   u64 version = PyLong_AsUnsignedLongLong(args[2]);
   if (PyErr_Occurred()) return nullptr;
   if (w.slots->incarnation.load(std::memory_order_acquire) != w.incarnation)
-    return raise("SupersededError", "a successor publishes here (incarnation %llu, this one is %llu)",
+    return raise("SupersededError", "another writer has taken over this publication (incarnation %llu, this one is %llu)",
                  ull(w.slots->incarnation.load()), ull(w.incarnation));
   u64 count;
   if (w.body_bytes >= kUnlockBytes) {
@@ -108,7 +108,7 @@ struct SlotReader {
     return r.release();
   }
 
-  // What was read counts as held only if it is good.
+  // Only an intact copy replaces the version held.
   Slots::Read read(u64* publication, u64* label) {
     *publication = have;
     return slots->read(spare[1 - current].as<u8>(), header_bytes, body_offset, body_bytes, publication, label);
@@ -134,12 +134,12 @@ PyObject* reader_refresh(PyObject* o, PyObject*) {
   r.met_write = got == Slots::Read::kMetWrite;
   r.met_writes += r.met_write;
   if (got == Slots::Read::kCorrupt)
-    return raise("CorruptionError", "publication %llu, version %llu: the checksum does not match its bytes; version %llu is kept",
+    return raise("CorruptionError", "publication %llu, version %llu: the checksum does not match the bytes; version %llu is kept",
                  ull(publication), ull(label), ull(r.version));
   if (got != Slots::Read::kNew) Py_RETURN_FALSE;
   r.have = publication;
-  // A reader that was put aside may have taken, out of the slot of an older publication, one that was not announced yet;
-  // what is announced first after that is older than what it holds.
+  // A reader that was suspended may have copied, from the slot of an older publication, a newer one that was not
+  // announced yet. The next publication announced after that may then be older than the one it holds.
   if (label < r.version) Py_RETURN_FALSE;
   r.version = label;
   r.current = 1 - r.current;
@@ -151,7 +151,7 @@ PyObject* reader_wait(PyObject* o, PyObject* timeout_s) {
   double timeout = PyFloat_AsDouble(timeout_s);
   if (timeout == -1.0 && PyErr_Occurred()) return nullptr;
   if (!(timeout >= 0 && timeout < 1e9))
-    return raise("SettingError", "timeout_s: given %R, expected seconds from 0 on, and finite", timeout_s);
+    return raise("SettingError", "timeout_s must be a finite number of seconds >= 0, got %R", timeout_s);
   i64 deadline = now_ns() + i64(timeout * 1e9);
   Spin spin;
   for (;;) {
@@ -175,7 +175,7 @@ PyObject* reader_met_writes(PyObject* o, void*) { return PyLong_FromUnsignedLong
 PyObject* slots_bytes(PyObject*, PyObject* args) {
   ull payload, n;
   if (!parse_sizes(args, &payload, &n)) return nullptr;
-  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "%llu slots of %llu bytes are more than any machine can hold", n, payload);
+  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "slots must fit into memory, got %llu slots of %llu bytes, which is more than any machine can hold", n, payload);
   return PyLong_FromUnsignedLongLong(Slots::bytes(payload, n));
 }
 
@@ -184,8 +184,8 @@ PyObject* slots_format(PyObject*, PyObject* args) {
   ull payload, n;
   int checked;
   if (!PyArg_ParseTuple(args, "OKKp", &buffer, &payload, &n, &checked)) return nullptr;
-  if (n < 1 || n > 64) return raise("SettingError", "slots: given %llu, expected 1 to 64", n);
-  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "%llu slots of %llu bytes are more than any machine can hold", n, payload);
+  if (n < 1 || n > 64) return raise("SettingError", "slots must be from 1 to 64, got %llu", n);
+  if (!Slots::possible(payload, n)) return raise("MemoryShortError", "slots must fit into memory, got %llu slots of %llu bytes, which is more than any machine can hold", n, payload);
   View memory;
   if (!memory.take_shared(buffer, "memory of a publication", Slots::bytes(payload, n))) return nullptr;
   memory.as<Slots>()->format(payload, n, checked);
@@ -193,13 +193,13 @@ PyObject* slots_format(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"slots_bytes", slots_bytes, METH_VARARGS, "slots_bytes(payload_bytes, slots)\n--\n\nHow much memory a publication takes."},
+    {"slots_bytes", slots_bytes, METH_VARARGS, "slots_bytes(payload_bytes, slots)\n--\n\nReturn the size of a publication in bytes."},
     {"slots_format", slots_format, METH_VARARGS,
-     "slots_format(memory, payload_bytes, slots, checked)\n--\n\nMake memory an empty publication."},
+     "slots_format(memory, payload_bytes, slots, checked)\n--\n\nInitialise memory as an empty publication."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef writer_methods[] = {
     {"_publish", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(writer_publish)), METH_FASTCALL,
-     "_publish(header, body, version)\n--\n\nOne copy into the next slot."},
+     "_publish(header, body, version)\n--\n\nPublish a version: copy it into the next slot."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef writer_getset[] = {
     {"published", slots_published<SlotWriter>, nullptr, "Publications so far.", nullptr},
@@ -207,17 +207,17 @@ PyGetSetDef writer_getset[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef reader_methods[] = {
     {"refresh", reader_refresh, METH_NOARGS,
-     "refresh()\n--\n\nTake the newest version if there is one; one load if there is none. True if something was taken."},
-    {"wait", reader_wait, METH_O, "wait(timeout_s)\n--\n\nWait until refresh() has something to take; False at the deadline."},
+     "refresh()\n--\n\nCopy the newest version if there is a new one; return whether there was. Without one this is a single load."},
+    {"wait", reader_wait, METH_O, "wait(timeout_s)\n--\n\nWait until there is a new version for refresh(); return False after a timeout."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef reader_getset[] = {
-    {"version", reader_version, nullptr, "The version held, as labelled inside its slot.", nullptr},
+    {"version", reader_version, nullptr, "The version held, as stored in its slot.", nullptr},
     {"newest", slots_newest<SlotReader>, nullptr, "The newest version published, held or not.", nullptr},
     {"published", slots_published<SlotReader>, nullptr, "Publications so far.", nullptr},
-    {"met_write", reader_met_write, nullptr, "Whether the last refresh met a write and kept what it had.", nullptr},
-    {"met_writes", reader_met_writes, nullptr, "How many refreshes met a write.", nullptr},
-    {"_have", reader_have, nullptr, "The publication held; 0 for none.", nullptr},
-    {"_current", reader_current, nullptr, "Which of the two private copies is the good one.", nullptr},
+    {"met_write", reader_met_write, nullptr, "Whether the last refresh met a write in progress and kept the version held.", nullptr},
+    {"met_writes", reader_met_writes, nullptr, "Number of refreshes that met a write in progress.", nullptr},
+    {"_have", reader_have, nullptr, "Number of the publication held; 0 for none.", nullptr},
+    {"_current", reader_current, nullptr, "Index of the private copy that is current, 0 or 1.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 

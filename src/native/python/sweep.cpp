@@ -1,7 +1,7 @@
 // motet._native.HumanSweep, RobotSweep, Collapse, DecisionSweep and graph_depths: the backups of `plan` on numpy arrays.
 //
-// Arrays arrive in a dict by name, are checked once when a sweep is made, and stay held as long as it lives. The kernels
-// trust the graph's own indices: `plan` checks them when a graph is made or loaded.
+// Arrays arrive in a dict by name, are checked once when a sweep is made, and are held until the sweep is freed. The
+// kernels trust the indices in the graph: `plan` checks them when a graph is made or loaded.
 #include <map>
 #include <memory>
 #include <variant>
@@ -13,12 +13,12 @@ namespace motet {
 namespace {
 constexpr Dtype kF64{'f', 8}, kI64{'i', 8}, kI32{'i', 4}, kU8{'u', 1};
 
-// Arrays by name out of one dict; a missing one, or one of the wrong dtype or size, is a SpecError that names it.
+// Arrays by name from one dict; a missing array, or one of the wrong dtype or size, raises a SpecError with its name.
 class Arrays {
  public:
   bool open(PyObject* dict) {
     if (PyDict_Check(dict)) return dict_ = dict, true;
-    raise("SpecError", "arrays: given %s, expected a dict of arrays by name", type_name(dict).c_str());
+    raise("SpecError", "arrays must be a dict of arrays by name, got %s", type_name(dict).c_str());
     return false;
   }
   PyObject* find(const char* name) const { return PyDict_GetItemString(dict_, name); }  // borrowed, null if missing
@@ -30,7 +30,7 @@ class Arrays {
   bool take(const char* name, Dtype dtype, u64 items, bool writable, T** out) {
     PyObject* o = find(name);
     if (!o) {
-      raise("SpecError", "%s: not given, expected an array of %s", name, dtype.name().c_str());
+      raise("SpecError", "%s must be an array of %s, got nothing", name, dtype.name().c_str());
       return false;
     }
     View view;
@@ -42,7 +42,7 @@ class Arrays {
   bool number(const char* name, double* out) const {
     PyObject* o = find(name);
     if (!o) {
-      raise("SpecError", "%s: not given, expected a number", name);
+      raise("SpecError", "%s must be a number, got nothing", name);
       return false;
     }
     *out = PyFloat_AsDouble(o);
@@ -60,7 +60,7 @@ class Arrays {
     View view;
     if (!o || !view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
       PyErr_Clear();
-      raise("SpecError", "%s: expected a contiguous array", name);
+      raise("SpecError", "%s must be a contiguous array", name);
       return false;
     }
     *dtype = dtype_of(view.raw().format);
@@ -77,7 +77,7 @@ bool take_graph(Arrays& in, Flat* g) {
   Dtype dtype;
   u64 items = 0;
   if (!in.peek("dists", &dtype, &items) || !in.take("dists", kI64, items, false, &g->dists)) return false;
-  if (items < 1) return raise("SpecError", "dists: empty, expected one more entry than states") != nullptr;
+  if (items < 1) return raise("SpecError", "dists must have one more entry than there are states, got none") != nullptr;
   g->states = items - 1;
   if (!in.take("rows", kI64, u64(g->dists[g->states]) + 1, false, &g->rows)) return false;
   const u64 transitions = u64(g->rows[g->dists[g->states]]);
@@ -90,7 +90,7 @@ bool take_graph(Arrays& in, Flat* g) {
   g->joints = g->states ? items / g->states : 0;
   const std::uint8_t* bytes;
   if (dtype.kind != 'u' || dtype.size > 4)
-    return raise("SpecError", "joint: given %s, expected uint8, uint16 or uint32", dtype.name().c_str()) != nullptr;
+    return raise("SpecError", "joint must be uint8, uint16 or uint32, got %s", dtype.name().c_str()) != nullptr;
   if (!in.take("joint", dtype, g->joints * g->states, false, &bytes)) return false;
   g->joint = bytes;
   return true;
@@ -114,7 +114,7 @@ bool range(PyObject* args, u64 states, u64* first, u64* last) {
   unsigned long long from, to;
   if (!PyArg_ParseTuple(args, "KK", &from, &to)) return false;
   if (from > to || to > states) {
-    raise("SpecError", "states %llu to %llu: expected a part of 0 to %llu", from, to, static_cast<unsigned long long>(states));
+    raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu", static_cast<unsigned long long>(states), from, to);
     return false;
   }
   *first = from;
@@ -129,7 +129,7 @@ PyObject* only_dict(PyObject* args, PyObject* kwargs) {
   return dict;
 }
 
-// The three ways to keep values.
+// The three dtypes of stored values.
 template <template <class> class Sweep>
 using Kept = std::variant<Sweep<double>, Sweep<float>, Sweep<Half>>;
 
@@ -140,7 +140,7 @@ bool pick(Arrays& in, Kept<Sweep>* kept, Dtype* dtype) {
   if (*dtype == Dtype{'f', 8}) kept->template emplace<0>();
   else if (*dtype == Dtype{'f', 4}) kept->template emplace<1>();
   else if (*dtype == Dtype{'f', 2}) kept->template emplace<2>();
-  else return raise("SpecError", "value: given %s, expected float64, float32 or float16", dtype->name().c_str()) != nullptr;
+  else return raise("SpecError", "value must be float64, float32 or float16, got %s", dtype->name().c_str()) != nullptr;
   return true;
 }
 
@@ -305,7 +305,7 @@ PyObject* decision_best(PyObject* o, PyObject* args) {
   if (!source.take_array(from, "from", kF64, d.states, false) || !target.take_array(to, "to", kF64, d.states, true) ||
       !chosen.take_array(choice, "choice", kI32, d.states, true))
     return nullptr;
-  if (first > last || last > d.states) return raise("SpecError", "states %llu to %llu: out of range", first, last);
+  if (first > last || last > d.states) return raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu", static_cast<unsigned long long>(d.states), first, last);
   {
     Unlocked unlocked;
     d.best(first, last, source.as<double>(), target.as<double>(), chosen.as<std::int32_t>());
@@ -322,7 +322,7 @@ PyObject* decision_follow(PyObject* o, PyObject* args) {
   if (!source.take_array(from, "from", kF64, d.states, false) || !target.take_array(to, "to", kF64, d.states, true) ||
       !table.take_array(policy, "policy", kF64, d.states * d.actions, false))
     return nullptr;
-  if (first > last || last > d.states) return raise("SpecError", "states %llu to %llu: out of range", first, last);
+  if (first > last || last > d.states) return raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu", static_cast<unsigned long long>(d.states), first, last);
   {
     Unlocked unlocked;
     d.follow(first, last, source.as<double>(), target.as<double>(), table.as<double>());
@@ -347,29 +347,29 @@ PyObject* graph_depths(PyObject*, PyObject* args) {
 
 PyMethodDef functions[] = {
     {"graph_depths", graph_depths, METH_VARARGS,
-     "graph_depths(arrays, depth)\n--\n\nThe longest way to each state; returns how many states no cycle stands before."},
+     "graph_depths(arrays, depth)\n--\n\nWrite the length of the longest path to each state; return the number of states that no cycle precedes."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef human_methods[] = {
     {"run", human_run, METH_VARARGS, "run(first, last)\n--\n\nBack up the states of a part of one level."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef robot_methods[] = {
-    {"run", robot_run, METH_VARARGS, "run(first, last)\n--\n\nBack up a part of one level; -1, or the first fault."},
+    {"run", robot_run, METH_VARARGS, "run(first, last)\n--\n\nBack up a part of one level; return -1, or the code of the first fault."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef collapse_methods[] = {
     {"run", collapse_run, METH_VARARGS,
-     "run(first, last)\n--\n\nRow lengths, successors, weights and expected rewards of a part, as bytes."},
+     "run(first, last)\n--\n\nReturn row lengths, successors, weights and expected rewards of a part, as bytes."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef decision_methods[] = {
-    {"best", decision_best, METH_VARARGS, "best(first, last, from, to, choice)\n--\n\nThe best action of each state."},
-    {"follow", decision_follow, METH_VARARGS, "follow(first, last, from, to, policy)\n--\n\nThe value of a given policy."},
+    {"best", decision_best, METH_VARARGS, "best(first, last, from, to, choice)\n--\n\nCompute value and best action of each state."},
+    {"follow", decision_follow, METH_VARARGS, "follow(first, last, from, to, policy)\n--\n\nCompute the value of a given policy."},
     {nullptr, nullptr, 0, nullptr}};
 }  // namespace
 
 bool add_sweep(PyObject* m) {
   return PyModule_AddFunctions(m, functions) == 0 &&
          add_type<PyHumanSweep>(m, "HumanSweep", "Soft policies of humans with goals.", human_methods, nullptr) &&
-         add_type<PyRobotSweep>(m, "RobotSweep", "The robot that serves them.", robot_methods, nullptr) &&
-         add_type<PyCollapse>(m, "Collapse", "One agent's decision problem, all others fixed.", collapse_methods, nullptr) &&
+         add_type<PyRobotSweep>(m, "RobotSweep", "Policy and values of the robot that serves the humans.", robot_methods, nullptr) &&
+         add_type<PyCollapse>(m, "Collapse", "One agent's decision problem with the policies of all others fixed.", collapse_methods, nullptr) &&
          add_type<PyDecisionSweep>(m, "DecisionSweep", "Backups of one agent's decision problem.", decision_methods, nullptr);
 }
 }  // namespace motet

@@ -20,7 +20,7 @@ struct TreeHandle {
     static const char* names[] = {"capacity", "seed", nullptr};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KO", const_cast<char**>(names), &capacity, &seed)) return nullptr;
     if (capacity == 0 || capacity > (u64(1) << 40)) {
-      raise("SettingError", "capacity: given %llu, expected 1 to 2**40", capacity);
+      raise("SettingError", "capacity must be from 1 to 2**40, got %llu", capacity);
       return nullptr;
     }
     View words;
@@ -43,11 +43,11 @@ PyObject* tree_set(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (!value.take_array(args[1], "priority", {'f', 4}, count, false)) return nullptr;
   for (u64 i = 0; i < count; ++i) {
     if (index.as<u64>()[i] >= tree.capacity())
-      return raise("SpecError", "index[%llu]: given %llu, expected less than the capacity %llu", (unsigned long long)i,
-                   (unsigned long long)index.as<u64>()[i], (unsigned long long)tree.capacity());
+      return raise("SpecError", "index[%llu] must be less than the capacity %llu, got %llu", (unsigned long long)i,
+                   (unsigned long long)tree.capacity(), (unsigned long long)index.as<u64>()[i]);
     float v = value.as<float>()[i];
     if (!(std::isfinite(v) && v >= 0))
-      return raise("SpecError", "priority[%llu]: expected a finite value from 0 on", (unsigned long long)i);
+      return raise("SpecError", "priority[%llu] must be a finite number >= 0", (unsigned long long)i);
   }
   {
     Unlocked unlocked;
@@ -64,7 +64,7 @@ PyObject* tree_sample(PyObject* o, PyObject* out) {
   if (!index.take(out, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)) return nullptr;
   u64 count = index.bytes() / 8;
   if (!index.take_array(out, "out", {'u', 8}, count, true)) return nullptr;
-  if (!(h.tree.total() > 0)) return raise("NotReadyError", "nothing to sample: all priorities are 0");
+  if (!(h.tree.total() > 0)) return raise("NotReadyError", "cannot sample: all priorities are 0");
   {
     Unlocked unlocked;
     h.tree.sample(h.rng, count, index.as<u64>());
@@ -77,7 +77,7 @@ PyObject* tree_get(PyObject* o, PyObject* index) {
   unsigned long long i = PyLong_AsUnsignedLongLong(index);
   if (PyErr_Occurred()) return nullptr;
   if (i >= tree.capacity())
-    return raise("SpecError", "index: given %llu, expected less than the capacity %llu", i, (unsigned long long)tree.capacity());
+    return raise("SpecError", "index must be less than the capacity %llu, got %llu", (unsigned long long)tree.capacity(), i);
   return PyFloat_FromDouble(double(tree.get(i)));
 }
 PyObject* tree_total(PyObject* o, void*) { return PyFloat_FromDouble(unbox<TreeHandle>(o).tree.total()); }
@@ -85,12 +85,12 @@ PyObject* tree_positive(PyObject* o, void*) { return PyLong_FromUnsignedLongLong
 
 PyMethodDef tree_methods[] = {
     {"set", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(tree_set)), METH_FASTCALL,
-     "set(index, priority)\n--\n\nSet the priorities of a batch of leaves (uint64 and float32 arrays); the last of equal ones wins."},
+     "set(index, priority)\n--\n\nSet the priorities of a batch of leaves (uint64 and float32 arrays); if an index occurs twice, the last one counts."},
     {"sample", tree_sample, METH_O, "sample(out)\n--\n\nFill `out` (uint64) with leaves, one from each equal slice of the total."},
-    {"get", tree_get, METH_O, "get(index)\n--\n\nThe priority of one leaf."},
+    {"get", tree_get, METH_O, "get(index)\n--\n\nReturn the priority of one leaf."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef tree_getset[] = {{"total", tree_total, nullptr, "Sum of all priorities.", nullptr},
-                             {"positive", tree_positive, nullptr, "How many leaves are above zero.", nullptr},
+                             {"positive", tree_positive, nullptr, "Number of leaves above zero.", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }  // namespace
 

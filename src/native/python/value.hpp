@@ -1,4 +1,4 @@
-// A value that Python gives for a leaf: checked against its spec, its bytes ready to be copied.
+// A value that Python passes for a leaf, checked against its spec, with its bytes ready to be copied.
 #pragma once
 #include "python/leaf.hpp"
 
@@ -13,12 +13,12 @@ struct Value {
 
 template <class T>
 inline bool all_finite(const u8* bytes, u64 n) {
-  auto at = [=](u64 i) {  // wherever it lies
+  auto at = [=](u64 i) {  // at any alignment
     T value;
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
     return value;
   };
-  // Zero times anything finite is zero; the sum turns into NaN otherwise. Branch-free, so that it vectorises.
+  // Zero times a finite number is zero, otherwise NaN, which the sum keeps. Branch-free, so that it vectorises.
   T sum[8] = {};
   u64 i = 0;
   for (; i + 8 <= n; i += 8)
@@ -40,7 +40,7 @@ inline bool check_finite(const LeafSpec& leaf, const u8* bytes, u64 items) {
   bool ok = leaf.dtype.size == 8   ? all_finite<double>(bytes, items)
             : leaf.dtype.size == 4 ? all_finite<float>(bytes, items)
                                    : all_finite_halves(bytes, items);
-  if (!ok) raise("SpecError", "%s: given NaN or infinity, expected finite numbers", leaf.name.c_str());
+  if (!ok) raise("SpecError", "%s must be finite numbers, got NaN or infinity", leaf.name.c_str());
   return ok;
 }
 
@@ -120,7 +120,7 @@ inline bool take_scalar(const LeafSpec& leaf, PyObject* o, Value& v) {
   if (PyObject_CheckBuffer(o) && given.take(o, PyBUF_FULL_RO))
     what += " of " + dtype_of(given.raw().format).name() + " " + shape_name(given.raw().shape, given.raw().ndim);
   PyErr_Clear();
-  raise("SpecError", "%s: given %R (%s), expected one %s", leaf.name.c_str(), o, what.c_str(), leaf.dtype.name().c_str());
+  raise("SpecError", "%s must be one %s, got %R (%s)", leaf.name.c_str(), leaf.dtype.name().c_str(), o, what.c_str());
   return false;
 }
 
@@ -131,8 +131,8 @@ inline bool fits(const LeafSpec& leaf, u64 rows, const Py_ssize_t* shape, int nd
   return same;
 }
 
-// rows == 0: one value of the leaf's shape. Otherwise an array with one value per row. Whoever calls holds `o` until the
-// bytes have been read, which for a numpy array is all that holding its buffer would do.
+// rows == 0: one value of the leaf's shape. Otherwise an array with one value per row. The caller must hold `o` until the
+// bytes have been read; for a numpy array this has the same effect as holding its buffer.
 inline bool take_value(LeafSpec& leaf, PyObject* o, u64 rows, Value& v) {
   if (rows == 0 && leaf.shape.empty()) return take_scalar(leaf, o, v);
   const Array* array = Array::of(o);
@@ -143,15 +143,15 @@ inline bool take_value(LeafSpec& leaf, PyObject* o, u64 rows, Value& v) {
   if (!v.view.take(o, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
     PyErr_Clear();
     bool strided = PyObject_CheckBuffer(o);
-    raise("SpecError", "%s: given %s%s, expected a contiguous array of %s%s", leaf.name.c_str(), strided ? "a strided " : "",
-          type_name(o).c_str(), leaf.expected(rows).c_str(), strided ? "; use numpy.ascontiguousarray" : "");
+    raise("SpecError", "%s must be a contiguous array of %s, got %s%s%s", leaf.name.c_str(), leaf.expected(rows).c_str(),
+          strided ? "a strided " : "", type_name(o).c_str(), strided ? "; use numpy.ascontiguousarray" : "");
     return false;
   }
   const Py_buffer& b = v.view.raw();
   Dtype d = dtype_of(b.format);
   if (!(d == leaf.dtype && fits(leaf, rows, b.shape, b.ndim))) {
-    raise("SpecError", "%s: given %s %s, expected %s", leaf.name.c_str(), d.name().c_str(), shape_name(b.shape, b.ndim).c_str(),
-          leaf.expected(rows).c_str());
+    raise("SpecError", "%s must be %s, got %s %s", leaf.name.c_str(), leaf.expected(rows).c_str(), d.name().c_str(),
+          shape_name(b.shape, b.ndim).c_str());
     return false;
   }
   if (array) Py_XDECREF(std::exchange(leaf.numpy_dtype, Py_NewRef(array->dtype)));

@@ -1,4 +1,4 @@
-// The writing end of one lane: sorts and checks what Python gives, waits for room, writes rows.
+// The writing end of one lane: sorts and checks the arguments from Python, waits for room, writes rows.
 #pragma once
 #include <memory>
 
@@ -15,14 +15,14 @@ struct LaneWriter {
   std::vector<LeafSpec> leaves;
   std::vector<PyObject*> names;  // of arguments: roots, terminated, truncated, version, then final_<root>
   std::size_t roots;
-  std::vector<bool> has_final;  // by root: an episode's last row comes with a final_<root>
+  std::vector<bool> has_final;  // by root: whether the last step of an episode needs a final_<root>
   u64 incarnation;
   double timeout_s;
-  u64 ahead = 0;  // the place behind the one that the next row goes to
+  u64 ahead = 0;  // the place after that of the next row
   bool begin = true;
   bool busy = false;  // another thread is inside append, waiting or copying without the interpreter's lock
   Spin spin;
-  std::vector<Value> values, finals;  // kept, since making them anew would cost more than a small row
+  std::vector<Value> values, finals;  // reused, because making them again would cost more than a small row
 
   ~LaneWriter() {
     for (PyObject* n : names) Py_DECREF(n);
@@ -43,12 +43,12 @@ struct LaneWriter {
     Py_ssize_t n_roots = PySequence_Size(roots);
     if (n_roots < 0) return nullptr;
     if (w->leaves.empty() || w->leaves.size() > kMaxLeaves || std::size_t(n_roots) > kMaxLeaves) {
-      raise("SettingError", "fields: given %zu arrays per row in %zd arguments, expected 1 to %zu", w->leaves.size(), n_roots, kMaxLeaves);
+      raise("SettingError", "fields must be 1 to %zu arrays per row, got %zu in %zd arguments", kMaxLeaves, w->leaves.size(), n_roots);
       return nullptr;
     }
     if (!(timeout >= 0 && timeout < 1e9)) {
       PyObject* given = PyFloat_FromDouble(timeout);
-      raise("SettingError", "timeout_s: given %R, expected seconds from 0 on, and finite", given);
+      raise("SettingError", "timeout_s must be a finite number of seconds >= 0, got %R", given);
       Py_XDECREF(given);
       return nullptr;
     }
@@ -86,7 +86,7 @@ struct LaneWriter {
     return w.release();
   }
 
-  // The value of a leaf inside its argument: a borrowed or new reference in `held`.
+  // Finds the value of a leaf inside its argument: a borrowed or new reference in `held`.
   static bool follow(const LeafSpec& leaf, PyObject* argument, PyObject*& held) {
     held = Py_NewRef(argument);
     Py_ssize_t depth = PyTuple_Size(leaf.path);
@@ -95,7 +95,7 @@ struct LaneWriter {
       Py_DECREF(held);
       if (!inner) {
         PyErr_Clear();
-        raise("SpecError", "%s: given a %s without it", leaf.name.c_str(), type_name(argument).c_str());
+        raise("SpecError", "%s is missing in the given %s", leaf.name.c_str(), type_name(argument).c_str());
         return false;
       }
       held = inner;
@@ -106,7 +106,7 @@ struct LaneWriter {
   bool check_superseded() {
     u64 now = lane->incarnation.load(std::memory_order_acquire);
     if (now == incarnation) return true;
-    raise("SupersededError", "a successor writes to this lane (incarnation %llu, this one is %llu)", ull(now), ull(incarnation));
+    raise("SupersededError", "another writer has taken over this lane (incarnation %llu, this one is %llu)", ull(now), ull(incarnation));
     return false;
   }
 
@@ -128,7 +128,7 @@ struct LaneWriter {
     lane->waited_ns.fetch_add(u64(now_ns() - start), std::memory_order_relaxed);
     if (PyErr_Occurred()) return false;
     if (!room)
-      raise("WaitTimeoutError", "the writer waited %llu ms for the reader to release rows: the lane is full with %llu unread rows",
+      raise("WaitTimeoutError", "the writer waited %llu ms for the reader to release rows; the lane is full with %llu unread rows",
             ull((now_ns() - start) / 1000000), ull(lane->head.load() - lane->released.load()));
     return room;
   }
@@ -144,7 +144,7 @@ struct LaneWriter {
     lane->seal(row, to);
   }
 
-  // One or more rows at once, and the final row behind them; everything was checked.
+  // Writes one or more rows at once, and the final row after them; everything was checked before.
   u64 write(u64 rows, const std::vector<Value>& from, u64 index, const std::vector<Value>& last, u64 last_index, u64 version,
             bool terminated, bool truncated) {
     bool end = terminated || truncated;
@@ -175,7 +175,7 @@ struct LaneWriter {
   PyObject* interrupt();
 };
 
-// For the time of one append: nobody else is inside, and what is held of Python's is given back at the end.
+// Guards a writer during one append: no other thread may enter it, and Python references are released at the end.
 struct LaneWriter::Hold {
   LaneWriter& writer;
   std::vector<PyObject*> objects;
@@ -201,11 +201,11 @@ inline bool as_version(PyObject* o, u64& out) {
   Py_XDECREF(index);
   if (!PyErr_Occurred() && !(out >> (64 - kVersionShift))) return true;
   PyErr_Clear();
-  raise("SpecError", "version: given %R, expected an integer from 0 on, less than 2**56", o);
+  raise("SpecError", "version must be an integer >= 0 and less than 2**56, got %R", o);
   return false;
 }
 
-// Which argument is given for which name: borrowed references in the order of `names`.
+// Sorts the arguments by name: borrowed references in the order of `names`.
 inline bool LaneWriter::sort_arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** given) {
   std::fill_n(given, names.size(), nullptr);
   if (std::size_t(nargs) > roots) {
@@ -223,7 +223,7 @@ inline bool LaneWriter::sort_arguments(PyObject* const* args, Py_ssize_t nargs, 
       while (i < names.size() && PyUnicode_Compare(names[i], key) != 0) ++i;
     }
     if (i == names.size()) {
-      raise("SpecError", "%U: this replay has no such field", key);
+      raise("SpecError", "%U is not a field of this replay", key);
       return false;
     }
     if (given[i]) {
@@ -235,7 +235,7 @@ inline bool LaneWriter::sort_arguments(PyObject* const* args, Py_ssize_t nargs, 
   return true;
 }
 
-// Checks every field and finds its bytes. Rows: how many values an argument holds, 0 for one without an axis of rows.
+// Checks every field and finds its bytes. Rows: the number of values in an argument; 0 for one value without a row axis.
 inline bool LaneWriter::take_values(PyObject* const* given, bool end, u64 rows, u64 last_rows, Hold& hold) {
   for (std::size_t f = 0; f < leaves.size(); ++f) {
     LeafSpec& leaf = leaves[f];
@@ -244,19 +244,19 @@ inline bool LaneWriter::take_values(PyObject* const* given, bool end, u64 rows, 
       bool needed = !last || (end && leaf.next);
       if (!needed) {
         if (last && argument && !has_final[leaf.root]) {
-          raise("SpecError", "%U: given, but this field has no next: make it with Field(next=True)", names[roots + 3 + leaf.root]);
+          raise("SpecError", "%U is not valid: this field has no next value; make it with Field(next=True)", names[roots + 3 + leaf.root]);
           return false;
         }
         if (last && argument && !end) {
-          raise("SpecError", "%U: given without terminated or truncated, expected only with the episode's last row",
+          raise("SpecError", "%U is only valid with terminated or truncated, for the last step of an episode",
                 names[roots + 3 + leaf.root]);
           return false;
         }
         continue;
       }
       if (!argument) {
-        raise("SpecError", "%U: missing; %s", names[last ? roots + 3 + leaf.root : leaf.root],
-              last ? "the last row of an episode comes with what is observed behind it" : "every field needs a value");
+        raise("SpecError", "%U is missing: %s", names[last ? roots + 3 + leaf.root : leaf.root],
+              last ? "the last step of an episode needs the final values" : "every field needs a value");
         return false;
       }
       if (leaf.nested) {
@@ -282,31 +282,31 @@ inline PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyO
   if (many) {
     const LeafSpec& leaf = leaves[0];
     PyObject* argument = given[leaf.root];
-    if (!argument) return raise("SpecError", "%U: missing; every field needs a value", names[leaf.root]);
+    if (!argument) return raise("SpecError", "%U is missing: every field needs a value", names[leaf.root]);
     PyObject* first;
     if (!follow(leaf, argument, first)) return nullptr;
     View any;
     bool ok = any.take(first, PyBUF_FULL_RO) && any.raw().ndim >= 1;
     PyErr_Clear();
     if (ok) rows = u64(any.raw().shape[0]);
-    else raise("SpecError", "%s: given %s, expected an array of %s", leaf.name.c_str(), type_name(first).c_str(), leaf.expected(true).c_str());
+    else raise("SpecError", "%s must be an array of %s, got %s", leaf.name.c_str(), leaf.expected(true).c_str(), type_name(first).c_str());
     any.drop();
     Py_DECREF(first);
     if (!ok) return nullptr;
     if (rows == 0 && (terminated || truncated))
-      return raise("SpecError", "%s: given 0 rows with an end, expected at least the row that ended the episode", leaf.name.c_str());
+      return raise("SpecError", "%s must have at least the row that ended the episode, got 0 rows with terminated or truncated", leaf.name.c_str());
     if (rows == 0) return PyLong_FromUnsignedLongLong(lane->head.load(std::memory_order_relaxed));
   }
 
   bool end = terminated || truncated;
   // Everything is checked before the first byte is written: a refused row leaves no trace.
-  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: a lane has one writer at a time");
   Hold hold(*this);
   if (!take_values(given, end, many ? rows : 0, 0, hold)) return nullptr;
   if (!check_superseded()) return nullptr;
   u64 total = rows + (end ? 1 : 0);
   if (total > lane->capacity)
-    return raise("SpecError", "rows: given %llu at once, expected at most the lane's capacity of %llu", ull(total), ull(lane->capacity));
+    return raise("SpecError", "rows must be at most the lane's capacity of %llu, got %llu at once", ull(lane->capacity), ull(total));
   if (!wait_for_room(total)) return nullptr;
   u64 head;
   if (rows * lane->row_bytes >= kUnlockBytes) {
@@ -318,13 +318,13 @@ inline PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyO
   return PyLong_FromUnsignedLongLong(head);
 }
 
-// Rows as lane_rows gave them, of a lane of the same spec elsewhere: as many as there is room for, without waiting.
+// Appends rows that lane_rows copied from another lane of the same spec: as many as fit, without waiting.
 inline PyObject* LaneWriter::append_rows(PyObject* given) {
   View bytes;
   if (!bytes.take(given, PyBUF_SIMPLE)) return nullptr;
   if (bytes.bytes() % lane->row_bytes)
-    return raise("SpecError", "rows: given %llu bytes, expected whole rows of %llu bytes", ull(bytes.bytes()), ull(lane->row_bytes));
-  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+    return raise("SpecError", "rows must be whole rows of %llu bytes, got %llu bytes", ull(lane->row_bytes), ull(bytes.bytes()));
+  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: a lane has one writer at a time");
   if (!check_superseded()) return nullptr;
   u64 rows = std::min(bytes.bytes() / lane->row_bytes, lane->capacity), head = lane->head.load(std::memory_order_relaxed);
   if (lane->once) rows = std::min(rows, lane->released.load(std::memory_order_acquire) + lane->capacity - head);
@@ -333,7 +333,7 @@ inline PyObject* LaneWriter::append_rows(PyObject* given) {
   u64 finals = 0, breaks = 0;
   auto write = [&] {
     const u8* from = bytes.as<u8>();
-    bool ended = begin;  // a fresh writer has counted what its predecessor left
+    bool ended = begin;  // a new writer has counted the unfinished segment that it found
     u64 first = lane->begin_append(rows);
     for (u64 i = 0; i < rows; ++i, from += lane->row_bytes) {
       u64 meta;
@@ -362,7 +362,7 @@ inline PyObject* LaneWriter::append_rows(PyObject* given) {
 }
 
 inline PyObject* LaneWriter::interrupt() {
-  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: one writer each");
+  if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: a lane has one writer at a time");
   if (!check_superseded()) return nullptr;
   lane->count_broken();
   begin = true;

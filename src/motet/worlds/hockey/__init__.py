@@ -1,15 +1,15 @@
-"""Hockey: two players, one puck, two goals; the shape of the laser-hockey course environment, with rules of its own.
+"""Hockey: two players, one puck, two goals. Spaces are like those of the laser-hockey environment; rules differ.
 
-A turn is a fiftieth of a second. Both players act at once: force along x and y, torque, and whether to shoot, four
-numbers from -1 to 1. A player is a disc that stays in its own half and turns by up to 60 degrees to either side of
-straight on. A puck that comes to its front is caught, rides in front of it for up to 15 turns, and is shot along its
-heading, when the fourth number is above 0.5 or time is up; elsewhere it bounces off. Walls give back most of the puck's
-speed. A puck that meets the end of the rink between the posts is a goal: +10 for one, -10 for the other, and the
-episode has terminated. While the puck is in a player's half, each turn costs it 0.05 for each unit of distance to it.
-After 250 turns the episode is truncated.
+A turn is 1/50 second. Both players act simultaneously with four numbers from -1 to 1: force along x and y, torque, and
+whether to shoot. A player is a disc that stays in its own half and turns by up to 60 degrees to either side of straight
+ahead. It catches a puck that reaches its front; elsewhere the puck bounces off. A caught puck stays in front of the
+player for up to 15 turns. It is shot along the player's heading when the fourth number is above 0.5 or the 15 turns are
+over. Walls return most of the puck's speed. A puck that reaches the end of the rink between the posts is a goal: the
+players get +10 and -10, and the episode terminates. While the puck is in a player's half, each turn costs the player
+0.05 per unit of distance to the puck. After 250 turns the episode is truncated.
 
-Everything is arrays over K worlds (:class:`HockeyArrays`); :class:`Hockey` is the PettingZoo environment of one of
-them, and gives as many at once by ``vector``. ``Hockey.scripted`` has the players to train and compare with, by name.
+:class:`HockeyArrays` implements the rules as arrays over K worlds. :class:`Hockey` is the PettingZoo environment of one
+world; its ``vector`` makes several that step together. ``Hockey.scripted`` has scripted opponents by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,15 +36,15 @@ Floats = NDArray[np.float32]
 class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     """One game of hockey, as a PettingZoo Parallel environment.
 
-    An observation is float32 [18]: x, y, angle and their velocities of the player; the same of the other; x, y and
-    their velocities of the puck; for how many turns the player, and the other, may still hold the puck. Each player
-    sees the rink as if it stood on the left, so that one policy can sit in either seat. ``infos`` has ``winner`` by
-    player: 1, 0 or -1.
+    An observation is float32 [18]: x, y, angle and their velocities of the player; the same of the other player; x, y
+    and their velocities of the puck; the number of turns for which the player, and the other player, may still hold the
+    puck. Each player observes the rink as if it played on the left, so that one policy can play either seat. ``infos``
+    has ``winner`` by player: 1, 0 or -1.
 
     Args:
-        mode: ``normal`` (the puck lies in the half of one of the players, who take turns to start), ``shooting`` (it
-            lies in front of player_0; 80 turns) or ``defence`` (it flies towards player_0's goal; 80 turns).
-        turns: turns in an episode; None: 250, or the 80 of the mode.
+        mode: ``normal`` (the puck starts in the half of one player; players alternate), ``shooting`` (it starts in
+            front of player_0; 80 turns) or ``defence`` (it flies towards player_0's goal; 80 turns).
+        turns: number of turns in an episode; None: 250 in mode ``normal``, 80 in the others.
         render_mode: ``rgb_array`` to draw pictures.
 
     >>> game = Hockey()
@@ -57,13 +57,13 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     """
 
     won_by: ClassVar[str] = "end"
-    """In self-play: what the last turn pays says who has won,"""
+    """In self-play, the rewards of the last turn decide the winner."""
     winning_margin: ClassVar[float] = 10.0
-    """if a goal lies between the two, and not only distance to the puck."""
+    """Minimum difference of these rewards for a win: a goal, not only a difference in distance to the puck."""
     metadata: ClassVar[dict[str, Any]] = {"name": "hockey_v0", "render_modes": ["rgb_array"], "render_fps": 50}
 
     scripted: ClassVar[Mapping[str, Callable[[], Policy]]] = MappingProxyType({"weak": Weak, "strong": Strong})
-    """Players that come with the world, by the names under which commands find them; each call makes a policy."""
+    """Scripted players by the names that commands accept; each call makes a policy."""
 
     def __init__(self, mode: str = "normal", turns: int | None = None, render_mode: str | None = None) -> None:
         self.render_mode = checked_render_mode(render_mode)
@@ -75,13 +75,13 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.action_spaces = dict(zip(self.possible_agents, self._games.action_spaces, strict=True))
 
     def vector(self, worlds: int) -> HockeyArrays:
-        """So many games with these settings, which step together."""
+        """Make ``worlds`` games with these settings, which step together."""
         return HockeyArrays(worlds, self.mode, self.turns)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Floats], dict[str, dict[str, Any]]]:
-        """Begin an episode. Without a seed the stream goes on, and the other player starts."""
+        """Begin an episode. Without a seed the random stream continues and the starting player alternates."""
         self._games.reset([0], None if seed is None else [whole("seed", seed, 0, 2**64 - 1)])
         self.agents = self.possible_agents[:]
         return self._observations(), {name: {"winner": 0} for name in self.agents}
@@ -103,31 +103,31 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         )
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """The space of what a player sees."""
+        """Observation space of a player."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Force along x and y, torque, shoot."""
+        """Action space of a player: force along x and y, torque, shoot."""
         return self.action_spaces[agent]
 
     def state(self) -> Floats:
-        """The game as player_0 sees it, which is all there is to know but the time."""
+        """Return the game as player_0 observes it: the whole state except the time."""
         seen: Floats = self._games.observe(0)[0]
         return seen
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The rink from above, uint8 [288, 352, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
+        """Draw the rink from above, uint8 [288, 352, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
         return None if self.render_mode is None else draw(self._games.values[:, 0])
 
     def close(self) -> None:
         """Nothing to release."""
 
     def get_state(self) -> WorldState:
-        """Everything that decides what happens next, as nested tuples of plain values."""
+        """Return everything that determines what happens next, as nested tuples of plain values."""
         return self._games.get_state()
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a snapshot of a game with the same settings, bit for bit."""
+        """Continue from a state of a game with the same settings, bit for bit."""
         self._games.set_state(state)
         over = any(flags[0] for flags in self._games.ended())
         self.agents = [] if over else self.possible_agents[:]

@@ -1,4 +1,4 @@
-"""Pictures of hockey: the rink from above, player 0 on the left."""
+"""Drawing of hockey: the rink from above, player 0 on the left."""
 
 from functools import cache
 
@@ -10,14 +10,14 @@ from motet.worlds.hockey.rules import HALF_LENGTH, HALF_WIDTH, MOUTH, PLAYER, PU
 
 __all__ = ["draw"]
 
-_SCALE = 32  # pixels a unit
+_SCALE = 32  # pixels per unit
 _EDGE = 0.5  # units around the rink
 
 Floats = NDArray[np.float32]
 
 
 def draw(values: Floats) -> pictures.Picture:
-    """One world's ``values`` [18] as uint8 [height, width, 3]."""
+    """Draw one world's ``values`` [18] as uint8 [height, width, 3]."""
     picture = _rink().copy()
     aim = heading(values[[2, 8]][:, None])[..., 0]  # [player, 2]
     for player, side in enumerate((1.0, -1.0)):
@@ -47,7 +47,7 @@ def _rink() -> pictures.Picture:
 
 
 def _pixel(x: float, y: float) -> tuple[float, float]:
-    """Row and column of a position; y points up."""
+    """Return row and column of a position; y points up."""
     return (HALF_WIDTH + _EDGE - y) * _SCALE, (x + HALF_LENGTH + _EDGE) * _SCALE
 
 
@@ -59,7 +59,7 @@ def _box(
 
 
 def _disc(picture: pictures.Picture, x: float, y: float, radius: float, colour: pictures.Colour) -> None:
-    """A disc with a soft rim, of which as much is drawn as lies in the picture."""
+    """Draw the part of an antialiased disc that lies in the picture."""
     row, column = _pixel(float(x), float(y))
     reach = radius * _SCALE
     top, left = max(int(row - reach) - 1, 0), max(int(column - reach) - 1, 0)

@@ -1,8 +1,8 @@
-"""Scripted players of hockey: a weak one and a strong one, for many worlds at once or as a policy for one.
+"""Scripted hockey players: a weak and a strong one, for many worlds at once or as a policy for one.
 
-Observations in, actions out, nothing remembered: both are functions of what they see. The weak one trots after the puck
-and shoots as soon as it can. The strong one is quicker, guards its goal, gets behind the puck, and aims at the corner
-that the other leaves open.
+Both compute actions from the current observations alone and have no memory. The weak player follows the puck slowly and
+shoots as soon as it can. The strong player is faster, guards its goal, gets behind the puck, and aims at the corner
+that the opponent leaves open.
 """
 
 from typing import Any
@@ -18,26 +18,26 @@ Floats = NDArray[np.float32]
 
 
 class _HockeyPlayer:
-    """A player that remembers nothing: a motet Policy, and ``act_many`` for the observations of many worlds."""
+    """A player without memory: a motet Policy, and ``act_many`` for the observations of many worlds."""
 
     def reset(self, seed: int) -> None:
         """A new episode begins."""
 
     def act(self, observation: Any, mask: NDArray[np.bool_] | None = None) -> Floats:
-        """The action for one observation."""
+        """Return the action for one observation."""
         action: Floats = self.act_many(np.asarray(observation, np.float32)[None])[0]
         return action
 
     def act_many(self, observations: Floats) -> Floats:
-        """The actions [K, 4] for observations [K, 18]."""
+        """Return the actions [K, 4] for observations [K, 18]."""
         raise NotImplementedError
 
 
 class Weak(_HockeyPlayer):
-    """Trots to the puck while it is in its half, waits in the middle otherwise, and shoots straight on."""
+    """Moves slowly to the puck while it is in its half, otherwise waits in the middle, and shoots straight ahead."""
 
     def act_many(self, observations: Floats) -> Floats:
-        """The actions [K, 4] for observations [K, 18]."""
+        """Return the actions [K, 4] for observations [K, 18]."""
         x, y, angle, vx, vy, spin, *_, puck_x, puck_y, _, _, hold, _ = observations.T
         mine = puck_x < 0
         to_x, to_y = np.where(mine, puck_x - REACH / 2, -3.0), np.where(mine, puck_y, 0.0)
@@ -46,17 +46,17 @@ class Weak(_HockeyPlayer):
 
 
 class Strong(_HockeyPlayer):
-    """Guards, intercepts, gets behind the puck, and aims past the other."""
+    """Guards its goal, intercepts, gets behind the puck, and aims past the opponent."""
 
     def act_many(self, observations: Floats) -> Floats:
-        """The actions [K, 4] for observations [K, 18]."""
+        """Return the actions [K, 4] for observations [K, 18]."""
         x, y, angle, vx, vy, spin, _, other_y, *_, puck_x, puck_y, puck_vx, puck_vy, hold, _ = observations.T
         holds = hold > 0
         comes = (puck_vx < -1.0) & (puck_x > x)
-        # Guard: in front of the goal, level with a puck that comes.
+        # Guard: in front of the goal, level with an approaching puck.
         guard_x = np.full_like(x, -4.2)
         guard_y = np.clip(np.where(comes, puck_y, 0.45 * puck_y), -MOUTH, MOUTH)
-        # Fetch: to the puck from behind; around it where it lies behind.
+        # Fetch: go to the puck from behind; go around it if it is behind the player.
         behind = puck_x < x + 0.2
         side = np.where(y >= puck_y, 1.0, -1.0)
         fetch_x = np.where(behind, puck_x - 1.2, puck_x - REACH / 2)
@@ -65,7 +65,7 @@ class Strong(_HockeyPlayer):
         fetches = (puck_x < 0.0) & ~(comes & (puck_vx < -6.0))
         to_x = np.where(holds, -1.0, np.where(fetches, fetch_x, guard_x))
         to_y = np.where(holds, y, np.where(fetches, fetch_y, guard_y))
-        # Aim: at the corner away from the other, the player's own motion allowed for; off duty, along the rink.
+        # Aim: at the corner away from the opponent, corrected for the player's motion; straight ahead without the puck.
         corner = np.where(other_y > 0, -0.8, 0.8) * MOUTH
         cosine, sine = heading(angle[None])[0]
         aim_x, aim_y = HALF_LENGTH - x - REACH * cosine, np.where(holds, corner - y - REACH * sine, 0.0)
@@ -77,7 +77,7 @@ class Strong(_HockeyPlayer):
 
 
 def _towards(way: Floats, speed: Floats) -> Floats:
-    """The force that brings a player over a way quickly and to rest at its end."""
+    """Return the force that moves a player quickly by ``way`` and stops it there."""
     return np.clip(4.0 * way - 0.6 * speed, -1.0, 1.0)
 
 

@@ -1,14 +1,15 @@
-"""Rooms: humans and robots in a small house of walls, doors with keys and blocks to push; an environment and a model.
+"""Rooms: humans and robots in rooms with walls, doors, keys and blocks to push. It is an environment and a model.
 
-All agents choose at once; their moves are carried out one after another, in an order drawn uniformly. Where no two
-agents reach for the same tiles the order does not matter and the outcome is certain. A key is taken by walking onto it
-and kept; a closed door opens, for good, when an agent who holds a key of its colour walks into it; a block is pushed by
-walking into it if the tile behind it is free. An episode is truncated after ``horizon`` steps.
+All agents choose simultaneously; their moves are carried out one after another, in an order drawn uniformly. If no two
+moves involve the same tiles, the order does not matter and the outcome is deterministic. An agent picks up a key by
+walking onto it, and keeps it. A closed door opens permanently when an agent with a key of its colour walks into it. An
+agent pushes a block by walking into it, if the tile behind the block is free. An episode is truncated after ``horizon``
+steps.
 
-Flows in: one action of each agent. Flows out: what all of them see, which is everything. ``transition_probabilities``
-is the only place where the rules live: ``step`` draws from what it returns, so that the environment cannot differ from
-the model that a plan is made of. A state is ``(step, agents, blocks, keys, doors)``: the tile of each agent, the tiles
-of the blocks in order, the tile of each key (or ``-1 - agent`` for who holds it), and the open doors as bits.
+A step takes one action of each agent and returns observations of the whole state. Only ``transition_probabilities``
+implements the rules: ``step`` samples from its result, so that the environment cannot differ from the model used for
+planning. A state is ``(step, agents, blocks, keys, doors)``: the tile of each agent, the sorted tiles of the blocks,
+the tile of each key (``-1 - agent`` if an agent holds it), and the open doors as bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,22 +33,22 @@ State = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 """Step, agents, blocks, keys, doors."""
 
 _ACTIONS = 4  # up, down, left, right
-_REMEMBERED = 100_000  # outcomes of moves that touch each other: some tens of MB
+_REMEMBERED = 100_000  # cached outcomes of interacting moves: some tens of MB
 
 
 class _Move(NamedTuple):
-    """What one agent's action would do if it came first."""
+    """Effect of one agent's action if it is carried out first."""
 
-    tiles: int  # as bits: what it depends on or changes
+    tiles: int  # the tiles that it depends on or changes, as bits
     to: int
-    pushed: int  # the block's old tile, -1 for none; its new one is as far behind it
-    key: int  # taken, -1 for none
-    doors: int  # as bits: opened
+    pushed: int  # tile of the block that is pushed, -1 for none; the block moves by the same step as the agent
+    key: int  # key that is picked up, -1 for none
+    doors: int  # doors that are opened, as bits
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The goal of standing on a tile.
+    """The goal that an agent stands on a tile.
 
     >>> Reach(agent=0, tile=7, name="1,3").is_achieved((0, (7, 2), (), (), 0))
     True
@@ -58,22 +59,22 @@ class Reach:
     name: str
 
     def is_achieved(self, state: State) -> bool:
-        """Whether the agent stands there."""
+        """Return whether the agent stands on the tile."""
         return state[1][self.agent] == self.tile
 
 
 class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
-    """The world, as a PettingZoo Parallel environment and as a model for ``motet.plan``.
+    """The rooms world, as a PettingZoo Parallel environment and as a model for ``motet.plan``.
 
     Actions: 0 up, 1 down, 2 left, 3 right. An observation is float32 [planes, rows, columns] of 0 and 1: walls, closed
-    doors, blocks, one plane a key (a held key is where its holder is), the agent itself, one plane for each other
-    agent, and a plane filled with the share of the steps that are left. A human earns 1 for each arrival on a tile
-    marked ``*``; a robot earns what all humans earn.
+    doors, blocks, one plane per key (at its holder's tile if it is held), the agent itself, one plane for each other
+    agent, and a plane filled with the share of the steps that remain. A human gets a reward of 1 each time it enters a
+    tile marked ``*``; a robot gets the sum of all humans' rewards.
 
     Args:
         map: a name in ``MAPS``, or a map as text: ``#`` wall, ``.`` floor, ``*`` marked floor, ``H`` human, ``R``
             robot, ``a`` to ``e`` keys, ``A`` to ``E`` doors, ``o`` block. Its border is wall.
-        horizon: steps in an episode; None: the map's own. 0: without end, and no step in the state.
+        horizon: number of steps in an episode; None: the map's default; 0: infinite, and the state has no step count.
         render_mode: ``rgb_array`` to draw pictures.
 
     >>> rooms = Rooms("freeing")
@@ -105,32 +106,32 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._state: State | None = None
         self._known: State | None = None  # the state that _moves belongs to
         self._moves: list[list[_Move]] = []  # [agent, action]
-        # The outcomes of moves that touch, without the step, on which they do not depend: they take long to find.
+        # Cached outcomes of interacting moves, which are slow to compute. They do not depend on the step, and omit it.
         self._touched: dict[tuple[Any, ...], list[tuple[float, tuple[Any, ...]]]] = {}
 
     # The model
 
     def get_state(self) -> State:
-        """Where everything is: hashable, plain, all that decides what may happen next."""
+        """Return the state: hashable plain values that determine what may happen next."""
         if self._state is None:
             raise NotReadyError("there is no state yet: call reset() first")
         return self._state
 
     def set_state(self, state: State) -> None:
-        """Go on from a state of a world with the same map. The random stream stays as it is."""
+        """Continue from a state of a world with the same map. The random stream does not change."""
         step, agents, blocks, keys, doors = state
         sizes = (len(agents), len(blocks), len(keys))
         expected = tuple(len(part) for part in self._first[1:4])
         if sizes != expected or not 0 <= step <= self.horizon:
             raise SettingError(
-                f"the state {state!r} has (agents, blocks, keys) {sizes} at step {step}; this world has {expected} "
-                f"and steps 0 to {self.horizon}: make one with that map and horizon"
+                f"state must have (agents, blocks, keys) {expected} and a step from 0 to {self.horizon}, got {sizes} "
+                f"and step {step} in {state!r}; make a world with the map and horizon of that state"
             )
         self._state = (step, tuple(agents), tuple(blocks), tuple(keys), doors)
         self.agents = [] if self._over(step) else self.possible_agents[:]
 
     def transition_probabilities(self, state: State, actions: Sequence[int]) -> list[tuple[float, State]] | None:
-        """What may follow on a joint action, and how likely; None after the last step."""
+        """Return the successor states of a joint action with their probabilities; None after the last step."""
         if state is not self._known:
             if self._over(state[0]):
                 return None
@@ -151,17 +152,17 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def transition_rewards(
         self, state: State, actions: Sequence[int], transitions: Sequence[tuple[float, State]]
     ) -> list[list[float]]:
-        """For each transition, what each agent earns by it."""
+        """Return the reward of each agent for each transition."""
         return [self._rewards(state, successor) for _, successor in transitions]
 
     def goals(self, agent: int) -> list[Reach]:
-        """To stand on a tile, for every tile one can stand on; named ``row,column``."""
+        """Return one goal for every tile that is not a wall: to stand on it. Its name is ``row,column``."""
         width = self.plan.width
         tiles = (tile for tile, wall in enumerate(self.plan.walls) if not wall)
         return [Reach(agent, tile, f"{tile // width},{tile % width}") for tile in tiles]
 
     def where(self, state: State, agent: int) -> tuple[int, int]:
-        """Row and column of an agent."""
+        """Return row and column of an agent."""
         return divmod(state[1][agent], self.plan.width)
 
     # PettingZoo
@@ -169,7 +170,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Begin an episode where the map says. Without a seed the random stream goes on."""
+        """Begin an episode at the map's initial state. Without a seed the random stream continues."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._state = self._first
@@ -177,7 +178,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return {name: self.observe(name) for name in self.agents}, {name: {} for name in self.agents}
 
     def step(self, actions: Mapping[str, int]) -> ParallelStep[NDArray[np.float32]]:
-        """Carry out one action of each agent, in an order drawn by chance where it matters."""
+        """Carry out one action of each agent, in a random order where it matters."""
         check_joint(actions, self.agents)
         names = self.agents
         chosen = [whole(f"the action of {name}", actions[name], 0, _ACTIONS - 1) for name in names]
@@ -193,7 +194,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return timed_step(names, seen, self._rewards(state, successor), over)
 
     def observe(self, agent: str) -> NDArray[np.float32]:
-        """What an agent sees now: everything, itself before the others."""
+        """Return an agent's observation of the whole state, in which its own plane precedes those of the others."""
         step, agents, blocks, keys, doors = self.get_state()
         planes: NDArray[np.float32] = np.zeros(self.observation_spaces[agent].shape, np.float32)
         flat = planes.reshape(len(planes), -1)
@@ -210,7 +211,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return planes
 
     def state_of(self, observation: NDArray[np.float32], agent: str) -> State:
-        """The state that an agent's observation shows: ``observe`` the other way round."""
+        """Return the state that an agent's observation shows: the inverse of ``observe``."""
         flat = np.asarray(observation).reshape(len(observation), -1)
         keys, me = len(self.plan.keys), self._index[agent]
         seen = [int(plane.argmax()) for plane in flat[3 + keys : -1]]  # itself, then the others
@@ -222,23 +223,23 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return (step, agents, tuple(np.flatnonzero(flat[2]).tolist()), held, doors)
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """The space of what an agent sees."""
+        """Observation space of an agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
-        """Up, down, left, right."""
+        """Action space of an agent: up, down, left, right."""
         return self.action_spaces[agent]
 
     def state(self) -> NDArray[np.float32]:
-        """Everything there is to know, as the first agent sees it."""
+        """Return the whole state as the first agent observes it."""
         return self.observe(self.possible_agents[0])
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture, uint8 [16 * rows, 16 * columns, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
+        """Draw the current state, uint8 [16 * rows, 16 * columns, 3]; None without ``render_mode`` ``rgb_array``."""
         return None if self.render_mode is None else self.picture(self.get_state())
 
     def picture(self, state: State) -> NDArray[np.uint8]:
-        """A state as a picture, uint8 [16 * rows, 16 * columns, 3]."""
+        """Draw a state, uint8 [16 * rows, 16 * columns, 3]."""
         return draw(self.plan, state)
 
     def close(self) -> None:
@@ -258,12 +259,12 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         agent: int,
         action: int,
     ) -> _Move:
-        """What an agent's action does if it comes next."""
+        """Return the effect of an agent's action if it is carried out next."""
         plan, offset, here = self.plan, self._offsets[action], agents[agent]
         there = here + offset
         if plan.walls[there]:
             return _Move(1 << here, here, -1, -1, 0)
-        beyond = there + offset  # on the map: there is no wall, so it is not on the border
+        beyond = there + offset  # inside the map: there is not a wall, so not on the border
         tiles = 1 << here | 1 << there | (1 << beyond if plan.blocks else 0)
         stay = _Move(tiles, here, -1, -1, 0)
         if there in agents:
@@ -283,7 +284,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return _Move(tiles, there, pushed, key, opened)
 
     def _at_once(self, state: State, moves: Sequence[_Move]) -> State:
-        """The outcome of moves that do not touch each other."""
+        """Return the outcome of moves that do not interact."""
         step, agents, blocks, keys, doors = state
         for agent, move in enumerate(moves):
             if move.pushed >= 0:
@@ -297,7 +298,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def _in_every_order(
         self, state: State, moves: Sequence[_Move], actions: Sequence[int]
     ) -> list[tuple[float, tuple[Any, ...]]]:
-        """The outcomes, without the step, of moves some of which touch each other, over all orders of those that do."""
+        """Return the outcomes (without the step) of moves some of which interact, over all orders of these."""
         asked = (*state[1:], *actions)
         if (known := self._touched.get(asked)) is not None:
             return known
@@ -321,7 +322,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return found
 
     def _next(self, state: State, agent: int, action: int) -> State:
-        """One agent's move; the step is not counted."""
+        """Return the state after one agent's move; the step is not counted."""
         step, agents, blocks, keys, doors = state
         move = self._move(agents, blocks, keys, doors, agent, action)
         if move.pushed >= 0:

@@ -1,4 +1,4 @@
-"""Maps of rooms: the ready ones, and how a text becomes a plan of walls, doors, keys, blocks and starting tiles."""
+"""Maps of rooms: the shipped ones, and the parser from text to walls, doors, keys, blocks and initial tiles."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ _SIGNS = "#.*HRabcdeABCDEo"
 
 @dataclass(frozen=True)
 class RoomMap:
-    """A map, taken apart. A tile is row * width + column."""
+    """A parsed map. A tile is row * width + column."""
 
     height: int
     width: int
@@ -39,7 +39,7 @@ MAPS: Final[dict[str, tuple[str, int]]] = {
         """,
         20,
     ),
-    # A human behind a door; the key is on the robot's side.
+    # A human is behind a door; the key is on the robot's side.
     "freeing": (
         """
         #######
@@ -61,7 +61,7 @@ MAPS: Final[dict[str, tuple[str, int]]] = {
         """,
         7,
     ),
-    # A block that shuts a human in, or out.
+    # A block can shut a human in or out.
     "blocked": (
         """
         #######
@@ -85,11 +85,11 @@ MAPS: Final[dict[str, tuple[str, int]]] = {
         27,
     ),
 }
-"""Ready maps by name, each with its horizon."""
+"""Shipped maps by name, each with its default horizon."""
 
 
 def parsed(given: str) -> RoomMap:
-    """The plan of a named map, or of a map given as text."""
+    """Parse a shipped map, given by name, or a map given as text."""
     text, horizon = MAPS.get(given, (given, 20))
     rows = [line.strip() for line in text.strip().splitlines()]
     if given not in MAPS and len(rows) < 3:
@@ -98,7 +98,7 @@ def parsed(given: str) -> RoomMap:
     width = max(len(row) for row in rows)
     signs = "".join(row.ljust(width, "#") for row in rows)
     if unknown := sorted(set(signs) - set(_SIGNS)):
-        raise SettingError(f"the map must have the signs {_SIGNS} only, got {unknown[0]!r}:\n{text}")
+        raise SettingError(f"map must have the signs {_SIGNS} only, got {unknown[0]!r}:\n{text}")
 
     def where(kinds: str) -> tuple[int, ...]:
         return tuple(tile for tile, sign in enumerate(signs) if sign in kinds)
@@ -108,9 +108,9 @@ def parsed(given: str) -> RoomMap:
 
     border = [*signs[:width], *signs[-width:], *signs[::width], *signs[width - 1 :: width]]
     if any(sign != "#" for sign in border):
-        raise SettingError(f"the map must have '#' all around, got an open border:\n{text}")
+        raise SettingError(f"map must have '#' all around, got an open border:\n{text}")
     if not where("HR"):
-        raise SettingError(f"the map must have one H (human) or R (robot) at least, got none:\n{text}")
+        raise SettingError(f"map must have at least one H (human) or R (robot), got none:\n{text}")
     return RoomMap(
         height=len(rows),
         width=width,

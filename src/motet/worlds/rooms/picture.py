@@ -1,4 +1,4 @@
-"""Pictures of rooms: walls, doors, keys, blocks, humans and robots, 16 pixels a tile."""
+"""Drawing of rooms: walls, doors, keys, blocks, humans and robots, 16 pixels per tile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS = ((214, 158, 46), (58, 134, 190), (176, 72, 120), (96, 150, 70), (120, 96
 
 
 def draw(plan: RoomMap, state: State) -> NDArray[np.uint8]:
-    """A state on a map, uint8 [16 * rows, 16 * columns, 3]."""
+    """Draw a state on a map, uint8 [16 * rows, 16 * columns, 3]."""
     _, agents, blocks, keys, doors = state
     size = pictures.TILE
     colours = np.full((plan.height * plan.width, 3), pictures.PAPER, np.uint8)

@@ -1,14 +1,14 @@
-"""Treasure hunt: agents walk a walled grid in turn and pick up what has appeared there.
+"""Treasure hunt: agents walk in turn on a walled grid and collect items that appear there.
 
-A turn goes: things appear (entities first), then each agent in its order observes, acts and changes the world before
-the next one observes. The grid's outermost ring is wall. Every empty tile gets, with probability ``spawn`` a turn, a
-gem (+10), food (+5) or a bone (-10), equally likely; walking onto it collects it. Walking into a wall costs 1 and
-leaves the agent where it is; walking into another agent leaves it where it is. After ``turns`` turns the episode is
+In each turn, items appear first. Then each agent in its order observes, acts and changes the world before the next one
+observes. The grid's outermost ring is wall. With probability ``spawn`` per turn, every empty tile gets a gem (+10),
+food (+5) or a bone (-10), which are equally likely; an agent collects it by walking onto it. An agent that walks into a
+wall gets -1 and does not move; one that walks into another agent does not move. After ``turns`` turns the episode is
 truncated.
 
-Flows in: one action at a time, of the agent whose move it is. Flows out: its reward, and on demand a window of the
-world. :class:`TreasureHunts` has the rules, for K worlds at once; :class:`TreasureHunt` is the PettingZoo environment
-of one of them, and gives as many at once by ``vector``.
+A step takes the action of the agent whose move it is and yields its reward; observations are windows of the grid.
+:class:`TreasureHunts` implements the rules for K worlds at once. :class:`TreasureHunt` is the PettingZoo environment of
+one world; its ``vector`` makes several that step together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,21 +30,21 @@ __all__ = ["AGENT", "BONE", "EMPTY", "FOOD", "GEM", "WALL", "TreasureHunt", "Tre
 
 
 class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
-    """The world, as a PettingZoo AEC environment.
+    """The treasure hunt, as a PettingZoo AEC environment.
 
     Actions: 0 up, 1 down, 2 left, 3 right. An observation is uint8 [5, 2 * radius + 1, 2 * radius + 1], the window
-    around the agent, one-hot over wall, agent, gem, food, bone; the agent itself is in the middle, all beyond the
-    border is wall.
+    around the agent, one-hot over wall, agent, gem, food, bone; the agent itself is in the middle, and everything
+    outside the grid is wall.
 
-    ``look`` and ``play`` are the fast path: the same rules without PettingZoo's dictionaries. An episode is played
-    either by ``step`` or by ``play``.
+    ``look`` and ``play`` are the fast path: the same rules without PettingZoo's dictionaries. Use either ``step`` or
+    ``play`` within an episode, not both.
 
     Args:
         agents: number of agents.
-        size: tiles on each side of the square grid, with its wall.
-        radius: how many tiles an agent sees in each direction.
-        turns: turns in an episode.
-        spawn: probability that something appears on an empty tile, in each turn.
+        size: number of tiles on each side of the square grid, including its wall.
+        radius: number of tiles that an agent sees in each direction.
+        turns: number of turns in an episode.
+        spawn: probability per turn that an item appears on an empty tile.
         render_mode: ``rgb_array`` to draw pictures.
     """
 
@@ -55,9 +55,10 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         "is_parallelizable": False,
     }
     suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({"gamma": 0.8, "n_frames": 4})
-    """What ``motet train`` begins with here instead of an algorithm's own defaults.
+    """Settings that ``motet train`` uses for this world instead of an algorithm's defaults.
 
-    What an agent sees is at most two steps away, and without a memory it walks to and fro.
+    An agent sees items at most two tiles away per axis, so a small discount suffices. Without stacked observations it
+    walks to and fro.
     """
 
     def __init__(
@@ -80,13 +81,16 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._index = {name: index for index, name in enumerate(hunts.agents)}
 
     def vector(self, worlds: int) -> TreasureHunts:
-        """So many worlds with these settings, which step together."""
+        """Make ``worlds`` worlds with these settings, which step together."""
         return TreasureHunts(worlds, len(self.possible_agents), self.size, self.radius, self.turns, self.spawn)
 
     # PettingZoo
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin an episode, its first turn included: the first agent may look. Without a seed the stream goes on."""
+        """Begin an episode and its first turn, so that the first agent can observe.
+
+        Without a seed the random stream continues.
+        """
         self._hunts.reset([0], None if seed is None else [seed])
         self.agents = self.possible_agents[:]
         self.agent_selection = self.agents[0]
@@ -107,11 +111,9 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
             return
         hunts, mover = self._hunts, self._hunts.mover
         if self._index[name] != mover or hunts.over:
-            raise MotetError(
-                "this episode was played on by play(): an episode is played by step() or by play(), not both"
-            )
+            raise MotetError("step() was called in an episode that play() has advanced; use step() or play(), not both")
         reward = self.play(action)  # type: ignore[arg-type]  # None is refused there, like any other non-action
-        # Only the mover earns, so only two entries change: the last mover's is cleared, the mover's is set.
+        # Only the mover gets a reward, so only two entries change: the previous mover's is cleared, the mover's is set.
         names = self.possible_agents
         self.rewards[names[mover - 1]] = 0.0
         self.rewards[name] = reward
@@ -122,23 +124,23 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
                 self.truncations[other] = True
 
     def observe(self, agent: str) -> NDArray[np.uint8]:
-        """What an agent sees now, as an array of its own."""
+        """Return an agent's current observation as a new array."""
         return self.look(self._index[agent])
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """The space of what an agent sees."""
+        """Observation space of an agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Up, down, left, right."""
+        """Action space of an agent: up, down, left, right."""
         return self.action_spaces[agent]
 
     def state(self) -> NDArray[np.uint8]:
-        """The whole world, uint8 [5, size, size], one-hot like an observation."""
+        """Return the whole world, uint8 [5, size, size], one-hot like an observation."""
         return self._hunts.planes(0)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture, uint8 [16 * size, 16 * size, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
+        """Draw a picture, uint8 [16 * size, 16 * size, 3]; None unless ``render_mode`` is ``'rgb_array'``."""
         if self.render_mode is None:
             return None
         tiles = self.tiles()
@@ -166,12 +168,12 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
 
     @property
     def mover(self) -> int:
-        """The index of the agent whose move it is."""
+        """Index of the agent whose move it is."""
         return self._hunts.mover
 
     @property
     def turn(self) -> int:
-        """How many turns of the episode are complete."""
+        """Number of complete turns in the episode."""
         return self._hunts.turn[0]
 
     @property
@@ -180,7 +182,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return self._hunts.turn[0] == self.turns
 
     def look(self, index: int, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """What agent ``index`` sees now, in ``out`` if given and otherwise as an array of its own."""
+        """Return the current observation of agent ``index``, in ``out`` if given, otherwise as a new array."""
         window: NDArray[np.uint8] = self._windows[self._at[index][0]]
         if out is None:
             return window.copy()
@@ -190,7 +192,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def play(self, action: int) -> float:
         """Play the action of agent ``mover`` and return its reward; after the last agent's move the next turn begins.
 
-        The fast path of an in-turn world: ``while not world.over: world.play(choose(world.look(world.mover)))``.
+        Typical use: ``while not world.over: world.play(choose(world.look(world.mover)))``.
         """
         try:
             chosen = whole_number(action)
@@ -199,14 +201,14 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._hunts.move((chosen,))
         return self._hunts.earned[0]
 
-    # Looking in, and laying out by hand
+    # Inspecting and arranging the grid
 
     def tiles(self) -> NDArray[np.uint8]:
-        """The kind of every tile, uint8 [size, size]."""
+        """Return the kind of every tile, uint8 [size, size]."""
         return self._hunts.tiles(0)
 
     def positions(self) -> tuple[tuple[int, int], ...]:
-        """Where each agent stands: (row, column), the border's top left corner being (0, 0)."""
+        """Return (row, column) of each agent, counted from the wall's top left corner."""
         return tuple(self._hunts.tile(index) for (index,) in self._hunts.at)
 
     def arrange(
@@ -216,7 +218,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         food: Iterable[tuple[int, int]] = (),
         bones: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Replace what is on the grid, for tests, demonstrations and lessons; the turn and the random stream stay."""
+        """Replace what is on the grid, for tests and demonstrations; turn and random stream do not change."""
         if not self.agents:
             raise NotReadyError("no episode is running: call reset() first")
         hunts = self._hunts
@@ -226,24 +228,24 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
             for row, column in spots:
                 if not (1 <= row <= hunts.inner and 1 <= column <= hunts.inner):
                     raise SettingError(
-                        f"({row}, {column}) is no tile to walk on; rows and columns are 1 to {hunts.inner}"
+                        f"position must have row and column from 1 to {hunts.inner}, got ({row}, {column})"
                     )
                 index = hunts.index_of(0, row, column)
                 if index in kinds:
-                    raise SettingError(f"a tile holds one thing, got ({row}, {column}) twice")
+                    raise SettingError(f"positions must be different tiles, got ({row}, {column}) twice")
                 kinds[index] = kind
                 if kind == AGENT:
                     at.append(index)
         if len(at) != len(hunts.at):
-            raise SettingError(f"{len(at)} agents are placed; this world has {len(hunts.at)}")
+            raise SettingError(f"agents must be one position for each of {len(hunts.at)} agents, got {len(at)}")
         hunts.lay(0, kinds)
         for mine, index in zip(hunts.at, at, strict=True):
             mine[0] = index
 
-    # Snapshots
+    # States
 
     def get_state(self) -> WorldState:
-        """Everything that decides what happens next, as nested tuples of plain values."""
+        """Return everything that determines what happens next, as nested tuples of plain values."""
         played = self._hunts.get_state()
         alive = tuple(self.agents)
         return (
@@ -253,7 +255,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         )
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a snapshot of a world with the same settings, bit for bit."""
+        """Continue from a state of a world with the same settings, bit for bit."""
         self._hunts.set_state(state[:-2])
         (alive, selection, skip), earned = state[-2:]
         self.agents = list(alive)

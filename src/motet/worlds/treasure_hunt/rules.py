@@ -1,14 +1,14 @@
 """The rules of the treasure hunt, for K worlds that step together.
 
-Flows in: one action in each world of the agent whose move it is. Flows out: what it earned, whose episode is over, and
-on demand what an agent sees. A world takes no notice of the others: each has its own random stream, so that its episode
-is a function of its seed and its actions alone.
+A step takes in each world the action of the agent whose move it is. It yields rewards, the worlds whose episode is
+over, and observations. Worlds are independent: each has a separate random stream, so that its seed and its actions
+alone determine its episode.
 
-The worlds are rooms of one tall grid, each a square walled by its own border and padded by the radius: a tile has one
-number, its *index*, whichever world it is in. There are two byte arrays, ``_kinds``, the kind of each tile, for the
-rules; and ``_planes``, one-hot, one plane a kind, so that what an agent sees in all worlds is one strided gather. A
-move is some ten operations on single bytes, in a loop over worlds: with the 1 to 16 worlds of an actor that costs less
-than, or as much as, ten operations on arrays; with 32 and more it costs more.
+The worlds are rooms of one tall grid. Each is a walled square, padded by the radius. A tile has an *index* that is
+unique over all worlds. There are two byte arrays: ``_kinds``, the kind of each tile, for the rules; and ``_planes``,
+one-hot with one plane per kind, so that the observations of an agent in all worlds are one strided gather. A move is
+about ten operations on single bytes, in a loop over worlds. With the 1 to 16 worlds of an actor this is at least as
+fast as ten operations on arrays; with 32 or more it is slower.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ FOOD: Final = 4
 BONE: Final = 5
 
 _KINDS = 6
-_SHOWN = np.arange(WALL, _KINDS, dtype=np.uint8)[:, None]  # An empty tile is zero in all channels of an observation.
+_SHOWN = np.arange(WALL, _KINDS, dtype=np.uint8)[:, None]  # an empty tile is zero in all channels of an observation
 _REWARDS = (0.0, -1.0, 0.0, 10.0, 5.0, -10.0)  # by the kind of the tile walked into
-_BLOCK = 256  # how many future spawns are drawn at once
+_BLOCK = 256  # number of future spawns that are drawn at once
 
 
 class TreasureHunts(VectorWorld):
@@ -66,13 +66,13 @@ class TreasureHunts(VectorWorld):
         self.turns = whole("turns", turns, 1)
         self.spawn = real("spawn", spawn, 0.0, 1.0)
         self.inner = self.size - 2
-        """Tiles to walk on, along a side."""
+        """Walkable tiles along a side."""
         self._tiles = self.inner**2
         count = whole("agents", agents, 1)
         if count > self._tiles:
             raise SettingError(
-                f"agents is {count}, but size {self.size} has {self._tiles} tiles to walk on: "
-                "take fewer or a larger size"
+                f"agents must be at most {self._tiles}, the walkable tiles of a grid of size {self.size}, got {count}; "
+                "use fewer agents or a larger size"
             )
         self.agents = tuple(f"agent_{index}" for index in range(count))
         view = 2 * self.radius + 1
@@ -81,21 +81,21 @@ class TreasureHunts(VectorWorld):
         self.action_spaces = tuple(gymnasium.spaces.Discrete(4) for _ in self.agents)
         self._groups = tuple((index,) for index in range(count))
 
-        self._width = width = self.size + 2 * self.radius  # of a room
+        self._width = width = self.size + 2 * self.radius  # width of a room
         self._area = width * width
         plane = self.worlds * self._area
         bare = np.full((width, width), WALL, np.uint8)
         bare[self.radius + 1 : -self.radius - 1, self.radius + 1 : -self.radius - 1] = EMPTY
-        self._floor = np.flatnonzero(bare == EMPTY)  # of the tiles to walk on, in the first room
+        self._floor = np.flatnonzero(bare == EMPTY)  # indices of the walkable tiles in the first room
         self._bare = bare.tobytes()
         self._kinds = bytearray(self._bare * self.worlds)
-        self._planes = bytearray(_KINDS * plane)  # that of EMPTY is never set: zero may be written without a question
-        self._channels = tuple(kind * plane for kind in range(_KINDS))  # where the plane of each kind begins
+        self._planes = bytearray(_KINDS * plane)  # the plane of EMPTY is always 0, so moves clear it without a check
+        self._channels = tuple(kind * plane for kind in range(_KINDS))  # offset of the plane of each kind
         self._rooms = np.frombuffer(self._kinds, np.uint8).reshape(self.worlds, self._area)
         shown = memoryview(self._planes)[plane:]
         self._cells = np.frombuffer(shown, np.bool_).reshape(len(_SHOWN), self.worlds, self._area)
-        # Windows of the planes behind that of EMPTY, by the index in the middle. Those around a room's padding reach
-        # beyond it: nobody stands there.
+        # Windows of the planes after that of EMPTY, by the index of their middle tile. Windows around the padding of a
+        # room reach beyond the room, but no agent is ever there.
         margin = self.radius * (width + 1)
         self.windows: NDArray[np.uint8] = np.ndarray(
             (plane - margin, *shape),
@@ -104,23 +104,23 @@ class TreasureHunts(VectorWorld):
             offset=self._channels[WALL] - margin,
             strides=(1, plane, width, 1),
         )
-        """What would be seen from each index, uint8 [indices, 5, view, view]; not a copy."""
+        """Observations from each index, uint8 [indices, 5, view, view]; a view, not a copy."""
 
         self.at = [[0] * self.worlds for _ in self.agents]
-        """The index of each agent in each world."""
+        """Index of the tile of each agent in each world."""
         self.turn = [self.turns] * self.worlds
-        """How many turns of its episode are complete, by world."""
+        """Number of complete turns in the episode, by world."""
         self.mover = 0
-        """Whose move it is, in all worlds."""
+        """Agent whose move it is, in all worlds."""
         self.earned = [0.0] * self.worlds
-        """What the last move paid, by world."""
+        """Reward of the last move, by world."""
         steps = {0: -width, 1: width, 2: -1, 3: 1}  # by action
         self._board = self._kinds, self._planes, self._channels, self._channels[AGENT], steps, self.earned
         self.over = set(range(self.worlds))
-        """Worlds that wait for a reset."""
-        self._earner = -1  # who made the last move
+        """Worlds that need a reset."""
+        self._earner = -1  # the agent that made the last move
         self._rngs = [np.random.default_rng() for _ in range(self.worlds)]
-        # Spawns to come by world, the nearest one last: (trial, index, kind); trials count turn by turn, tile by tile.
+        # Future spawns by world, the next one last: (trial, index, kind). Trials are numbered by turn, then by tile.
         self._due: list[list[tuple[int, int, int]]] = [[] for _ in range(self.worlds)]
         self._nothing, self._nowhere = np.zeros(self.worlds), np.zeros(self.worlds, np.bool_)
         self._nothing.flags.writeable = self._nowhere.flags.writeable = False
@@ -128,15 +128,15 @@ class TreasureHunts(VectorWorld):
     # VectorWorld
 
     def reset(self, worlds: Iterable[int], seeds: Sequence[int] | None = None) -> None:
-        """Begin an episode in some worlds, its first turn included: the first agent may look.
+        """Begin an episode and its first turn in some worlds, so that the first agent can observe.
 
-        Without seeds their streams go on. Some worlds alone can be reset between two turns only.
+        Without seeds the random streams continue. A reset of some worlds only is possible only between two turns.
         """
         chosen = [int(world) for world in worlds]
         if self.mover and len(chosen) < self.worlds:
             raise NotReadyError(
-                f"{len(chosen)} of {self.worlds} worlds are reset in the middle of a turn, when agent {self.mover} is "
-                "to move: reset all of them, or wait for the end of the turn"
+                f"cannot reset {len(chosen)} of {self.worlds} worlds in the middle of a turn (agent {self.mover} is "
+                "next to move); reset all of them, or wait for the end of the turn"
             )
         self.mover, self._earner = 0, -1
         for number, world in enumerate(chosen):
@@ -153,11 +153,11 @@ class TreasureHunts(VectorWorld):
             self._let_things_appear(world)
 
     def group(self) -> tuple[int]:
-        """The agent whose move it is."""
+        """Return the agent whose move it is."""
         return self._groups[self.mover]
 
     def observe(self, agent: int) -> NDArray[np.uint8]:
-        """What an agent sees in all worlds, uint8 [K, 5, view, view]."""
+        """Return an agent's observations in all worlds, uint8 [K, 5, view, view]."""
         seen: NDArray[np.uint8] = self.windows[np.array(self.at[agent])]
         return seen
 
@@ -165,19 +165,19 @@ class TreasureHunts(VectorWorld):
         """Play the actions [K] of the agent whose move it is."""
         (chosen,) = actions
         if chosen.shape != (self.worlds,):
-            raise SettingError(f"actions must be one for each of {self.worlds} worlds, got the shape {chosen.shape}")
+            raise SettingError(f"actions must have the shape ({self.worlds},), one per world, got {chosen.shape}")
         self.move(chosen.tolist())
 
     def earners(self) -> tuple[int]:
-        """Only the agent that moved earns."""
+        """Return the agent that moved, which alone can get a reward."""
         return self._groups[self._earner]
 
     def reward(self, agent: int) -> NDArray[np.float64]:
-        """What an agent earned by the last move: nothing, unless it was its own."""
+        """Return an agent's rewards of the last move; zeros if another agent moved."""
         return np.array(self.earned) if agent == self._earner else self._nothing
 
     def ended(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """No world terminates; those that have played all turns are cut off."""
+        """Return which worlds terminated (none ever does) and which were truncated after their last turn."""
         if not self.over:
             return self._nowhere, self._nowhere
         truncated = np.zeros(self.worlds, np.bool_)
@@ -185,7 +185,7 @@ class TreasureHunts(VectorWorld):
         return self._nowhere, truncated
 
     def get_state(self) -> WorldState:
-        """Everything that decides what happens next, as nested tuples of plain values."""
+        """Return everything that determines what happens next, as nested tuples of plain values."""
         if not all(self._due):
             raise NotReadyError("there is no state yet: call reset() first")
         return (
@@ -198,7 +198,7 @@ class TreasureHunts(VectorWorld):
         )
 
     def set_state(self, state: WorldState) -> None:
-        """Go on from a snapshot of worlds with the same settings, bit for bit."""
+        """Continue from a state of worlds with the same settings, bit for bit."""
         rngs, kinds, at, (turn, mover), due = opened(state, self._header())
         self._rngs = [thaw_rng(rng) for rng in rngs]
         for world, (trials, loot) in enumerate(due):
@@ -235,11 +235,11 @@ class TreasureHunts(VectorWorld):
             self._begin_turn()
 
     def index_of(self, world: int, row: int, column: int) -> int:
-        """The index of a tile, the border's top left corner being (0, 0)."""
+        """Return the index of a tile; row and column count from the wall's top left corner."""
         return world * self._area + (row + self.radius) * self._width + column + self.radius
 
     def lay(self, world: int, kinds: Mapping[int, int]) -> None:
-        """Empty a room, then put down the given kinds by index."""
+        """Empty a room, then set the given kinds by index."""
         first = world * self._area
         self._kinds[first : first + self._area] = self._bare
         for index, kind in kinds.items():
@@ -247,7 +247,7 @@ class TreasureHunts(VectorWorld):
         self._show(world)
 
     def restore(self, kinds: bytes, at: Sequence[Sequence[int]], turn: Sequence[int], mover: int) -> None:
-        """Put all worlds into a state; what will appear in them stays as it is."""
+        """Put all worlds into a state; their future spawns do not change."""
         self._kinds[:] = kinds
         for mine, given in zip(self.at, at, strict=True):
             mine[:] = given
@@ -259,23 +259,23 @@ class TreasureHunts(VectorWorld):
 
     @property
     def kinds(self) -> bytes:
-        """The kinds of all tiles, by index."""
+        """Kinds of all tiles, by index."""
         return bytes(self._kinds)
 
     def tiles(self, world: int) -> NDArray[np.uint8]:
-        """The kind of every tile, uint8 [size, size]."""
+        """Return the kind of every tile, uint8 [size, size]."""
         return self._cut(self._rooms[world])
 
     def planes(self, world: int) -> NDArray[np.uint8]:
-        """A whole world as observations show it, uint8 [5, size, size]."""
+        """Return a whole world in the form of an observation, uint8 [5, size, size]."""
         return self._cut(self._cells[:, world].view(np.uint8))
 
     def tile(self, index: int) -> tuple[int, int]:
-        """Row and column of a tile in its world, by its index."""
+        """Return row and column of a tile in its world, given its index."""
         row, column = divmod(index % self._area, self._width)
         return row - self.radius, column - self.radius
 
-    # Machinery
+    # Internals
 
     def _header(self) -> WorldState:
         return ("treasure_hunt", self.worlds, len(self.agents), self.size, self.radius, self.turns, self.spawn)
@@ -285,11 +285,11 @@ class TreasureHunts(VectorWorld):
         return rooms.reshape(*rooms.shape[:-1], self._width, self._width)[..., edge, edge].copy()
 
     def _show(self, world: int) -> None:
-        """Make the planes of a room those of its kinds."""
+        """Set the planes of a room from its kinds."""
         np.equal(self._rooms[world], _SHOWN, out=self._cells[:, world])
 
     def _begin_turn(self) -> None:
-        """A turn is complete: worlds end, or things appear in them."""
+        """Count a complete turn: the episodes of worlds end, or items appear in them."""
         turn = self.turn
         for world in range(self.worlds):
             turn[world] += 1
@@ -301,29 +301,28 @@ class TreasureHunts(VectorWorld):
     def _draw_spawns(self, world: int, last: int) -> None:
         """Draw the next block of a world's spawns, those after trial ``last``.
 
-        Number the trials of an episode turn by turn and tile by tile. If every trial, those of tiles that turn out to
-        be occupied included, succeeds independently with probability p, then the gaps between successes are
-        independent and geometric, so drawing the gaps draws the trials, at the price of the successes alone. A
-        success on an occupied tile is ignored; what is left is, for each empty tile, an independent trial with p:
-        exactly the rule. The block's length does not matter, and what an episode leaves unused tells nothing about
-        the next one's trials.
+        The trials of an episode are numbered by turn, then by tile. If every trial, also that of an occupied tile,
+        succeeds independently with probability p, then the gaps between successes are independent and geometric. So it
+        suffices to draw the gaps, which costs only as much as the successes. A success on an occupied tile is ignored;
+        what remains is an independent trial with p for each empty tile, which is exactly the rule. The length of a
+        block does not matter, and unused spawns of an episode carry no information about the trials of the next one.
         """
-        trials = self.turns * self._tiles  # of an episode: what comes later never happens
+        trials = self.turns * self._tiles  # trials of an episode; later ones never happen
         if self.spawn == 0.0:
             self._due[world] = [(trials, 0, EMPTY)]
             return
         rng = self._rngs[world]
-        gaps = np.minimum(rng.geometric(self.spawn, _BLOCK), trials + 1)  # as much as a sum can hold
+        gaps = np.minimum(rng.geometric(self.spawn, _BLOCK), trials + 1)  # so that the sum does not overflow
         loot = rng.integers(GEM, BONE + 1, _BLOCK)
         self._due[world] = self._located(world, last + gaps.cumsum()[::-1], loot.tolist())
 
     def _located(self, world: int, trials: NDArray[np.int64], loot: list[int]) -> list[tuple[int, int, int]]:
-        """Trials with the indices of their tiles and what appears there."""
+        """Return trials with the indices of their tiles and the kinds that appear there."""
         indices = self._floor[trials % self._tiles] + world * self._area
         return list(zip(trials.tolist(), indices.tolist(), loot, strict=True))
 
     def _let_things_appear(self, world: int) -> None:
-        """The spawn that begins a turn."""
+        """Let the items of a new turn appear."""
         due, end = self._due[world], (self.turn[world] + 1) * self._tiles
         while due[-1][0] < end:
             trial, index, kind = due.pop()
@@ -336,5 +335,5 @@ class TreasureHunts(VectorWorld):
 
 
 def refused(action: Any) -> SettingError:
-    """What is said of something that is no action."""
-    return SettingError(f"the action must be 0 (up), 1 (down), 2 (left) or 3 (right), got {action!r}")
+    """Return the error for an invalid action."""
+    return SettingError(f"action must be 0 (up), 1 (down), 2 (left) or 3 (right), got {action!r}")
