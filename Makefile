@@ -49,14 +49,15 @@ coverage: develop  ## Run the tests and say which lines they run, also in child 
 	$(BIN)/coverage report
 
 lint: develop  ## Check style and types
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks tools
+	$(BIN)/ruff format --check src tests examples benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/wording.py
 
 format: develop  ## Bring the style in order
-	$(BIN)/ruff check --fix src tests examples benchmarks
-	$(BIN)/ruff format src tests examples benchmarks
+	$(BIN)/ruff check --fix src tests examples benchmarks tools
+	$(BIN)/ruff format src tests examples benchmarks tools
 
 bench: develop  ## Measure everything against other designs and libraries
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -248,10 +248,10 @@ class _Prioritised:
             self._reader.sample(BATCH, beta=0.4, into=self._drawn)
             drawn = clock()
             update = self._td3.update(self._batch, [0])
-            learnt = clock()
+            learned = clock()
             assert update.priorities is not None
             self._reader.update(self._drawn, update.priorities[0])
-            replay_s += drawn - start + clock() - learnt
+            replay_s += drawn - start + clock() - learned
             updates += 1
         total = clock() - begun
         return replay_s / total, total / updates * 1e6

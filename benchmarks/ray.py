@@ -44,15 +44,15 @@ LANES = 8
 START_S = 60.0
 """Seconds that a run may take until its first update."""
 RLLIB = "RLlib"
-LEARNT = "Optimiser steps of an agent in 1,000 env steps of these runs"
+LEARNED = "Optimiser steps of an agent in 1,000 env steps of these runs"
 
 MEASURES = {
     "rows": Measure("Rows of 18 floats from a remote writer to a learner's replay buffer on another node", "rows/s"),
     "engines": Measure("Env steps, DQN, simple_spread, three agents: engine ray and processes", "steps/s"),
     "ppo": Measure("Env steps, PPO, simple_spread, three agents, equal batch, epochs and minibatch", "steps/s"),
-    "ppo_updates": Measure(LEARNT, "updates", compared=False),
+    "ppo_updates": Measure(LEARNED, "updates", compared=False),
     "dqn": Measure("Env steps, DQN, simple_spread, an update of 64 rows for each agent and step", "steps/s"),
-    "dqn_updates": Measure(LEARNT, "updates", compared=False),
+    "dqn_updates": Measure(LEARNED, "updates", compared=False),
 }
 COMPARISONS = {
     "ray_vs_processes": Comparison("engines", "motet, ray", "motet, processes", 0.6),

@@ -138,14 +138,14 @@ class PPO(FlatRows):
         self._actions = likelihoods_of(actions_of(action_space))
         self._layout = layout = PPOLayout.of(config, observation_space, action_space)
         super().__init__(layout.weights, layout.state, seeds, self._initialise, device, streams=True)
-        agents, start, end = len(seeds), layout.learnt.start, layout.learnt.stop
+        agents, start, end = len(seeds), layout.learned.start, layout.learned.stop
         grad = torch.zeros((agents, end), device=self._device)
         self._picture = None if layout.picture is None else Convolution(layout.picture, self._rows, grad)
         self._policy, self._critic = (Network(block, self._rows, grad) for block in (layout.policy, layout.critic))
         self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
-        self._adam = Adam(self._rows[:, layout.learnt], self._grad, *moments)
+        self._adam = Adam(self._rows[:, layout.learned], self._grad, *moments)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows)
         self._batches: dict[int, _Rows] = {}
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "weight", "grad_norm")

@@ -103,8 +103,8 @@ class TD3(FlatRows):
             return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
         self._policy_adam = adam(layout.policy.start, n)
-        learnt = slice(layout.policy.start if layout.picture is None else layout.picture.start, n)
-        self._targets = ((second[:, learnt], first[:, learnt]), (targets, weights))
+        learned = slice(layout.policy.start if layout.picture is None else layout.picture.start, n)
+        self._targets = ((second[:, learned], first[:, learned]), (targets, weights))
         self._eyes: Convolution | None = None
         if layout.picture is not None:
             self._eyes = Convolution(layout.picture, first, self._policy_grad)

@@ -176,7 +176,7 @@ class PPOLayout:
     weights: int
     """Number of published values."""
     critic: Block
-    learnt: slice
+    learned: slice
     """All learned parameters; their moments follow."""
     state: int
 
@@ -192,11 +192,11 @@ class PPOLayout:
         own = slice(policy.end, policy.end + actions.parameters)
         weights = padded(own.stop)
         critic = Block((features, *config.hidden, 1), weights, activation=config.activation)
-        learnt = slice(start, padded(critic.end))
-        behind = learnt.stop + 2 * (learnt.stop - start)
+        learned = slice(start, padded(critic.end))
+        behind = learned.stop + 2 * (learned.stop - start)
         statistics = Statistics(inputs, 0, behind) if config.normalise else None
         state = behind + (padded(statistics.n_private) if statistics else 0)
-        return cls(statistics, picture, policy, own, weights, critic, learnt, state)
+        return cls(statistics, picture, policy, own, weights, critic, learned, state)
 
 
 # ---- acting

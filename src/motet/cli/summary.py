@@ -54,7 +54,7 @@ def summarise(
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
-    if words := _learnt_nothing(history):
+    if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()
     if pictures:
@@ -112,7 +112,7 @@ def _line(result: Result, tally: SessionCounts) -> Text:
     )
 
 
-def _learnt_nothing(history: Sequence[Snapshot]) -> str:
+def _learned_nothing(history: Sequence[Snapshot]) -> str:
     """A warning that names the agents without any update; empty if there are none."""
     if not (names := [label(row.name, 40) for row in history[-1].agents if not row.updates] if history else []):
         return ""
