@@ -308,7 +308,7 @@ class RandomPolicy:
             return self._space.sample()
         allowed = np.arange(self._n) if mask is None else np.flatnonzero(mask)
         if not len(allowed):
-            raise SpecError("mask allows no action, expected at least one")
+            raise SpecError("mask must allow at least one action, got none")
         return self._space.dtype.type(allowed[int(self._rng.random() * len(allowed))] + self._first)
 
 
@@ -331,7 +331,7 @@ class ConstantPolicy:
             return self._action
         allowed = np.flatnonzero(mask)
         if not len(allowed):
-            raise SpecError("mask allows no action, expected at least one")
+            raise SpecError("mask must allow at least one action, got none")
         return type(self._action)(allowed[0] + self._first)
 
 

@@ -171,7 +171,7 @@ def reference(config, actions, ppo, batch, agent, steps):
     value_loss = 0.5 * (values[:, :-1].flatten()[part] - goal[part]).square()
     loss = (-weight[part] * surrogate + config.value_weight * value_loss - config.entropy * entropy[part]).mean()
     loss.backward()
-    return row.grad[places.learnt].numpy()
+    return row.grad[places.learned].numpy()
 
 
 class Stop(Exception):
@@ -196,7 +196,7 @@ def test_the_gradient_is_that_of_the_loss(name, lag, monkeypatch):
     actions = ACTIONS[name]
     config = PPOConfig(**SMALL, entropy=0.03, reward_scale=0.5, first_log_std=-0.4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._layout.learnt.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
+    ppo.state[:, : ppo._layout.learned.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._layout.learned.stop))
     batch = acted(config, actions, ppo, lag=lag)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -207,7 +207,7 @@ def test_the_gradient_under_masks_is_that_of_the_loss(monkeypatch):
     config = PPOConfig(**SMALL, entropy=0.1, activation="relu", normalise_advantages=False)
     actions = Discrete(4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._layout.learnt.stop))
+    ppo.state[:, : ppo._layout.learned.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._layout.learned.stop))
     batch = acted(config, actions, ppo, masked=True)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -219,7 +219,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     """A step in the middle of an update: some ratios and values have moved further than they may."""
     config = PPOConfig(**SMALL, clip_value=clip_value)
     ppo, rng = config.build(OBSERVATIONS, Discrete(4), agents=2, seeds=[1, 2]), np.random.default_rng(0)
-    ppo.state[:, : ppo._layout.learnt.stop] += 0.3 * rng.normal(size=(2, ppo._layout.learnt.stop))
+    ppo.state[:, : ppo._layout.learned.stop] += 0.3 * rng.normal(size=(2, ppo._layout.learned.stop))
     torch.manual_seed(0)
     clip = torch.tensor([[0.2], [0.05]])
     x, chosen = torch.randn(2, 50, 5), torch.randint(4, (2, 50, 1))
@@ -244,7 +244,7 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
             near = part.value[a] + (value - part.value[a]).clamp(-clip_value, clip_value)
             error = torch.maximum(error, (near - part.goal[a]).square())
         (loss + config.value_weight * 0.5 * (error * share[a]).sum()).backward()
-        np.testing.assert_allclose(found[a], row.grad[places.learnt].numpy(), rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(found[a], row.grad[places.learned].numpy(), rtol=2e-4, atol=2e-6)
         moved = torch.where(gain[a] > 0, ratio > high, ratio < low) & (share[a] > 0)
         clipped.append(float((moved * share[a]).sum()))
     assert min(clipped) > 0.1

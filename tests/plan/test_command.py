@@ -46,7 +46,7 @@ def test_a_map_may_be_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"world = 'rooms'\n" * 50, "the map must have the signs"),
+        (b"world = 'rooms'\n" * 50, "map must have the signs"),
         (b"x" * 5000, "or text of several lines, got 'xxx"),
         (b"\xff\n" * 5, "map must be a name or a readable file"),
     ],

@@ -104,8 +104,8 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     for empty in (["--run", ""], ["--run="]):
         assert main(["train", "treasure_hunt", "--steps", "10", "--engine", "serial", *empty]) == 2
-        assert "run must be a path to write the run to, got an empty one" in capsys.readouterr().err
-    with pytest.raises(SettingError, match="run must be a path to write the run to, got an empty one"):
+        assert "run must be a path for the run directory, got an empty string" in capsys.readouterr().err
+    with pytest.raises(SettingError, match="run must be a path for the run directory, got an empty string"):
         train(HUNT, StandIn(), Settings(steps=10, engine="serial"), run="")
     assert list(tmp_path.iterdir()) == []
 

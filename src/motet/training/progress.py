@@ -101,13 +101,14 @@ class StackProgress:
     def surely_may_act(self, policy: int) -> bool:
         """Whether the pace of one policy allows one more round, independent of the other policies of its stack.
 
-        It uses all steps of the policy, which may be more than those that count for its due updates (:meth:`counts`).
-        So this may be False although :meth:`may_act` is True.
+        It uses all steps of the policy, which may be more than those that count for its due updates (:meth:`counts`),
+        and does not ask whether the policy rests, since a rest may end at any time. So this may be False although
+        :meth:`may_act` is True.
         """
         if self.once:
             return self._pace.may_act_once(self._done(policy), self._shared.batches(policy))
         (steps,) = self._steps_of[policy]()
-        return self._pace.may_act(self._done(policy), steps, self.warm_up) or self.rests(policy)
+        return self._pace.may_act(self._done(policy), steps, self.warm_up)
 
     def owed(self, position: int) -> int:
         """Return the number of updates of a policy that are due by its steps and not done. Rests are not considered."""
