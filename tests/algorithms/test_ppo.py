@@ -196,7 +196,8 @@ def test_the_gradient_is_that_of_the_loss(name, lag, monkeypatch):
     actions = ACTIONS[name]
     config = PPOConfig(**SMALL, entropy=0.03, reward_scale=0.5, first_log_std=-0.4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._layout.learned.stop] += 0.1 * np.random.default_rng(0).normal(size=(2, ppo._layout.learned.stop))
+    size = ppo._layout.learned.stop
+    ppo.state[:, :size] += 0.1 * np.random.default_rng(0).normal(size=(2, size))
     batch = acted(config, actions, ppo, lag=lag)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)
@@ -207,7 +208,8 @@ def test_the_gradient_under_masks_is_that_of_the_loss(monkeypatch):
     config = PPOConfig(**SMALL, entropy=0.1, activation="relu", normalise_advantages=False)
     actions = Discrete(4)
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
-    ppo.state[:, : ppo._layout.learned.stop] += 0.3 * np.random.default_rng(0).normal(size=(2, ppo._layout.learned.stop))
+    size = ppo._layout.learned.stop
+    ppo.state[:, :size] += 0.3 * np.random.default_rng(0).normal(size=(2, size))
     batch = acted(config, actions, ppo, masked=True)
     expected = [reference(config, actions, ppo, batch, a, [0, 0]) for a in range(2)]
     found = first_gradient(ppo, batch, [0, 0], monkeypatch)

@@ -130,7 +130,7 @@ def test_fields_that_an_older_run_lacks_take_their_defaults():
         (lambda: train("matrix", "dqn", {"steps": 5}), "settings must be a motet.Settings, got {'steps': 5}"),
         (
             lambda: train("matrix", "dqn", Settings(engine="serial"), run=""),
-            "run must be a path to write the run to, got an empty one",
+            "run must be a path for the run directory, got an empty string",
         ),
     ],
 )

@@ -56,7 +56,7 @@ class RunDirectory:
     def prepare(cls, path: str | os.PathLike[str]) -> RunDirectory:
         """Make the directory of a new run. Raises if it already holds a run."""
         if not os.fspath(path):
-            raise SettingError("run must be a path to write the run to, got an empty one")
+            raise SettingError("run must be a path for the run directory, got an empty string")
         run = cls(path)
         run._check_free()
         try:
