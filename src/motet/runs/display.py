@@ -279,7 +279,7 @@ def _glued(text: str, ascii_only: bool) -> str:
     """Text that is never broken across lines."""
     if ascii_only:
         return text
-    return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple[str, str, str]:

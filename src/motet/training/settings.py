@@ -29,7 +29,7 @@ class Settings:
     steps: Annotated[int, Ge(1)] = 100_000
     """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share."""
     seed: Annotated[int, Ge(0)] = 0
-    """Random seed."""
+    """Random seed. Asynchronous runs with the same seed differ; lockstep runs (slack 0) and serial runs are equal."""
     engine: Literal["processes", "serial", "ray"] = "processes"
     """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
     actors: Annotated[int, Ge(1)] = 1
