@@ -143,7 +143,7 @@ class Sizes(NamedTuple):
     """Sizes of one agent's part of an algorithm; known before the algorithm is built."""
 
     weights: int
-    """Number of published float32 values: the first ones of the state."""
+    """Number of float32 values that are published. They come first in the state."""
     state: int
     """Number of all float32 values: weights, then target weights, moments and what else a restarted learner needs."""
     counters: int

@@ -149,7 +149,7 @@ def fails():
         ([(1.0, [3])], r"leads to \[3\], a list, .* the same hashable type"),
         ([(1.0, "three")], "a str, but the first state is of type int"),
         ([(1.0, 3.0)], "a float, but the first state is of type int"),
-        (None, r"None for the actions \[1\], but not for \[0\]"),
+        (None, r"got None in state .* for the actions \[1\], but not for \[0\]"),
         (fails, r"raised ZeroDivisionError: oh \(state 2, actions \[1\]\)"),
         ([0.5, 0.5], r"expected a list of \(probability, successor\)"),
         ([("half", 3)], r"expected a list of \(probability, successor\)"),

@@ -454,7 +454,7 @@ def test_there_is_nothing_before_the_first_reset_and_after_the_end():
             {"agents": [(10, 25, 0)], "apples": [(10, 25)]},
             "agents and apples must be on different tiles, got one tile twice",
         ),
-        ({"agents": []}, "agents must be one position for each of 1 agents, got 0"),
+        ({"agents": []}, "agents must have 1 positions, one for each agent, got 0"),
     ],
 )
 def test_impossible_layouts_are_refused(layout, says):

@@ -449,7 +449,7 @@ def test_a_snapshot_of_other_settings_is_refused():
         ({"agents": [(0, 5), (1, 1)]}, r"position must have row and column from 1 to 19, got \(0, 5\)"),
         ({"agents": [(1, 1), (1, 1)]}, "positions must be different tiles, got .* twice"),
         ({"agents": [(1, 1), (1, 2)], "gems": [(1, 2)]}, "positions must be different tiles, got .* twice"),
-        ({"agents": [(1, 1)]}, "agents must be one position for each of 2 agents, got 1"),
+        ({"agents": [(1, 1)]}, "agents must have 2 positions, one for each agent, got 1"),
     ],
 )
 def test_impossible_layouts_are_refused(layout, says):

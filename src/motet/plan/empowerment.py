@@ -1,4 +1,4 @@
-"""solve(): humans with goals, and a robot that empowers them. The two backward sweeps, and the formulas they compute.
+"""``solve``, for humans with goals and a robot that empowers them: its formulas, and a backward sweep for each.
 
 Human h with goal g, in state s:
 

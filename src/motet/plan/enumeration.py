@@ -285,8 +285,9 @@ class _Ask:
         none = [actions for actions in self.joint if self.model.transition_probabilities(state, list(actions)) is None]
         some = next(actions for actions in self.joint if actions not in none)
         raise ModelError(
-            f"state {state!r}: None for the actions {list(none[0])}, but not for {list(some)}; None means that the "
-            "state is terminal for all actions. Let an action without effect lead to a successor with probability 1"
+            "transition_probabilities must return None for all joint actions of a state or for none of them, got None "
+            f"in state {state!r} for the actions {list(none[0])}, but not for {list(some)}. None means that the state "
+            "is terminal; for an action without effect, return one successor with probability 1"
         )
 
 

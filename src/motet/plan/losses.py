@@ -73,7 +73,8 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
     """
     if response.horizon is not None:
         raise SettingError(
-            f"response must be one without a horizon, got horizon {response.horizon}: use a graph without cycles"
+            f"response must come from best_response without a horizon, got horizon {response.horizon}: use a graph "
+            "without cycles"
         )
     table = tabulated(policy, response.graph, response.agent, model) if hasattr(policy, "act") else np.asarray(policy)
     value = response.values_of(table, workers)

@@ -32,9 +32,15 @@ def decoded(data: bytes | memoryview) -> Any:
     try:
         value, end = _get(bytes(data), 0)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{len(data)} bytes are not a complete plain value: the file is damaged") from error
+        raise CorruptionError(
+            f"data must be one complete encoded value, got {len(data)} bytes that cannot be decoded: the file is "
+            "damaged"
+        ) from error
     if end != len(data):
-        raise CorruptionError(f"{len(data)} bytes hold a plain value of {end} bytes: the file is damaged")
+        raise CorruptionError(
+            f"data must be one complete encoded value, got {len(data)} bytes, of which {end} hold a value: the file is "
+            "damaged"
+        )
     return value
 
 

@@ -251,7 +251,7 @@ class LaneWords(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of steps written: rows without the final ones."""
+        """Number of steps written: all rows except the final rows of episodes."""
         return self.head - self.finals
 
 
@@ -408,7 +408,7 @@ class Replay:
 
     @property
     def steps(self) -> int:
-        """Number of steps written so far, in all lanes: rows without the final ones."""
+        """Number of steps written so far, in all lanes: all rows except the final rows of episodes."""
         return self.counts.steps()
 
     @property

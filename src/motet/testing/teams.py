@@ -75,9 +75,9 @@ def check_separate(spec: PolicySpec, description: WorldDescription, observations
         for agent in everybody:
             if not all(map(_same, alone[agent], together[agent])):
                 raise SpecError(
-                    f"broken clause: the agents of a team share no memory. {agent} acts differently {how} than alone; "
-                    "fix: keep an agent's memory in the object that agent_policy returns, or declare the team as "
-                    "shared: shared=yes, PolicySpec(…, shared=True)"
+                    f"broken clause: the agents of a team share no memory. {agent} does not act {how} as it does "
+                    "alone; fix: keep an agent's memory in the object that agent_policy returns, or declare the team "
+                    "as shared, with shared=yes or PolicySpec(…, shared=True)"
                 )
 
 

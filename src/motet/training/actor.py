@@ -79,7 +79,7 @@ class MaxLag:
     versions: int | None = None
     """Number of versions; None: no limit."""
     steps: int | None = None
-    """Steps of the agent between the two publications; None: no limit."""
+    """Steps of the agent between the publication of the version in use and that of the newest one; None: no limit."""
 
     def __bool__(self) -> bool:
         return self != MaxLag()

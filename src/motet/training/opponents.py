@@ -34,7 +34,7 @@ class SelfPlay:
 
     league: League
     anchors: tuple[str, ...]
-    """The names of the anchors."""
+    """Names of the anchors: scripted players of the world, or ``module:attribute`` of policy factories."""
     makers: tuple[Portable, ...]
     """The factory of each anchor."""
     by_total: bool
@@ -225,12 +225,12 @@ class Versus:
 
     @property
     def over(self) -> list[int]:
-        """Worlds whose episode is over and which must be reset."""
+        """Indices of the worlds whose episode is over and which must be reset."""
         return self._worlds.over
 
     @property
     def broken(self) -> list[int]:
-        """Worlds that raised and were created again."""
+        """Indices of the worlds that raised an error and were replaced."""
         return self._worlds.broken
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:

@@ -263,7 +263,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         grown = [self._tile(row, column, self._orchard, "orchard") for row, column in apples]
         dirty = [self._tile(row, column, self._river, "river") for row, column in waste]
         if len(placed) != len(self._at):
-            raise SettingError(f"agents must be one position for each of {len(self._at)} agents, got {len(placed)}")
+            raise SettingError(f"agents must have {len(self._at)} positions, one for each agent, got {len(placed)}")
         taken = [tile for tile, _ in placed] + grown
         if len(set(taken)) != len(taken):
             raise SettingError("agents and apples must be on different tiles, got one tile twice")
@@ -347,7 +347,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         )
 
     def _tile(self, row: int, column: int, among: NDArray[np.intp], what: str) -> int:
-        """Return the index in the padded grid of tile (row, column), which must be one of ``among``."""
+        """Return the index of tile (row, column) in the padded grid. Raise unless the tile is one of ``among``."""
         tile = (row + self.radius) * self._stride + column + self.radius
         if not (0 <= row < self.height and 0 <= column < self.width and tile in among):
             raise SettingError(

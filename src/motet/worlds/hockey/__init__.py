@@ -75,7 +75,7 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self.action_spaces = dict(zip(self.possible_agents, self._games.action_spaces, strict=True))
 
     def vector(self, worlds: int) -> HockeyArrays:
-        """Make ``worlds`` games with these settings, which step together."""
+        """Make ``worlds`` games that have these settings and step together."""
         return HockeyArrays(worlds, self.mode, self.turns)
 
     def reset(

@@ -57,8 +57,8 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
     suggests: ClassVar[Mapping[str, Any]] = MappingProxyType({"gamma": 0.8, "n_frames": 4})
     """Settings that ``motet train`` uses for this world instead of an algorithm's defaults.
 
-    An agent sees items at most two tiles away per axis, so a small discount suffices. Without stacked observations it
-    walks to and fro.
+    ``gamma`` can be small because an agent sees items at most two tiles away on each axis. ``n_frames`` stacks
+    observations: without that, an agent walks to and fro.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
                 if kind == AGENT:
                     at.append(index)
         if len(at) != len(hunts.at):
-            raise SettingError(f"agents must be one position for each of {len(hunts.at)} agents, got {len(at)}")
+            raise SettingError(f"agents must have {len(hunts.at)} positions, one for each agent, got {len(at)}")
         hunts.lay(0, kinds)
         for mine, index in zip(hunts.at, at, strict=True):
             mine[0] = index
