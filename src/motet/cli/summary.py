@@ -25,6 +25,7 @@ from motet.runs.display import PlainTable, fitted, rows_gone
 from motet.runs.history import SessionCounts
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
+from motet.runs.trust import foreign_code, is_own, make_importable
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.training.run import Result
@@ -136,8 +137,8 @@ def _picture(what: str, make: Callable[[], Path | None]) -> Text:
 
 def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> list[tuple[str, str]]:
     config = directory.config()
-    paths = [config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values())]
-    foreign = any(path is None or not path.startswith("motet.") for path in paths)
+    unknown = None in (config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values()))
+    foreign = (unknown or foreign_code(config)) and not is_own(directory.path, config)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept = typed(run), typed(run / "best")
@@ -222,8 +223,8 @@ def _dot(steps: Sequence[int]) -> str | None:
 
 def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None:
     """Play an episode greedily with the newest policies, and write it as a GIF; None if the world cannot render."""
-    plain = RunDirectory.open(run).config().get("world", {})
-    factory = rebuild_world(plain, trust=trust)
+    config = RunDirectory.open(run).config()
+    factory = rebuild_world(config.get("world", {}), trust=trust or make_importable(run, config))
     env = drawing(factory)()
     world = as_world(env)
     try:

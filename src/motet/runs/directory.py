@@ -32,6 +32,7 @@ from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
 from motet.runs.checkpoint import Checkpoint, read_checkpoint, reading, write_checkpoint
 from motet.runs.plain import decode
+from motet.runs.trust import foreign_code, is_own, remember
 from motet.system.files import write_whole
 from motet.text import typed
 
@@ -68,18 +69,32 @@ class RunDirectory:
         return run
 
     def begin(self, config: Mapping[str, Any]) -> RunDirectory:
-        """Begin a new run. Raises instead of overwriting one. The caller must hold the directory's lock."""
+        """Begin a new run. Raises instead of overwriting one. The caller must hold the directory's lock.
+
+        The run is recorded as one of this user (:mod:`motet.runs.trust`).
+        """
         self._check_free()
+        whole = {"format": FORMAT, "motet": __version__, **config}
         try:
             for folder in (self.logs, self.checkpoints):
                 if not folder.exists():
                     folder.mkdir()
                     self._made.append(folder)
-            _write_json(self.path / "config.json", {"format": FORMAT, "motet": __version__, **config})
+            _write_json(self.path / "config.json", whole)
         except OSError as error:
             self.take_back()
             raise SettingError(f"run: {str(self.path)!r} cannot be written: {error.strerror or error}") from error
+        remember(self.path, whole)
         return self
+
+    def change_config(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Replace ``config.json``. ``before``: the config that the caller has read and used.
+
+        A run of this user stays one. So does a run to which this user has added the first code outside of motet.
+        """
+        self.write_json("config.json", config)
+        if is_own(self.path, before) or not foreign_code(before):
+            remember(self.path, config)
 
     def _check_free(self) -> None:
         if (self.path / "config.json").exists():
