@@ -50,6 +50,9 @@ def summarise(
     console.print()
     console.print(fitted(_table(result, history, tally), console))
     console.print(_line(result, tally), soft_wrap=True)
+    if (rates := _win_rates(_evaluations(run))) is not None:
+        console.print()
+        console.print(fitted(rates, console))
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -109,6 +112,23 @@ def _line(result: Result, tally: SessionCounts) -> Text:
         ),
         style="bold",
     )
+
+
+def _win_rates(evaluations: Sequence[dict[str, Any]]) -> PlainTable | None:
+    """The win rates of the newest evaluation in self-play, by opponent and side; None if there are none."""
+    if not evaluations or not (sides := evaluations[-1].get("sides")):
+        return None
+    table = PlainTable()
+    table.add_column(f"win rate at step {evaluations[-1]['step']:,}", style="cyan", no_wrap=True)
+    for side in sides:
+        table.add_column(f"as {label(side, 40)}", justify="right", no_wrap=True)
+    table.add_column("games", justify="right", no_wrap=True)
+    for opponent in next(iter(sides.values())):
+        rows = [side[opponent] for side in sides.values()]
+        games = [sum(row.values()) for row in rows]
+        rates = [(row["won"] + 0.5 * row["drawn"]) / n if n else None for row, n in zip(rows, games, strict=True)]
+        table.add_row(label(opponent, 40), *map(short, rates), f"{sum(games):,}")
+    return table
 
 
 def _learned_nothing(history: Sequence[Snapshot]) -> str:

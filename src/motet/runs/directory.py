@@ -11,6 +11,7 @@
       checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, optionally the replay and the actors;
                              checkpoint.json names the file of each agent, since not every name is a valid file name
       league/<step>/         in self-play: the snapshots in the pool
+      anchors/<name>/        in self-play: copies of earlier runs that are anchors
       league.jsonl           in self-play: one line per review
 
 A checkpoint is written under a temporary name and renamed when it is complete. Weights are safetensors, the rest is
@@ -123,8 +124,9 @@ class RunDirectory:
         """Remove the files made for a run that never began, and nothing else. The caller must hold the lock."""
         for name in ("config.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
-        if self.logs in self._made:
-            shutil.rmtree(self.logs, ignore_errors=True)
+        for folder in (self.logs, self.anchors):
+            if folder in self._made:
+                shutil.rmtree(folder, ignore_errors=True)
         for folder in reversed(self._made):
             with contextlib.suppress(OSError):  # it holds other files
                 folder.rmdir()
@@ -138,6 +140,20 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The folder of all checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def anchors(self) -> Path:
+        """The folder of the copies of earlier runs that are anchors in self-play."""
+        return self.path / "anchors"
+
+    def make_anchors(self) -> Path:
+        """Make the folder of the anchors' copies. Raises if there is one, which belongs to somebody else."""
+        try:
+            self.anchors.mkdir()
+        except OSError as error:
+            raise SettingError(f"run: {str(self.anchors)!r} cannot be made: {error.strerror or error}") from error
+        self._made.append(self.anchors)
+        return self.anchors
 
     def config(self) -> dict[str, Any]:
         """The contents of ``config.json``."""

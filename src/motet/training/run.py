@@ -20,13 +20,14 @@ from typing import Any
 from motet.algorithm import AlgorithmConfig
 from motet.errors import SettingError, StartError, UnpicklableError
 from motet.runs.checkpoint import Checkpoint
-from motet.runs.config import rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
+from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold
 from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
 from motet.training import engines
+from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, local_room, make_roster, pace_of
@@ -86,6 +87,7 @@ def train(
             directory.begin(run_config(factory, roster, settings))
             one = Run(roster, settings, callbacks, directory, resume_from, partial(_note, directory))
             try:
+                _keep_anchors(directory, roster, settings)
                 return _play(one)
             finally:
                 if not one.has_begun:
@@ -161,7 +163,7 @@ def resume(
                 callbacks.message(f"the run continues from step {kept.step:,}; later checkpoints removed: {steps_gone}")
 
         with _room(settings) as room:
-            roster = make_roster(factory, chosen, settings, room)
+            roster = make_roster(factory, chosen, located(settings, directory), room)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
 
 
@@ -218,6 +220,15 @@ class Run:
             f"NO PROCESSES: {reason}. Falling back to the serial engine (fall_back is set) with "
             f"{self.roster.pace.updates_per_step:g} updates per step"
         )
+
+
+def _keep_anchors(directory: RunDirectory, roster: Roster, settings: Settings) -> None:
+    """Copy the anchors that are earlier runs into the run directory, whose config then names the copies."""
+    play = roster.self_play
+    if play is not None and any(isinstance(maker.value, RunAnchor) for maker in play.makers):
+        now = copied(play.anchors, [maker.value for maker in play.makers], directory, settings)
+        config = directory.config()
+        directory.change_config(config, {**config, "settings": describe(now)})
 
 
 def _note(directory: RunDirectory, fell_back: str) -> None:
