@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -288,6 +289,22 @@ _CONTRACT = (
 def offers(env: Any, *methods: str) -> bool:
     """Whether an object has all these methods."""
     return all(callable(getattr(env, method, None)) for method in methods)
+
+
+def picture_of(env: Any) -> Any:
+    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
+
+    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
+    because these do not pass the argument on.
+    """
+    inner = getattr(env, "unwrapped", env)
+    if not offers(inner, "render"):
+        return None
+    if "mode" in signature(inner.render).parameters:
+        return inner.render(mode="rgb_array")
+    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
+        return None
+    return env.render()
 
 
 def from_objects(

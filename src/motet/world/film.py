@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
-from motet.world.contract import offers
 
-__all__ = ["Film", "check_video", "frames_per_s", "made_to_draw", "picture_of", "write_video"]
+__all__ = ["Film", "check_video", "frames_per_s", "made_to_draw", "write_video"]
 
 FRAMES = 200
 """Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
@@ -43,22 +42,6 @@ def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
         return factory(render_mode="rgb_array"), ""
     except Exception as error:  # noqa: BLE001 - reported if there are no frames; the episode is played all the same
         return factory(), f"with render_mode='rgb_array' the world raised {type(error).__name__}: {error}"
-
-
-def picture_of(env: Any) -> Any:
-    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
-
-    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
-    because these do not pass the argument on.
-    """
-    inner = getattr(env, "unwrapped", env)
-    if not offers(inner, "render"):
-        return None
-    if "mode" in inspect.signature(inner.render).parameters:
-        return inner.render(mode="rgb_array")
-    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
-        return None
-    return env.render()
 
 
 def frames_per_s(env: Any) -> float:

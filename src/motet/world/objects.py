@@ -17,8 +17,7 @@ import numpy as np
 
 from motet.errors import SettingError
 from motet.system.raised import brief
-from motet.world.contract import offers
-from motet.world.film import picture_of
+from motet.world.contract import offers, picture_of
 
 __all__ = ["ObjectEnvironment", "Objects", "ObjectsAtOnce", "entity_transitions", "plays_itself"]
 

@@ -11,8 +11,7 @@ import numpy as np
 from motet.errors import SettingError, WorldError
 from motet.system.raised import brief
 from motet.text import valid
-from motet.world.contract import End, World, offers
-from motet.world.film import picture_of
+from motet.world.contract import End, World, offers, picture_of
 from motet.world.objects import ObjectEnvironment
 from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
