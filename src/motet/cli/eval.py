@@ -15,6 +15,7 @@ from motet.cli.play import (
     plain_table,
     print_failed,
     print_failures,
+    print_win_rates,
     progress,
     tell_of_failed,
     tell_who_always_failed,
@@ -106,6 +107,7 @@ def show(result: Evaluation) -> None:
     console.print(fitted(_scores(result), console))
     if len(result.agents) > 1:
         _print_seats(result, console)
+    print_win_rates(result, console)
     print_failures(result.episodes, "episode", console)
     print_failed(result.episodes, "episode", console)
     console.print()

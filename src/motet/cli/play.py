@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -23,9 +23,10 @@ from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
-from motet.evaluation.result import Episode
+from motet.evaluation.result import Episode, SeededResult
 from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.reports.win_rates import named_win_rates, rule_sentence, share_text
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.system.files import write_whole
@@ -39,6 +40,7 @@ __all__ = [
     "plain_table",
     "print_failed",
     "print_failures",
+    "print_win_rates",
     "progress",
     "static_flags",
     "tell_of_failed",
@@ -49,6 +51,7 @@ __all__ = [
 arg = tyro.conf.arg
 
 _FAILED_SHOWN = 10
+_WIN_RATES_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -279,7 +282,7 @@ def _key(text: str, pad: str) -> str:
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
-def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
+def finish(result: SeededResult, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the requested files, print the result, and return the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
@@ -297,16 +300,6 @@ def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> in
     if result.partial and not result.stopped:
         return 130
     return 1 if result.stopped or result.failed() else 0
-
-
-class _PlayResult(Protocol):
-    @property
-    def partial(self) -> bool: ...
-    @property
-    def stopped(self) -> str: ...
-    def failed(self) -> dict[str, int]: ...
-    def as_dict(self) -> dict[str, Any]: ...
-    def html(self) -> str: ...
 
 
 def _write(path: Path, text: str) -> None:
@@ -366,6 +359,26 @@ def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
     hidden = len(failed) - _FAILED_SHOWN
     if hidden > 0:
         console.print(Text(f"and {counted(hidden, f'more failed {what}')}", style="dim"))
+
+
+def print_win_rates(result: SeededResult, console: Any) -> None:
+    """Print the games won, drawn and lost, if the world declares how games are won."""
+    from rich.text import Text
+
+    from motet.runs.display import fitted
+
+    rows = [row for own in named_win_rates(result).values() for row in own]
+    if result.rule is None or not rows:
+        return
+    table = plain_table("win rate", "won", "drawn", "lost", "games")
+    for words, rate in rows[:_WIN_RATES_SHOWN]:
+        table.add_row(words, *(share_text(one) for one in (rate.won, rate.drawn, rate.lost)), f"{rate.games:,}")
+    console.print()
+    console.print(fitted(table, console))
+    if (hidden := len(rows) - _WIN_RATES_SHOWN) > 0:
+        console.print(Text(f"and {hidden:,} more, in the JSON", style="dim"))
+    line = f"{rule_sentence(result.rule)}; in brackets 95 % intervals"
+    console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:

@@ -17,6 +17,7 @@ from motet.cli.play import (
     plain_table,
     print_failed,
     print_failures,
+    print_win_rates,
     progress,
     tell_of_failed,
     tell_who_always_failed,
@@ -103,9 +104,12 @@ def show(result: Tournament, path: Path | None) -> None:
             f"{failures.get(name, 0):,}",
         )
     console.print(fitted(table, console))
+    print_win_rates(result, console)
     if 1 < len(found) <= 12:
         cross = result.cross_table()
-        table = plain_table("win rate against", *(label(name, 40) for name in found))
+        table = plain_table(
+            "win rate against" if result.rule is None else "points against", *(label(name, 40) for name in found)
+        )
         for name in found:
             shares = (f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found)
             table.add_row(label(name, 40), *shares)

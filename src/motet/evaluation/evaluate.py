@@ -161,6 +161,7 @@ def evaluate(
         partial=partial,
         measured=measured,
         stopped=why,
+        rule=game.rule,
     )
 
 

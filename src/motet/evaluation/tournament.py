@@ -9,15 +9,15 @@ and gives the same table as without the interruption.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import json
-import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,11 @@ from motet.evaluation.ratings import Rating, ratings, wins
 from motet.evaluation.result import (
     Episode,
     SeededResult,
-    failed_by_cause,
     failed_episodes,
     plain_episode,
     plain_score,
 )
+from motet.evaluation.win_rates import policy_scores
 from motet.intervals import Score, score
 from motet.policies.entries import Entry
 from motet.runs.config import versions
@@ -53,6 +53,7 @@ from motet.runs.status import hold
 from motet.system.child import interrupts
 from motet.system.imports import paths_now
 from motet.text import counted
+from motet.world.winning import WinRule
 
 __all__ = ["Tournament", "tournament"]
 
@@ -62,7 +63,7 @@ FORMAT = 1
 _TOURNAMENT = 25  # key that keeps these seeds apart from others
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Tournament(SeededResult):
     """Result of a tournament. Two are equal if their :meth:`deterministic` bytes are equal.
 
@@ -71,58 +72,37 @@ class Tournament(SeededResult):
     (2, ['random', 'tit_for_tat'], False)
     """
 
-    world: dict[str, Any]
-    agents: tuple[str, ...]
-    policies: tuple[dict[str, Any], ...]
-    settings: dict[str, Any]
     pairings: tuple[tuple[str, ...], ...]
     games: tuple[Episode, ...]
-    out: dict[str, int]
-    partial: bool
     seconds: float
     """Duration; of a resumed tournament, only since it was resumed."""
-    stopped: str = ""
-    """Why the tournament stopped early; empty if it was interrupted."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the policies."""
-        return tuple(one["name"] for one in self.policies)
+    def played(self) -> tuple[Episode, ...]:
+        """All games."""
+        return self.games
 
     def scores(self) -> list[dict[int, float]]:
-        """Return the scores of each game, by index in ``names``: the mean return of a policy over its seats.
+        """Return the scores that decide each game, by index in ``names``: the mean over a policy's seats.
 
-        In a forfeited game the policies that forfeited have -1 and the others 0. A failed game has no scores.
+        In a forfeited game the policies that forfeited have -inf and the others 0. A failed game has no scores.
         """
-        found: list[dict[int, float]] = []
         index = {name: i for i, name in enumerate(self.names)}
-        for game in self.games:
-            if game.failed:
-                found.append({})
-                continue
-            own: dict[int, list[float]] = {}
-            for name, value in zip(game.policies, game.returns, strict=True):
-                own.setdefault(index[name], []).append(value)
-            if game.forfeited:
-                lost = {index[name] for name in game.forfeited}
-                found.append({i: -1.0 if i in lost else 0.0 for i in own})
-            else:
-                found.append({i: math.fsum(values) / len(values) for i, values in own.items()})
-        return found
+        return [{index[name]: value for name, value in policy_scores(game).items()} for game in self.games]
 
     def ratings(self) -> dict[str, Rating]:
         """Return the ratings by policy, the strongest first."""
         scores = [one for one in self.scores() if one]
         if not scores:
             return {}
-        found = ratings(len(self.names), scores)
+        found = ratings(len(self.names), scores, rule=self._decides)
         named = list(zip(self.names, found, strict=True))
         return dict(sorted(named, key=lambda pair: -pair[1].rating))
 
     def returns(self) -> dict[str, Score | None]:
         """Return the mean return by policy, over counted games."""
-        scores = [one for one, game in zip(self.scores(), self.games, strict=True) if game.counts]
-        return {name: score([one[i] for one in scores if i in one]) for i, name in enumerate(self.names)}
+        games = [policy_scores(replace(game, deciding=())) for game in self.games if game.counts]
+        return {name: score([one[name] for one in games if name in one]) for name in self.names}
 
     def cross_table(self) -> dict[str, dict[str, tuple[float, int]]]:
         """Return, by policy and opponent, the share of games won and the number of games. A draw is half a win."""
@@ -136,7 +116,7 @@ class Tournament(SeededResult):
         # A game counts as one between each two of its policies, regardless of the number of players.
         won = np.zeros((count, count))
         for one in scores:
-            won += wins(count, [one]) * (len(one) / 2)
+            won += wins(count, [one], self._decides) * (len(one) / 2)
         for i, name in enumerate(self.names):
             table[name] = {
                 other: (float(won[i, j] / met[i, j]), int(met[i, j])) for j, other in enumerate(self.names) if met[i, j]
@@ -151,12 +131,18 @@ class Tournament(SeededResult):
                 found[failure.policy] = found.get(failure.policy, 0) + 1
         return found
 
-    def failed(self) -> dict[str, int]:
-        """How many games failed, by cause: ``world``, ``job``."""
-        return failed_by_cause(self.games)
+    @property
+    def _decides(self) -> WinRule:
+        """The rule of the world; if it declares none, the higher score wins."""
+        return self.rule or WinRule()
+
+    def _round_of(self) -> Callable[[int], Hashable]:
+        """Return a function from the number of a game to its round and pairing, whose games have the same seed."""
+        ends = list(itertools.accumulate(map(len, self.pairings)))
+        return lambda number: (number // ends[-1], bisect.bisect_right(ends, number % ends[-1]))
 
     def result(self) -> dict[str, Any]:
-        """What depends on the seed alone, as plain values."""
+        """Return the part that depends only on the seed, as plain values."""
         returns = self.returns()
         table = [
             {
@@ -170,18 +156,14 @@ class Tournament(SeededResult):
             for name, one in self.ratings().items()
         ]
         return {
-            "partial": self.partial,
-            "stopped": self.stopped,
-            "world": self.world,
-            "agents": list(self.agents),
-            "policies": [dict(one) for one in self.policies],
-            "settings": dict(self.settings),
+            **self._common(),
             "pairings": [list(pairing) for pairing in self.pairings],
             "ratings": table,
             "cross_table": {
                 name: {other: {"won": share, "games": count} for other, (share, count) in row.items()}
                 for name, row in self.cross_table().items()
             },
+            **self._plain_wins(),
             "failures": self.failures(),
             "out": dict(self.out),
             "failed": self.failed(),
@@ -268,6 +250,7 @@ def tournament(
         partial=len(played) < len(tasks),
         seconds=seconds,
         stopped=stopped,
+        rule=game.rule,
     )
 
 
@@ -283,7 +266,7 @@ def _play(
     """Take the games that are in the log, then play the others. Games that failed because of a job are played again."""
     names = [entry.title for entry in game.entries]
     judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
-    kept = {number: one for number, one in log.read(len(tasks)).items() if one.failed != "job"}
+    kept = _with_deciding_scores(log.read(len(tasks)), game.rule, on_message)
     known = {number: _as_played(tasks[number], one, names) for number, one in kept.items()}
     if kept:
         on_message(f"{len(kept)} of {len(tasks)} games were played before")
@@ -319,6 +302,26 @@ def _play(
     if len(done) < len(tasks):
         on_message(f"{why or 'interrupted'}: {len(done)} of {len(tasks)} games were played")
     return done, time.perf_counter() - began, dict(judge.out), why
+
+
+def _with_deciding_scores(
+    games: Mapping[int, Episode], rule: WinRule | None, on_message: Callable[[str], None]
+) -> dict[int, Episode]:
+    """Return the games of a log that need not be played again.
+
+    Earlier versions did not write the score that decides. If it is the total, it is the return; otherwise the game is
+    played again, and so are games that failed because of a job.
+    """
+    kept = {number: one for number, one in games.items() if one.failed != "job"}
+    if rule is None:
+        return kept
+    old = {number: one for number, one in kept.items() if not (one.deciding or one.failed)}
+    if rule.won_by == "total":
+        return kept | {number: replace(one, deciding=one.returns) for number, one in old.items()}
+    if old:
+        often = counted(len(old), "game")
+        on_message(f"{often} of an earlier version, without the score that decides who wins, will be played again")
+    return {number: one for number, one in kept.items() if number not in old}
 
 
 def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, on_message: Callable[[str], None]) -> None:
@@ -501,4 +504,5 @@ def _read_game(plain: Mapping[str, Any]) -> Episode:
         failed=plain.get("failed") or "",
         detail=plain.get("detail", ""),
         segments=tuple(plain.get("segments", ())),
+        deciding=tuple(plain.get("deciding", ())),
     )

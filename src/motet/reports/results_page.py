@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from motet.intervals import Score
 from motet.reports.charts import Bar, bars, strips
 from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
+from motet.reports.win_rates import win_rates_section
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def evaluation_page(result: Evaluation) -> str:
     """Return the HTML page as a string."""
     sections = [
         _scores(result),
+        win_rates_section(result),
         _seats(result),
         _watch(result),
         _latency(result),
@@ -313,7 +315,13 @@ def _why_partial(stopped: str, after: str) -> Html:
 
 def tournament_page(result: Tournament) -> str:
     """Return the HTML page as a string."""
-    sections = [_ratings(result), _cross_table(result), _failed(result.games, "game"), _games(result)]
+    sections = [
+        _ratings(result),
+        win_rates_section(result),
+        _cross_table(result),
+        _failed(result.games, "game"),
+        _games(result),
+    ]
     return page(
         f"{_world(result)[0]}: tournament",
         [part for part in sections if part is not None],
@@ -366,8 +374,8 @@ def _cross_table(result: Tournament) -> Section:
             share, count = cross[name][other]
             cells.append(Shown(share, f"{share:.0%}", counted(count, "game")))
         rows.append([label(name), *cells])
-    lead = "Share of games that the policy of the row won against the policy of the column. A draw is half a win."
-    return Section("Cross table", [table(columns, rows, caption="Share of games won")], lead=lead)
+    lead = "Share of points of the policy of the row against the policy of the column. A draw is half a win."
+    return Section("Cross table", [table(columns, rows, caption="Share of points")], lead=lead)
 
 
 def _games(result: Tournament) -> Section:
