@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from motet.intervals import Score
 from motet.reports.charts import Bar, bars, strips
 from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
-from motet.reports.win_rates import win_rates_section
+from motet.reports.win_rates import verdict_section, win_rates_section
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
@@ -316,16 +316,18 @@ def _why_partial(stopped: str, after: str) -> Html:
 def tournament_page(result: Tournament) -> str:
     """Return the HTML page as a string."""
     sections = [
+        verdict_section(result.verdict, result.settings.get("delta", 0.0)),
         _ratings(result),
         win_rates_section(result),
         _cross_table(result),
         _failed(result.games, "game"),
         _games(result),
     ]
+    rounds = ("at most " if result.verdict else "") + counted(result.settings["rounds"], "round")
     return page(
         f"{_world(result)[0]}: tournament",
         [part for part in sections if part is not None],
-        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {counted(result.settings['rounds'], 'round')}.",
+        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {rounds}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Win rates in words and tables: won, drawn and lost games by policy, by seat and by pair."""
+"""Win rates and verdicts in words and tables: won, drawn and lost games by policy, by seat and by pair."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from motet.intervals import Share
-from motet.reports.html import Cell, Column, Html, Section, Shown, table
-from motet.text import label, short
+from motet.reports.html import Cell, Column, Html, Section, Shown, paragraph, table
+from motet.text import counted, label, short
 from motet.world.winning import WinRule
 
 if TYPE_CHECKING:
     from motet.evaluation.result import SeededResult
+    from motet.evaluation.verdict import Verdict
     from motet.evaluation.win_rates import WinRate, WinRateKey
 
-__all__ = ["named_win_rates", "rule_sentence", "share_text", "win_rates_section"]
+__all__ = ["named_win_rates", "rule_sentence", "share_text", "verdict_section", "verdict_sentence", "win_rates_section"]
 
 
 def share_text(one: Share) -> str:
@@ -39,8 +40,42 @@ def rule_sentence(rule: WinRule) -> str:
     return f"the higher {what} wins{margin}"
 
 
+def verdict_sentence(verdict: Verdict) -> str:
+    """Return the verdict of a sequential test in words.
+
+    >>> from motet.evaluation.verdict import Verdict
+    >>> verdict_sentence(Verdict(("a", "b"), None, (0, 0, 0, 0, 0), 0.0, None))
+    'No verdict: no pair of games was finished'
+    """
+    points, (first, second) = verdict.points, (label(name, 40) for name in verdict.policies)
+    if points is None:
+        return "No verdict: no pair of games was finished"
+    low, high = (f"{100 * min(max(bound, 0.0), 1.0):.0f}" for bound in (points.low, points.high))
+    share = f"{first} has {100 * points.mean:.0f} % of the points ({low}-{high}) in {counted(points.count, 'pair')}"
+    if verdict.better is None:
+        return f"No verdict: {share} of games"
+    better, worse = (first, second) if verdict.better == verdict.policies[0] else (second, first)
+    return f"{better} is better than {worse}: {share} of games"
+
+
+def verdict_section(verdict: Verdict | None, delta: float) -> Section | None:
+    """Return the section of a page about a sequential test; None without a test."""
+    if verdict is None:
+        return None
+    columns = [Column("points of a pair"), *(Column(name, number=True) for name in ("0", "½", "1", "1½", "2"))]
+    name = label(verdict.policies[0])
+    rows: list[list[Cell]] = [[name, *verdict.pairs]]
+    lead = (
+        f"A sequential test that detects a share of points of {100 * (0.5 + delta):g} % with an error rate of 5 %. If "
+        "the policies are closer than that, it may name either one. An early stop makes the difference look larger "
+        "than it is."
+    )
+    shown = table(columns, rows, caption=f"Pairs of games by the points of {name}")
+    return Section("Verdict", [paragraph(f"{verdict_sentence(verdict)}."), shown], lead=lead)
+
+
 def named_win_rates(result: SeededResult) -> dict[str, list[tuple[str, WinRate]]]:
-    """Return the rows of the tables: ``policy``, ``seat`` and, with more than two policies, ``pair``, each pair once."""
+    """Return the rows of the tables: by ``policy``, by ``seat`` and, of more than two policies, by ``pair``."""
     found: dict[str, list[tuple[str, WinRate]]] = {"policy": [], "seat": [], "pair": []}
     order = {name: i for i, name in enumerate(result.names)}
     for key, rate in result.win_rates().items():
