@@ -149,7 +149,7 @@ def test_pairs_are_counted_and_those_with_a_failed_game_are_not():
 
 
 def test_a_policy_that_fails_in_a_game_does_not_stop_the_test(workers):
-    hostile = PolicySpec(playing.FailsAt, {"turn": 0}, "hostile")
+    hostile = PolicySpec(playing.FailsAt, {"turn": 1}, "hostile")
     result = motet.tournament(
         WORLD, [hostile, biased(1.0, "mean")], until_clear=True, stand_in="forfeit", workers=workers
     )

@@ -20,6 +20,7 @@ import tyro
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
+from motet.cli.hints import unknown_play_flags
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
@@ -120,7 +121,12 @@ def parse(
         last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
         show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
-    chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
+    chosen: Any
+    chosen, unknown = tyro.cli(
+        options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+    )
+    if unknown:
+        raise SettingError(unknown_play_flags(unknown, _flags(options, without), prog))
     return chosen, _settings(chosen), _made(maker, chosen)
 
 
@@ -143,6 +149,17 @@ def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool)
     if world is not None:
         rows.append(("world_", Annotated[type(world), arg(name="world")], world))
     return dataclasses.make_dataclass(kind.__name__, rows, bases=(kind,), frozen=True)
+
+
+def _flags(options: Any, without: Sequence[str] = ()) -> list[str]:
+    """All flags of the command, to find the one that was meant. ``without``: fields that are not flags of it."""
+    names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
+    for item in dataclasses.fields(options):
+        prefix = {"settings_": "", "world_": "world."}.get(item.name)
+        if prefix is not None:
+            names += [f"{prefix}{inner.name}" for inner in dataclasses.fields(item.default)]  # type: ignore[arg-type]
+    names += [f"limits.{item.name}" for item in dataclasses.fields(PolicyLimits)]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in without]
 
 
 def _settings(chosen: Any) -> EvaluationSettings:

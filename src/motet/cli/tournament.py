@@ -55,8 +55,7 @@ class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
 
     rounds: int | None = None
-    """Number of rounds, 10 by default; with --until-clear the maximum, 1,000 by default. In each round, every policy
-    meets every other one, once on each seat."""
+    """Rounds, in each of which all policies meet on each seat: by default 10, with --until-clear at most 1,000."""
     until_clear: bool = False
     """Stop as soon as it is clear which of two policies is better: a sequential test with an error rate of 5 %."""
     delta: float | None = None

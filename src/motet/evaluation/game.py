@@ -26,7 +26,7 @@ from motet.worlds.catalogue import world_factory
 if TYPE_CHECKING:
     from motet.evaluation.evaluate import EvaluationSettings
 
-__all__ = ["EpisodeTasks", "Game"]
+__all__ = ["EpisodeTasks", "Game", "most_processes", "shared_out"]
 
 _SEATS = 20  # key that keeps these seeds apart from others
 
@@ -68,7 +68,7 @@ class Game:
         own = {entry.seat: i for i, entry in enumerate(self.entries) if entry.seat is not None}
         free = [agent for agent in self.agents if agent not in own]
         others = [i for i, entry in enumerate(self.entries) if entry.seat is None]
-        chosen = _shared_out(len(free), others, [self.entries[i].proportion for i in others], rng)
+        chosen = shared_out(len(free), others, [self.entries[i].proportion for i in others], rng)
         sitting = own | dict(zip(free, chosen, strict=True))
         return tuple(sitting[agent] for agent in self.agents)
 
@@ -204,7 +204,13 @@ class EpisodeTasks(Sequence[Task]):
         return Task(number, self._game.seats(number), (number,), film=number in self._film)
 
 
-def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
+def most_processes(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
+    """Return the maximum number of policy processes of a task."""
+    seatings = {task.seats: task for task in tasks}.values()
+    return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
+
+
+def shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
     """Share out seats in proportion, shuffled. Shares are rounded up or down at random, without bias."""
     if not seats:
         return []

@@ -30,6 +30,7 @@ __all__ = [
     "SeededResult",
     "failed_episodes",
     "plain_episode",
+    "plain_measured",
     "plain_score",
 ]
 
@@ -135,6 +136,10 @@ class SeededResult(ABC):
     def failed(self) -> dict[str, int]:
         """Return the number of failed episodes by cause: ``world``, ``job``."""
         return dict(sorted(Counter(episode.failed for episode in self.played if episode.failed).items()))
+
+    def _failure_counts(self) -> dict[str, int]:
+        """Return the number of failures by policy."""
+        return dict(Counter(failure.policy for episode in self.played for failure in episode.failures))
 
     def win_rates(self) -> dict[WinRateKey, WinRate]:
         """Return the games won, drawn and lost, by policy, opponent (None: all) and seat (None: all).
@@ -263,34 +268,7 @@ class Evaluation(SeededResult):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, in the format that docs/evaluate.md describes."""
-        measured = self.measured
-        details = [
-            {"episode": one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
-            for episode in self.episodes
-            for one in episode.failures
-        ]
-        latency = {
-            name: {
-                "decisions": one.count,
-                "mean_s": one.seconds / max(one.count, 1),
-                "median_s": one.quantile(0.5),
-                "p99_s": one.quantile(0.99),
-                "longest_s": one.longest,
-            }
-            for name, one in measured.latency.items()
-        }
-        # In files the latency is called "tempo", to stay compatible with earlier versions.
-        named = {
-            "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
-        }
-        extra = {
-            "tempo": latency,
-            "notes": list(measured.notes),
-            "failures": details,
-            "failed_episodes": failed_episodes(self.episodes),
-            "versions": versions(),
-        }
-        return {"format": FORMAT, "result": self.result(), "measured": {**named, **extra}}
+        return {"format": FORMAT, "result": self.result(), "measured": plain_measured(self.measured, self.episodes)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, atomically."""
@@ -302,6 +280,37 @@ class Evaluation(SeededResult):
         from motet.reports.results_page import evaluation_page
 
         return evaluation_page(self)
+
+
+def plain_measured(measured: Measured, episodes: Sequence[Episode], what: str = "episode") -> dict[str, Any]:
+    """Return plain values for JSON: the measurements, and the texts of failures."""
+    details = [
+        {what: one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
+        for episode in episodes
+        for one in episode.failures
+    ]
+    latency = {
+        name: {
+            "decisions": one.count,
+            "mean_s": one.seconds / max(one.count, 1),
+            "median_s": one.quantile(0.5),
+            "p99_s": one.quantile(0.99),
+            "longest_s": one.longest,
+        }
+        for name, one in measured.latency.items()
+    }
+    # In files the latency is called "tempo", to stay compatible with earlier versions.
+    named = {
+        "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
+    }
+    extra = {
+        "tempo": latency,
+        "notes": list(measured.notes),
+        "failures": details,
+        f"failed_{what}s": failed_episodes(episodes, what),
+        "versions": versions(),
+    }
+    return {**named, **extra}
 
 
 def failed_episodes(episodes: Sequence[Episode], what: str = "episode") -> list[dict[str, Any]]:

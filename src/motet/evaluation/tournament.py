@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from motet.errors import SettingError
-from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
+from motet.evaluation.episode import EpisodePlan, Played, Task
 from motet.evaluation.evaluate import (
     EvaluationSettings,
     describe_entry,
@@ -33,7 +33,7 @@ from motet.evaluation.evaluate import (
     why_stopped,
     with_changes,
 )
-from motet.evaluation.game import Game
+from motet.evaluation.game import Game, most_processes
 from motet.evaluation.game_log import GameLog, policy_digest, with_deciding_scores
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.ratings import Rating, ratings, wins
@@ -125,11 +125,7 @@ class Tournament(SeededResult):
 
     def failures(self) -> dict[str, int]:
         """Return the number of failures by policy."""
-        found: dict[str, int] = {}
-        for game in self.games:
-            for failure in game.failures:
-                found[failure.policy] = found.get(failure.policy, 0) + 1
-        return found
+        return self._failure_counts()
 
     @property
     def _decides(self) -> WinRule:
@@ -306,7 +302,7 @@ def _play(
         judge.take(known.pop(len(done)))
         clear = take(kept[len(done)])
     left = tasks[len(done) :]
-    plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, on_message)
+    plan, jobs = game.plan(lambda plan: most_processes(plan, tasks), settings, on_message)
     began, stopped = time.perf_counter(), list[str]()
     if left and not (judge.ends or clear):
         own = workers or players(min(jobs, len(left)), settings)
@@ -413,12 +409,6 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
                 seats = tuple(meeting[(seat + turn) % len(meeting)] for seat in range(len(game.agents)))
                 yield Task(number, seats, (_TOURNAMENT, *meeting, round_))
                 number += 1
-
-
-def _need(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
-    """Return the maximum number of policy processes of a game."""
-    seatings = {task.seats: task for task in tasks}.values()
-    return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
 
 
 def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
