@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["Score", "Share", "score", "share", "student"]
+__all__ = ["GameShare", "Score", "score", "share", "student"]
 
 CONFIDENCE = 0.95
 
@@ -45,7 +45,7 @@ def score(values: Sequence[float]) -> Score | None:
 
 
 @dataclass(frozen=True)
-class Share:
+class GameShare:
     """A share of games with its 95 % confidence interval, all from 0 to 1."""
 
     share: float
@@ -53,7 +53,7 @@ class Share:
     high: float
 
 
-def share(rounds: Sequence[Sequence[float]]) -> Share | None:
+def share(rounds: Sequence[Sequence[float]]) -> GameShare | None:
     """Return the mean of values from 0 to 1 with Wilson's interval, or None for no values.
 
     The values of one round may depend on each other; rounds are independent. The interval is that of as many
@@ -73,7 +73,7 @@ def share(rounds: Sequence[Sequence[float]]) -> Share | None:
     z2 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) ** 2
     middle = (mean + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    return Share(mean, max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
+    return GameShare(mean, max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
 
 
 def _independent(rounds: Sequence[Sequence[float]], count: int, mean: float) -> float:

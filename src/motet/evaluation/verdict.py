@@ -122,8 +122,8 @@ def log_likelihood_ratio(pairs: Sequence[int], delta: float) -> float:
     ``pairs`` are the numbers of pairs with 0, 1/2, 1, 3/2 and 2 points. Each hypothesis takes the distribution over
     these outcomes that has its mean and makes the numbers most likely.
 
-    >>> round(log_likelihood_ratio([0, 0, 5, 0, 0], 0.05), 6), round(log_likelihood_ratio([0, 0, 0, 0, 1], 0.05), 3)
-    (0.0, 0.2)
+    >>> round(log_likelihood_ratio([0, 0, 0, 0, 10], 0.05), 2), round(log_likelihood_ratio([3, 0, 4, 0, 1], 0.05), 2)
+    (2.01, -1.64)
     """
     counts = [count or _UNSEEN for count in pairs]
     high, low = (_likeliest(counts, 0.5 + sign * delta) for sign in (1, -1))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from motet.intervals import Share, share
+from motet.intervals import GameShare, share
 from motet.world.winning import WinRule
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class WinRate:
     """The shares of games that a policy won, drew and lost."""
 
     games: int
-    won: Share
-    drawn: Share
-    lost: Share
+    won: GameShare
+    drawn: GameShare
+    lost: GameShare
 
     @property
     def points(self) -> float:

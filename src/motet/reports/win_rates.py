@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from motet.intervals import Share
+from motet.intervals import GameShare
 from motet.reports.html import Cell, Column, Html, Section, Shown, paragraph, table
 from motet.text import counted, label, short
 from motet.world.winning import WinRule
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["named_win_rates", "rule_sentence", "share_text", "verdict_section", "verdict_sentence", "win_rates_section"]
 
 
-def share_text(one: Share) -> str:
+def share_text(one: GameShare) -> str:
     """Format a share with its interval.
 
-    >>> share_text(Share(0.5, 0.404, 0.596))
+    >>> share_text(GameShare(0.5, 0.404, 0.596))
     '50 % (40-60)'
     """
     return f"{100 * one.share:.0f} % ({100 * one.low:.0f}-{100 * one.high:.0f})"
