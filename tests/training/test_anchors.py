@@ -148,7 +148,7 @@ class Drawing:
 def test_the_random_stream_of_an_earlier_run_begins_with_a_seed_and_goes_on():
     def make():
         chooser = SimpleNamespace(opponent=lambda chance: anchor(0))
-        results, newest = SimpleNamespace(tell=lambda *told: None), Newest(Drawing(), None, ())
+        results, newest = SimpleNamespace(tell=lambda *told: None), Newest(Drawing(), SimpleNamespace(version=0), ())
         worlds = LoopedWorlds([as_world(Coins()) for _ in range(2)], [False, False])
         anchors = [EarlierRun(Drawing())]
         return Versus(worlds, chooser, results, anchors, newest, None, seed_of, 2, True, 0.0, False)
