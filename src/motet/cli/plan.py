@@ -24,7 +24,11 @@ from motet.text import label
 
 __all__ = ["plan"]
 
-WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small_hunt:SmallHunt"}
+WORLDS = {
+    "rooms": "motet.worlds.rooms:Rooms",
+    "small_hunt": "motet.worlds.small_hunt:SmallHunt",
+    "bushes": "motet.worlds.bushes:Bushes",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class _HumanFlags(Humans):
 
 
 def plan(
-    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|bushes|MODULE:FACTORY")]],
     map: str | None = None,
     horizon: int | None = None,
     humans: _HumanFlags = _HumanFlags(),

@@ -28,6 +28,7 @@ from motet.plan.plain import encoded
 from motet.plan.progress import Progress
 from motet.system.machine import available_bytes, resident_bytes
 from motet.system.memory import format_bytes
+from motet.world.model import agents_and_actions
 
 __all__ = ["enumerate_states"]
 
@@ -67,7 +68,7 @@ def enumerate_states(
     >>> enumerate_states(Rooms("closet"))
     <Graph: 236 states, 1,110 transitions, 16 joint actions, 21 levels>
     """
-    agents, actions = _agents_and_actions(model)
+    _, agents, actions = agents_and_actions(model)
     humans, robots = _humans_and_robots(model, len(agents))
     has_goal_generator = _has_goal_generator(model)
     root = model.get_state()
@@ -99,28 +100,6 @@ def enumerate_states(
         coded_by_model=coder is not None,
         has_goal_generator=has_goal_generator,
     )
-
-
-def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    for name in ("reset", "get_state", "set_state", "transition_probabilities", "agents", "action_space"):
-        if not hasattr(model, name):
-            raise ModelError(f"the model, a {type(model).__name__}, has no {name}: see motet.plan.Model")
-    model.reset()
-    keys = list(getattr(model, "possible_agents", model.agents))
-    names = tuple(key if isinstance(key, str) else f"agent_{i}" for i, key in enumerate(keys))
-    space = model.action_space
-    if hasattr(space, "n"):
-        spaces = [space] * len(keys)
-    elif callable(space):
-        spaces = [space(key) for key in keys]
-    else:
-        spaces = [space[key] for key in keys] if isinstance(space, dict) else list(space)
-    if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
-        raise ModelError(
-            f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
-            "with n actions for all agents or one for each agent"
-        )
-    return names, tuple(int(one.n) for one in spaces)
 
 
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
 from motet.plan.folder import read_folder, write_folder
+from motet.plan.goals import goal_name
 from motet.plan.graph import Graph
+from motet.world.model import ModelWorld, is_model
 
 __all__ = ["PlannedPolicy", "Solution"]
 
@@ -178,18 +180,36 @@ class Solution:
 
     # Use
 
-    def acting(self, agent: int | str, goal: Any = None, state_of: Callable[[Any], Any] | None = None) -> PlannedPolicy:
+    def acting(
+        self,
+        agent: int | str,
+        goal: Any = None,
+        state_of: Callable[[Any], Any] | None = None,
+        goal_of: Callable[[Any], Any] | None = None,
+    ) -> PlannedPolicy:
         """A policy that acts by this solution.
 
         Args:
             agent: the agent for which it acts.
             goal: for a human, its goal; None: its prior.
             state_of: function from an observation to the state; None: observations are states.
+            goal_of: function from an observation to the human's goal, instead of ``goal``.
         """
         index = self._agent(agent)
         if index in self.graph.humans and goal is not None:
             self._column(self.graph.humans.index(index), goal)
-        return PlannedPolicy(self, index, goal, state_of)
+        return PlannedPolicy(self, index, goal, state_of, goal_of)
+
+    def frame(self, model: Any, state: Any) -> NDArray[np.uint8] | None:
+        """Draw a state with the robots' policies and the humans' power; None if only the humans were solved.
+
+        Args:
+            model: the model, with ``picture(state)`` and ``where(state, agent)``.
+            state: a state of the graph.
+        """
+        from motet.plan.picture import state_picture
+
+        return state_picture(self, model, state) if "robot_policy" in self.arrays else None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the solution and its graph in one folder; nothing is pickled. Goals are saved by name."""
@@ -226,9 +246,15 @@ class PlannedPolicy:
     """
 
     def __init__(
-        self, solution: Solution, agent: int, goal: Any = None, state_of: Callable[[Any], Any] | None = None
+        self,
+        solution: Solution,
+        agent: int,
+        goal: Any = None,
+        state_of: Callable[[Any], Any] | None = None,
+        goal_of: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.solution, self.agent, self.goal, self.state_of = solution, agent, goal, state_of
+        self.solution, self.agent, self.goal = solution, agent, goal
+        self.state_of, self.goal_of = state_of, goal_of
         self._rng = np.random.default_rng(0)
 
     @classmethod
@@ -238,14 +264,28 @@ class PlannedPolicy:
         Args:
             path: folder of the saved solution.
             agent: the agent for which it acts.
-            world: the world in which it acts, or a factory of one. Its ``state_of`` maps observations to states.
-            goal: for a human, the name of its goal; None: its prior.
+            world: the world or model in which it acts, or a factory of one. Its ``state_of`` maps observations to
+                states; a model without ``state_of`` is played as a ``ModelWorld``, which has it.
+            goal: for a human, the name of its goal; None: its prior; ``drawn``: the goal that its observation shows, in
+                a world that draws goals (``ModelWorld``).
         """
-        is_made = hasattr(world, "transition_probabilities") and not isinstance(world, type)
-        made = world() if callable(world) and not is_made else world
-        solution = Solution.load(path, made)
+        made = world if (hasattr(world, "state_of") and not isinstance(world, type)) or is_model(world) else world()
+        if not hasattr(made, "state_of"):
+            made = ModelWorld(made)
+        solution = Solution.load(path, getattr(made, "model", made))
         name = solution.graph.agents[solution._agent(agent)]
-        return solution.acting(name, goal, lambda observation: made.state_of(observation, name))
+
+        def state_of(observation: Any) -> Any:
+            return made.state_of(observation, name)
+
+        if goal != "drawn":
+            return solution.acting(name, goal, state_of)
+        if not hasattr(made, "goal_of"):
+            raise SettingError(
+                f"goal must not be 'drawn' unless the world has goal_of(observation, agent), as ModelWorld has, got a "
+                f"{type(made).__name__} without it"
+            )
+        return solution.acting(name, None, state_of, lambda observation: goal_name(made.goal_of(observation, name)))
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
@@ -263,4 +303,5 @@ class PlannedPolicy:
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
         """The probability of each action."""
         state = observation if self.state_of is None else self.state_of(observation)
-        return self.solution.policy(state, self.agent, self.goal)
+        goal = self.goal if self.goal_of is None else self.goal_of(observation)
+        return self.solution.policy(state, self.agent, goal)
