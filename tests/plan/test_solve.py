@@ -190,10 +190,10 @@ def test_bad_settings_are_refused(make, says):
         make()
 
 
-def test_agents_that_are_neither_human_nor_robot_are_refused():
+def test_model_without_roles_is_refused_unless_they_are_given():
     model = Layered(1)
-    model.robot_agent_indices = []
-    with pytest.raises(SettingError, match="must name each of the agents agent_0, agent_1, agent_2 once"):
+    model.human_agent_indices = model.robot_agent_indices = []
+    with pytest.raises(SettingError, match=r"human_agents and robot_agents must name agents among .* got none"):
         solve(enumerate_states(model), model.goals)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,7 +69,7 @@ def enumerate_states(
     """
     agents, actions = _agents_and_actions(model)
     humans, robots = _humans_and_robots(model, len(agents))
-    has_goal_generator = _has_goal_generator(model)
+    has_goal_generator = _optional(model, "possible_goal_generator") is not None
     root = model.get_state()
     ask = _Ask(
         model=model,
@@ -113,8 +113,10 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         spaces = [space] * len(keys)
     elif callable(space):
         spaces = [space(key) for key in keys]
+    elif hasattr(space, "nvec"):
+        spaces = [space[i] for i in range(len(space))]
     else:
-        spaces = [space[key] for key in keys] if isinstance(space, dict) else list(space)
+        spaces = [space[key] for key in keys] if isinstance(space, Mapping) else list(space)
     if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
         raise ModelError(
             f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
@@ -124,8 +126,8 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    humans = tuple(sorted(getattr(model, "human_agent_indices", ())))
-    robots = tuple(sorted(getattr(model, "robot_agent_indices", ())))
+    humans = tuple(sorted(_optional(model, "human_agent_indices") or ()))
+    robots = tuple(sorted(_optional(model, "robot_agent_indices") or ()))
     if not all(0 <= index < agents for index in humans + robots) or len({*humans, *robots}) != len(humans + robots):
         raise ModelError(
             f"human_agent_indices are {humans}, robot_agent_indices {robots}; expected each of the agents 0 to "
@@ -134,11 +136,14 @@ def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[
     return humans, robots
 
 
-def _has_goal_generator(model: Any) -> bool:
+def _optional(model: Any, name: str) -> Any:
+    """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
     try:
-        return getattr(model, "possible_goal_generator", None) is not None
+        return getattr(model, name, None)
+    except NotImplementedError:
+        return None
     except Exception as error:
-        raise ModelError(f"possible_goal_generator raised {type(error).__name__}: {error}") from error
+        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 @dataclass
