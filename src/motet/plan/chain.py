@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ class Chain:
             raise SettingError(f"gamma must be 1 where rho is given, got {gamma} and {rho}: both are discounts")
         levels, earned = self._levels(), self._earned(rewards)
         shape = earned.shape[1:]
-        flat = earned.reshape(len(earned), -1)
+        flat = earned.reshape(len(earned), math.prod(shape))
         value = np.zeros((len(self.graph), flat.shape[1]))
         for first, last in zip(levels[-2::-1], levels[:0:-1], strict=True):
             part = slice(int(self.ends[first]), int(self.ends[last]))
