@@ -29,7 +29,7 @@ def corridors():
     made = {}
     for horizon in (3, 4, 12):
         model = BushCorridor(horizon)
-        made[horizon] = model, enumerate_states(model, workers=1), {human: model.goals(human) for human in (1, 2)}
+        made[horizon] = model, enumerate_states(model, workers=1), {human: model.cell_goals(human) for human in (1, 2)}
     return made
 
 

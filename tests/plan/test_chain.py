@@ -82,7 +82,7 @@ def test_probability_that_the_left_human_is_freed_first():
     graph = enumerate_states(model)
     solution = solve_robot(
         graph,
-        {human: model.goals(human) for human in (1, 2)},
+        {human: model.cell_goals(human) for human in (1, 2)},
         model.nearest,
         Robot(beta=5),
         achieved="stay",
@@ -132,8 +132,16 @@ def test_rewards_of_the_model_are_expected_by_transition():
 @pytest.mark.parametrize(
     ("rewards", "more", "says"),
     [
-        ([1.0, 2.0], {}, r"rewards must have one entry for each of the [\d,]+ transitions of the chain, got the shape \(2,\)"),
-        (lambda a, b: 1.0, {"gamma": 2.0}, r"gamma must be a number from 0 to 1 and rho a number >= 0, got 2\.0 and None"),
+        (
+            [1.0, 2.0],
+            {},
+            r"rewards must have one entry for each of the [\d,]+ transitions of the chain, got the shape \(2,\)",
+        ),
+        (
+            lambda a, b: 1.0,
+            {"gamma": 2.0},
+            r"gamma must be a number from 0 to 1 and rho a number >= 0, got 2\.0 and None",
+        ),
         (lambda a, b: 1.0, {"gamma": 0.5, "rho": 0.1}, r"gamma must be 1 where rho is given"),
     ],
 )

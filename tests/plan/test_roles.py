@@ -135,7 +135,7 @@ def test_model_that_leaves_its_roles_open_is_enumerated(tmp_path):
     graph = enumerate_states(model)
     assert (graph.humans, graph.robots) == ((), ())
     roles = {"human_agents": [2], "robot_agents": [0]}
-    found = solve(graph, {2: model.goals(2)}, Humans(achieved="stay"), **roles)
+    found = solve(graph, {2: model.cell_goals(2)}, Humans(achieved="stay"), **roles)
     assert len(found.graph) < len(graph)
     found.save(tmp_path / "plan")
     loaded = Solution.load(tmp_path / "plan")

@@ -101,7 +101,7 @@ class BushCorridor:
         number = self._number(cell)
         bushes[number] = max(bushes[number] - 1, 0)
 
-    def goals(self, human):
+    def cell_goals(self, human):
         cells = [(x, y) for y in range(self.height) for x in range(self.width)]
         return [(StandOn(human, cell), 1 / len(cells)) for cell in cells]
 
@@ -113,3 +113,21 @@ class BushCorridor:
             far.append(abs(x - goal.cell[0]) + abs(y - goal.cell[1]))
         best = [distance == min(far) for distance in far]
         return [is_best / sum(best) for is_best in best]
+
+
+class CellGoalGenerator:
+    """All cells, as new objects each time."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def generate(self, state, human):
+        yield from self.model.cell_goals(human)
+
+
+class GeneratedBushes(BushCorridor):
+    """The corridor with a generator of goals, and still without roles."""
+
+    @property
+    def possible_goal_generator(self):
+        return CellGoalGenerator(self)

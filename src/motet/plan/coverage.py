@@ -43,9 +43,7 @@ def check_coverage(graph: Graph, columns: GoalColumns, convention: Achieved) -> 
     level = int(np.searchsorted(graph.levels, int(np.flatnonzero(lost.any(axis=1))[-1]), "right")) - 1
     state, position = np.argwhere(lost[int(graph.levels[level]) : int(graph.levels[level + 1])])[0].tolist()
     count = int(lost.any(axis=1).sum())
-    raise powerless(
-        graph, state + int(graph.levels[level]), position, f" (and so in {count:,} of {len(graph):,} states)"
-    )
+    raise powerless(graph, state + int(graph.levels[level]), position, f" (in {count:,} of {len(graph):,} states)")
 
 
 def powerless(graph: Graph, state: int, position: int, more: str = "") -> ModelError:

@@ -29,9 +29,10 @@ from motet.plan.progress import Progress
 from motet.system.machine import available_bytes, resident_bytes
 from motet.system.memory import format_bytes
 
-__all__ = ["enumerate_states"]
+__all__ = ["enumerate_states", "optional_attribute"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
+_MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
 
@@ -69,7 +70,7 @@ def enumerate_states(
     """
     agents, actions = _agents_and_actions(model)
     humans, robots = _humans_and_robots(model, len(agents))
-    has_goal_generator = _optional(model, "possible_goal_generator") is not None
+    has_goal_generator = optional_attribute(model, "possible_goal_generator") is not None
     root = model.get_state()
     ask = _Ask(
         model=model,
@@ -122,12 +123,19 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
             f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
             "with n actions for all agents or one for each agent"
         )
-    return names, tuple(int(one.n) for one in spaces)
+    actions = tuple(int(one.n) for one in spaces)
+    if math.prod(actions) > _MOST_JOINTS:
+        counted = ", ".join(f"{name} {count}" for name, count in zip(names, actions, strict=True))
+        raise ModelError(
+            f"the model must have at most {_MOST_JOINTS:,} joint actions, got {math.prod(actions):,}: {len(names)} "
+            f"agents with the action counts {counted}. Use fewer agents or actions"
+        )
+    return names, actions
 
 
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    humans = tuple(sorted(_optional(model, "human_agent_indices") or ()))
-    robots = tuple(sorted(_optional(model, "robot_agent_indices") or ()))
+    humans = tuple(sorted(optional_attribute(model, "human_agent_indices") or ()))
+    robots = tuple(sorted(optional_attribute(model, "robot_agent_indices") or ()))
     if not all(0 <= index < agents for index in humans + robots) or len({*humans, *robots}) != len(humans + robots):
         raise ModelError(
             f"human_agent_indices are {humans}, robot_agent_indices {robots}; expected each of the agents 0 to "
@@ -136,7 +144,7 @@ def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[
     return humans, robots
 
 
-def _optional(model: Any, name: str) -> Any:
+def optional_attribute(model: Any, name: str) -> Any:
     """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
     try:
         return getattr(model, name, None)

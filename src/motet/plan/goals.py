@@ -62,7 +62,12 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
     if generate is not None:
         by_human, weights = _generated(graph, generate, workers)
     else:
-        given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, goals)
+        if isinstance(goals, str) or not isinstance(goals, Iterable):
+            raise SettingError(
+                "goals must be a list of goals, a dict with a list for each human, a function (state, human) -> "
+                f"[(goal, weight)], or an object with such a function `generate`, got {goals!r}"
+            )
+        given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, tuple(goals))
         if set(given) != set(graph.humans):
             raise SettingError(f"goals must be given for the humans {graph.humans}, got the agents {sorted(given)}")
         pairs = [[_weighted(goal) for goal in given[human]] for human in graph.humans]
