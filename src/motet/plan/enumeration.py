@@ -30,9 +30,10 @@ from motet.system.machine import available_bytes, resident_bytes
 from motet.system.memory import format_bytes
 from motet.world.model import agents_and_actions
 
-__all__ = ["enumerate_states"]
+__all__ = ["enumerate_states", "optional_attribute"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
+_MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
 
@@ -69,8 +70,9 @@ def enumerate_states(
     <Graph: 236 states, 1,110 transitions, 16 joint actions, 21 levels>
     """
     _, agents, actions = agents_and_actions(model)
+    _check_joints(agents, actions)
     humans, robots = _humans_and_robots(model, len(agents))
-    has_goal_generator = _has_goal_generator(model)
+    has_goal_generator = optional_attribute(model, "possible_goal_generator") is not None
     root = model.get_state()
     ask = _Ask(
         model=model,
@@ -102,9 +104,18 @@ def enumerate_states(
     )
 
 
+def _check_joints(agents: Sequence[str], actions: Sequence[int]) -> None:
+    if math.prod(actions) > _MOST_JOINTS:
+        counted = ", ".join(f"{name} {count}" for name, count in zip(agents, actions, strict=True))
+        raise ModelError(
+            f"the model must have at most {_MOST_JOINTS:,} joint actions, got {math.prod(actions):,}: {len(agents)} "
+            f"agents with the action counts {counted}. Use fewer agents or actions"
+        )
+
+
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    humans = tuple(sorted(getattr(model, "human_agent_indices", ())))
-    robots = tuple(sorted(getattr(model, "robot_agent_indices", ())))
+    humans = tuple(sorted(optional_attribute(model, "human_agent_indices") or ()))
+    robots = tuple(sorted(optional_attribute(model, "robot_agent_indices") or ()))
     if not all(0 <= index < agents for index in humans + robots) or len({*humans, *robots}) != len(humans + robots):
         raise ModelError(
             f"human_agent_indices are {humans}, robot_agent_indices {robots}; expected each of the agents 0 to "
@@ -113,11 +124,14 @@ def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[
     return humans, robots
 
 
-def _has_goal_generator(model: Any) -> bool:
+def optional_attribute(model: Any, name: str) -> Any:
+    """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
     try:
-        return getattr(model, "possible_goal_generator", None) is not None
+        return getattr(model, name, None)
+    except NotImplementedError:
+        return None
     except Exception as error:
-        raise ModelError(f"possible_goal_generator raised {type(error).__name__}: {error}") from error
+        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 @dataclass

@@ -154,6 +154,14 @@ class Graph:
                 "give a state that the same model reaches with the same settings"
             ) from None
 
+    def agent(self, agent: int | str) -> int:
+        """The index of an agent, given by index or name."""
+        if isinstance(agent, str) and agent in self.agents:
+            return self.agents.index(agent)
+        if isinstance(agent, int) and 0 <= agent < len(self.agents):
+            return agent
+        raise SettingError(f"agent must be one of {', '.join(self.agents)} or its index, got {agent!r}")
+
     def joint_number(self, actions: Sequence[int]) -> int:
         """The number of a joint action, given one action of each agent."""
         return int(np.ravel_multi_index(tuple(actions), self.actions))

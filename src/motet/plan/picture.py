@@ -16,7 +16,7 @@ from motet.text import legible
 if TYPE_CHECKING:
     from motet.plan.solution import Solution
 
-__all__ = ["Panel", "on_the_world", "plan_visits", "solution_picture", "state_picture"]
+__all__ = ["Panel", "on_the_world", "solution_picture", "state_picture"]
 
 Panel = tuple[str, int, NDArray[np.float64], NDArray[np.float64] | None]
 """A title, an agent, a number for each state, and optionally the agent's policy [states, actions], drawn as arrows."""
@@ -117,36 +117,9 @@ def _draw_arrows(
         )
 
 
-def plan_visits(solution: Solution) -> NDArray[np.float64]:
-    """Probability of visiting each state if humans act by their priors and robots by their policy."""
-    graph = solution.graph
-    assert graph.levels is not None
-    states = len(graph)
-    profile = np.ones((states, 1))
-    for position in range(len(graph.humans)):
-        profile = (profile[:, :, None] * solution.priors(position)[:, None, :]).reshape(states, -1)
-    profile = (profile[:, :, None] * solution.arrays["robot_policy"][:, None, :]).reshape(states, -1)
-    order = np.arange(graph.joints).reshape(graph.actions).transpose(*graph.humans, *graph.robots).reshape(-1)
-    shares = np.empty_like(profile)
-    shares[:, order] = profile
-    dists = graph.dists[:-1, None] + graph.joint
-    dists[graph.terminal] = 0
-    shares[graph.terminal] = 0.0
-    per_dist = np.bincount(dists.reshape(-1), shares.reshape(-1), int(graph.dists[-1]))
-    flow = np.repeat(per_dist, np.diff(graph.rows)) * graph.probability
-    ends = graph.rows[graph.dists]
-    visits = np.zeros(states)
-    visits[0] = 1.0
-    for first, last in zip(graph.levels[:-1].tolist(), graph.levels[1:].tolist(), strict=True):
-        part = slice(int(ends[first]), int(ends[last]))
-        source = np.repeat(visits[first:last], np.diff(ends[first : last + 1]))
-        np.add.at(visits, graph.successor[part], source * flow[part])
-    return visits
-
-
 def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
     """Maps of the humans' power by their position, and of the robot's value and policy by its position."""
-    graph, visits = solution.graph, plan_visits(solution)
+    graph, visits = solution.graph, solution.chain().visits()
     panels: list[Panel] = [
         (
             f"power of {legible(graph.agents[human])}, by its position",

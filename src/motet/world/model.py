@@ -51,12 +51,16 @@ def agents_and_actions(model: Any) -> tuple[list[Any], tuple[str, ...], tuple[in
 
 
 def _by_agent(given: Any, keys: Sequence[Any]) -> list[Any]:
-    """One space for each agent: given as one for all, as a function, as a dict or as a sequence."""
+    """One space for each agent: given as one for all, as a function, a mapping, a sequence or a MultiDiscrete space."""
+    if hasattr(given, "nvec"):
+        return [given[i] for i in range(len(given))]
     if hasattr(given, "n") or hasattr(given, "contains"):
         return [given] * len(keys)
     if callable(given):
         return [given(key) for key in keys]
-    return [given[key] for key in keys] if isinstance(given, dict) else list(given)
+    if isinstance(given, Mapping):
+        return [given[key] for key in keys]
+    return list(given)
 
 
 class ModelWorld(World):

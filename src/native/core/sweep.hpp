@@ -253,6 +253,7 @@ struct RobotSweep {
   const T* policy = nullptr;          // policies of the humans, as HumanSweep wrote them
   const double* weights = nullptr;    // [states or 1, columns]: weights of the goals
   u64 weights_stride = 0;             // columns, or 0 if all states share one row
+  const double* given = nullptr;      // [states, robots]: the robot's policy, if it is evaluated; null: computed from Q_r
   double beta = 10, rho = 0, zeta = 1, xi = 1, eta = 1, terminal = -1e-10;
   T *value = nullptr, *payoff = nullptr;  // V_he
   double *power = nullptr, *robot_value = nullptr, *robot_q = nullptr, *robot_policy = nullptr, *utility = nullptr;
@@ -326,7 +327,7 @@ struct RobotSweep {
       }
   }
 
-  // Computes Q_r and pi_r, and stores E[V_r] in robot_value; returns w, the expected weight of staying in the state.
+  // Computes Q_r, and pi_r unless it is given, and stores E[V_r] in robot_value; returns w, the expected weight of staying in the state.
   double decide(u64 s, const double* prior, double* later, double* stays) const {
     for (i64 d = g.dists[s]; d < g.dists[s + 1]; ++d) {
       double sum = 0.0, weight = 0.0;
@@ -353,9 +354,10 @@ struct RobotSweep {
       const double below = -std::log(-q[r]) - most;
       return std::isinf(beta) ? double(below >= -kTie) : std::exp(beta * below);
     };
-    for (u64 r = 0; r < c.robots; ++r) sum += weight(r);
+    if (!given)
+      for (u64 r = 0; r < c.robots; ++r) sum += weight(r);
     for (u64 r = 0; r < c.robots; ++r) {
-      const double share = weight(r) / sum;
+      const double share = given ? given[s * c.robots + r] : weight(r) / sum;
       stay += share * pi[r];
       pi[r] = share;
       next += share * q[r];

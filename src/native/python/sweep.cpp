@@ -207,6 +207,7 @@ struct PyRobotSweep {
     u64 items;
     if (!in.peek("weights", &got, &items)) return false;
     sweep.weights_stride = items == columns ? 0 : columns;
+    if (in.has("given") && !in.take("given", kF64, robots, false, &sweep.given)) return false;
     return in.take("weights", kF64, sweep.weights_stride ? cells : columns, false, &sweep.weights) &&
            in.take("policy", dtype, states * u64(sweep.c.policy_at[sweep.c.humans]), false, &sweep.policy) &&
            in.take("value", dtype, cells, true, &sweep.value) && in.take("payoff", dtype, cells, true, &sweep.payoff) &&
