@@ -116,7 +116,7 @@ def test_roles_and_goals_of_a_model_that_leaves_its_roles_open(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "model must be one of rooms, small_hunt, or 'module:factory', got 'nowhere'"),
+        (["nowhere"], "model must be one of rooms, small_hunt, bushes, or 'module:factory', got 'nowhere'"),
         (["no_such_module:Model"], "model must be something that can be imported, got 'no_such_module:Model'"),
         (["rooms", "--map", "nowhere"], "or text of several lines, got 'nowhere'"),
         (["rooms", "--map", "blocked", "--max-states", "100"], "more than 100 states (max_states)"),

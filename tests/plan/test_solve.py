@@ -126,7 +126,7 @@ def test_coverage_is_where_power_is_positive(seed, achieved):
 def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     model = Layered(1)
     graph = enumerate_states(model)
-    monkeypatch.setattr(machine, "meminfo", lambda key: 3000)
+    monkeypatch.setattr(machine, "meminfo", lambda key: 1000)
     says = r"the values and policies of \d+ states with 8 goals need .* KiB of memory, .* available\. Use fewer goals"
     with pytest.raises(MemoryShortError, match=says):
         solve(graph, model.goals, workers=1)
@@ -138,7 +138,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     def refuse(*_):
         raise MemoryError("numpy's")
 
-    monkeypatch.setattr(memory.np, "empty", refuse)
+    monkeypatch.setattr(memory.np, "zeros", refuse)
     with pytest.raises(MemoryShortError, match=r"need .* of memory"):
         memory.allocated({"value": ((3,), "float64")}, "some values")
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +48,7 @@ from motet.plan.induction import backwards, others_first
 from motet.plan.memory import allocated
 from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.progress import Progress
+from motet.plan.recomputed import HumanPolicyRows, SolutionArrays
 from motet.plan.roles import Agents, in_roles
 from motet.plan.solution import Solution
 from motet.plan.sweeps import Backup, SweepRun
@@ -116,16 +117,17 @@ def solve(
         beliefs = humans.believed_others_policy
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
         arrays = _shared(graph, columns, humans)
-        found = _allocated(graph, columns, arrays, dtype, with_robot=robot is not None)
-        human = {name: found[f"human_{name}"] for name in ("value", "policy")}
-        given = {} if asked is None else {"beliefs": asked}
-        sweep = {**arrays, **given, **human, "payoff": found["payoff"]}
-        backup = _backup(_run_humans, sweep, ("beliefs",), ("payoff",), (*human, "payoff"))
-        backwards(graph, backup, team, "humans", progress)
-        del backup, sweep, given, asked
-        if robot is not None:
+        if asked is not None:
+            arrays["beliefs"] = asked
+        found = _allocated(graph, columns, arrays, dtype, ("humans",) if robot is None else ("humans", "robot"))
+        sweep = {**arrays, "value": found["human_value"]}
+        if robot is None:
+            backup = _backup(_run_humans, sweep, ("beliefs",), ("value",), ("value",))
+            backwards(graph, backup, team, "humans", progress)
+        else:
             _sweep_robot(graph, columns, robot, arrays, found, None, team, progress)
-    return _solution(graph, columns, found, humans.convention(graph), humans.still)
+    computed = {"human_policy": HumanPolicyRows(sweep)}
+    return _solution(graph, columns, SolutionArrays(found, computed), humans.convention(graph), humans.still)
 
 
 def solve_robot(
@@ -246,11 +248,10 @@ def _for_given_humans(
     check_weights(graph, columns)
     check_coverage(graph, columns, convention)
     arrays = _shared(graph, columns, humans)
-    found = _allocated(graph, columns, arrays, dtype, with_robot=True)
-    del found["human_value"]
+    found = _allocated(graph, columns, arrays, dtype, ("given", "robot"))
     asked_humans(cast, columns, policies, found["human_policy"], team, _tick(graph, "policies", progress))
     _sweep_robot(graph, columns, robot, arrays, found, policy, team, progress)
-    return _solution(graph, columns, found, convention, None)
+    return _solution(graph, columns, SolutionArrays(found), convention, None)
 
 
 def _check_dtype(dtype: str) -> None:
@@ -259,16 +260,16 @@ def _check_dtype(dtype: str) -> None:
 
 
 def _allocated(
-    graph: Graph, columns: GoalColumns, arrays: dict[str, Any], dtype: Stored, *, with_robot: bool
+    graph: Graph, columns: GoalColumns, arrays: dict[str, Any], dtype: Stored, parts: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of the solution, and ``payoff``, which the sweeps share."""
+    """The arrays of the solution: those of ``humans``, or of humans with ``given`` policies, and of the ``robot``."""
     states, width = columns.achieved.shape
-    needed: dict[str, tuple[tuple[int, ...], str]] = {
-        "human_value": ((states, width), dtype),
-        "human_policy": ((states, int(arrays["policy_at"][-1])), dtype),
-        "payoff": ((states, width), dtype),
-    }
-    if with_robot:
+    needed: dict[str, tuple[tuple[int, ...], str]] = {}
+    if "humans" in parts:
+        needed["human_value"] = ((states, width), dtype)
+    if "given" in parts:
+        needed["human_policy"] = ((states, int(arrays["policy_at"][-1])), dtype)
+    if "robot" in parts:
         needed |= {
             "attainment": ((states, width), dtype),
             "power": ((states, len(graph.humans)), "float64"),
@@ -281,11 +282,10 @@ def _allocated(
 
 
 def _solution(
-    graph: Graph, columns: GoalColumns, found: dict[str, NDArray[Any]], convention: Achieved, still: int | None
+    graph: Graph, columns: GoalColumns, arrays: SolutionArrays, convention: Achieved, still: int | None
 ) -> Solution:
     names = [[goal_name(goal) for goal in own] for own in columns.goals]
     objects = [list(own) for own in columns.goals]
-    arrays = {name: array for name, array in found.items() if name != "payoff"}
     return Solution(graph, names, columns.achieved, columns.weights, arrays, objects, convention, still)
 
 
@@ -306,8 +306,6 @@ def _backup(
 ) -> Backup:
     """A backup over the transitions of a graph; ``own``: further arrays of which it reads its own states' rows."""
     states = len(arrays["dists"]) - 1
-    if not arrays["timed"]:  # with durations, ``achieved`` is read for successor states too
-        own = (*own, "achieved")
     return Backup(
         make=make,
         arrays=arrays,
@@ -340,13 +338,17 @@ def _sweep_robot(
         "eta": robot.eta,
         "terminal_robot_value": robot.terminal_robot_value,
         "weights": columns.weights,
-        "policy": found["human_policy"],
-        "payoff": found["payoff"],  # overwritten: the humans' sweep is done with it
         **({} if policy is None else {"given": policy}),
     }
-    reads, writes = ("payoff", "robot_value"), ("payoff", *out)
-    backup = _backup(_run_robot, {**arrays, **settings, **out}, ("weights", "policy", "given"), reads, writes)
-    backwards(graph, backup, workers, "robot", progress, lambda found: _check_faults(graph, found))
+    reads, phase = ["value", "robot_value"], "robot"
+    if "human_policy" in found:
+        settings["policy"] = found["human_policy"]
+    else:  # the humans are solved in the same sweep, so that their policies need not be stored
+        out["human_value"] = found["human_value"]
+        reads, phase = [*reads, "human_value"], "humans and robot"
+    own = ("weights", "policy", "given", "beliefs")
+    backup = _backup(_run_robot, {**arrays, **settings, **out}, own, tuple(reads), tuple(out))
+    backwards(graph, backup, workers, phase, progress, lambda found: _check_faults(graph, found))
 
 
 def _check_faults(graph: Graph, found: list[int]) -> None:

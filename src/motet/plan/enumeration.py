@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from motet import _native
 from motet.errors import MemoryShortError, ModelError
@@ -292,6 +292,31 @@ def _raised(name: str, error: Exception, state: Any, actions: Sequence[int]) -> 
     return ModelError(f"{name} raised {type(error).__name__}: {error} ({_at(state, actions)})")
 
 
+class _Growing:
+    """An array to which rows are appended. It grows in place: parts that are joined at the end would need memory twice,
+    and leave holes in it."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self.data: NDArray[Any] = np.empty(0, dtype)
+        self.count = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        if not self.count:
+            self.data = np.empty((0, *rows.shape[1:]), rows.dtype)
+        elif self.data.dtype.itemsize < rows.dtype.itemsize:
+            self.data = self.data[: self.count].astype(rows.dtype)
+        needed = self.count + len(rows)
+        if needed > len(self.data):
+            self.data.resize((needed + needed // 8, *rows.shape[1:]), refcheck=False)
+        self.data[self.count : needed] = rows
+        self.count = needed
+
+    def whole(self) -> NDArray[Any]:
+        """The array, without room for more."""
+        self.data.resize((self.count, *self.data.shape[1:]), refcheck=False)
+        return self.data
+
+
 class _Found:
     """The states found so far, in the order of discovery, and the packed transitions."""
 
@@ -304,7 +329,10 @@ class _Found:
                 "list, an array or a dict"
             ) from None
         self.states: list[Any] = [root]
-        self.parts: list[tuple[_Packed, NDArray[np.int32]]] = []
+        self.counts, self.lengths = _Growing(np.int64), _Growing(np.int64)  # of distributions, and of transitions
+        self.joint = _Growing(np.uint8)
+        self.transitions = {"successor": _Growing(np.int32), "probability": _Growing(np.float64)}
+        self.transitions |= {"duration": _Growing(np.float64), "reward": _Growing(np.float64)}
         self.most, self.asked = most, 0
         self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
 
@@ -319,10 +347,13 @@ class _Found:
                 states.append(successor)
                 count += 1
             numbers[i] = number
-        part.successors = []
-        successor = numbers[part.targets]
-        part.targets = np.empty(0, np.int32)
-        self.parts.append((part, successor))
+        self.counts.append(part.dists)
+        self.lengths.append(part.lengths)
+        self.joint.append(part.joint)
+        self.transitions["successor"].append(numbers[part.targets])
+        self.transitions["probability"].append(part.probabilities)
+        self.transitions["duration"].append(part.durations)
+        self.transitions["reward"].append(part.rewards)
         self.asked += len(part.dists)
         if count > self.most:
             raise ModelError(
@@ -347,23 +378,9 @@ class _Found:
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
     """The graph without the names: arrays in topological order, as a function that takes the rest and makes it."""
-
-    def joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-        return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-    parts = [part for part, _ in found.parts]
-    counts = joined([part.dists for part in parts], np.int64)
-    arrays: dict[str, NDArray[Any]] = {
-        "lengths": joined([part.lengths for part in parts], np.int64),
-        "successor": joined([successor for _, successor in found.parts], np.int32),
-        "probability": joined([part.probabilities for part in parts], np.float64),
-    }
-    if ask.durations:
-        arrays["duration"] = joined([part.durations for part in parts], np.float64)
-    if ask.agents:
-        arrays["reward"] = joined([part.rewards for part in parts], np.float64)
-    joint = joined([part.joint for part in parts], np.uint8)
-    found.parts.clear()
+    counts, joint = found.counts.whole(), found.joint.whole()
+    kept = ["successor", "probability", *(["duration"] if ask.durations else []), *(["reward"] if ask.agents else [])]
+    arrays = {"lengths": found.lengths.whole()} | {name: found.transitions[name].whole() for name in kept}
     states, levels = found.states, None
     depth = np.empty(len(states), np.int32)
     flat = {"dists": _ends(counts), "rows": _ends(arrays["lengths"])}
@@ -377,8 +394,8 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
             order = np.argsort(depth, kind="stable")
             counts, joint, arrays = _reordered(order, counts, joint, arrays)
             states = [states[i] for i in order.tolist()]
-    index = found.index
-    index.update({state: number for number, state in enumerate(states)})
+            for number, state in enumerate(states):
+                found.index[state] = number
     reward = np.ascontiguousarray(arrays["reward"].T) if ask.agents else None
 
     def make(**names: Any) -> Graph:
@@ -392,7 +409,7 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
             duration=arrays.get("duration"),
             reward=reward,
             levels=levels,
-            _index=index,
+            _index=found.index,
             **names,
         )
 

@@ -28,10 +28,10 @@ def check_memory(nbytes: int, purpose: str) -> None:
 
 
 def allocated(arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]], purpose: str) -> dict[str, NDArray[Any]]:
-    """Arrays of these shapes and dtypes, not yet written, if there is memory for all of them."""
+    """Arrays of zeros of these shapes and dtypes, if there is memory for all of them."""
     nbytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
     check_memory(nbytes, purpose)
     try:
-        return {name: np.empty(shape, dtype) for name, (shape, dtype) in arrays.items()}
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in arrays.items()}
     except MemoryError as error:  # where the available memory is not known, or the system refuses
         raise MemoryShortError(f"{purpose} need {format_bytes(nbytes)} of memory. {_ADVICE}") from error

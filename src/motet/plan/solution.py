@@ -19,6 +19,7 @@ from motet.plan.chain import Chain, chain_of
 from motet.plan.folder import read_folder, write_folder
 from motet.plan.goals import goal_name
 from motet.plan.graph import Graph
+from motet.plan.recomputed import SolutionArrays
 from motet.world.model import ModelWorld, is_model
 
 __all__ = ["PlannedPolicy", "Solution"]
@@ -33,7 +34,8 @@ class Solution:
         arrays: ``human_value`` V_h [states, columns] (not if the humans' policies were given) and ``human_policy`` pi_h
             (see :meth:`human_policy`); with a robot also ``attainment`` V_he [states, columns], ``power`` X_h [states,
             humans], ``utility`` U_r [states], ``robot_value`` V_r [states], ``robot_q`` Q_r and ``robot_policy`` pi_r
-            [states, robot actions] (see :attr:`robot_actions`).
+            [states, robot actions] (see :attr:`robot_actions`). After ``solve``, ``human_policy`` is not stored: each
+            time it is read here, it is computed from V_h for all states. The method computes only what it is asked for.
         convention: the convention for goals that hold already (``Humans.achieved``): zero, one or stay; None: an older
             file without it.
         still: the action with which humans stay where a goal holds; None: the humans' policies were given.
@@ -55,13 +57,14 @@ class Solution:
         goals: Sequence[Sequence[str]],
         achieved: NDArray[np.uint8],
         weights: NDArray[np.float64],
-        arrays: dict[str, NDArray[Any]],
+        arrays: Mapping[str, NDArray[Any]],
         objects: Sequence[Sequence[Any]] = (),
         convention: Literal["zero", "one", "stay"] | None = None,
         still: int | None = 0,
     ) -> None:
         self.graph, self.goals = graph, [list(own) for own in goals]
-        self.achieved, self.weights, self.arrays = achieved, weights, arrays
+        self.achieved, self.weights = achieved, weights
+        self.arrays = arrays if isinstance(arrays, SolutionArrays) else SolutionArrays(arrays)
         self._objects = [list(own) for own in objects]
         self.convention, self.still = convention, still
         self.first = [0]
@@ -92,7 +95,7 @@ class Solution:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays of the solution, without the graph."""
-        return sum(array.nbytes for array in self.arrays.values()) + self.achieved.nbytes + self.weights.nbytes
+        return self.arrays.nbytes + self.achieved.nbytes + self.weights.nbytes
 
     # By state, agent and goal
 
@@ -145,7 +148,7 @@ class Solution:
         """pi_h of human number ``position`` among the humans: [states, actions, goals]."""
         sizes = [self.graph.actions[human] * len(own) for human, own in zip(self.graph.humans, self.goals, strict=True)]
         begin = sum(sizes[:position])
-        part = self.arrays["human_policy"][states, begin : begin + sizes[position]]
+        part = self.arrays.rows("human_policy", states)[:, begin : begin + sizes[position]]
         shape = (len(part), self.graph.actions[self.graph.humans[position]], len(self.goals[position]))
         return part.reshape(shape).astype(np.float64)
 
@@ -260,8 +263,9 @@ class Solution:
         """Save the solution and its graph in one folder; nothing is pickled. Goals are saved by name."""
         counted = {"convention": self.convention, "still": self.still}
         header = {"kind": "solution", "goals": self.goals, **counted, "graph": self.graph.header()}
-        own = {**self.arrays, "achieved": np.packbits(self.achieved, axis=1), "weights": self.weights}
-        write_folder(path, header, self.graph.arrays() | self.graph.coded() | own)
+        own: dict[str, NDArray[Any]] = {"achieved": np.packbits(self.achieved, axis=1), "weights": self.weights}
+        arrays = self.graph.arrays() | self.graph.coded() | self.arrays.stored | own
+        write_folder(path, header, arrays, self.arrays.computed)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: Any = None) -> Solution:

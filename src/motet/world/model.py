@@ -41,26 +41,25 @@ def agents_and_actions(model: Any) -> tuple[list[Any], tuple[str, ...], tuple[in
     model.reset()
     keys = list(getattr(model, "possible_agents", model.agents))
     names = tuple(key if isinstance(key, str) else f"agent_{i}" for i, key in enumerate(keys))
-    spaces = _by_agent(model.action_space, keys)
+    space = model.action_space
+    spaces = [space[i] for i in range(len(space))] if hasattr(space, "nvec") else _by_agent(space, keys)
     if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
         raise ModelError(
-            f"the model has agents {keys!r} and action_space {model.action_space!r}; expected at least one agent, and "
+            f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and "
             "one space with n actions for all agents or one for each agent"
         )
     return keys, names, tuple(int(one.n) for one in spaces)
 
 
 def _by_agent(given: Any, keys: Sequence[Any]) -> list[Any]:
-    """One space for each agent: given as one for all, as a function, a mapping, a sequence or a MultiDiscrete space."""
-    if hasattr(given, "nvec"):
-        return [given[i] for i in range(len(given))]
-    if hasattr(given, "n") or hasattr(given, "contains"):
-        return [given] * len(keys)
-    if callable(given):
-        return [given(key) for key in keys]
-    if isinstance(given, Mapping):
+    """One space for each agent: given by a function, a mapping or a sequence; else the same for all."""
+    if isinstance(given, Mapping) and set(given) >= set(keys):
         return [given[key] for key in keys]
-    return list(given)
+    if isinstance(given, Sequence):
+        return list(given)
+    if callable(given) and not hasattr(given, "contains"):
+        return [given(key) for key in keys]
+    return [given] * len(keys)
 
 
 class ModelWorld(World):
