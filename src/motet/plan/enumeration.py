@@ -109,7 +109,9 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     model.reset()
     keys = list(getattr(model, "possible_agents", model.agents))
     names = tuple(key if isinstance(key, str) else f"agent_{i}" for i, key in enumerate(keys))
-    space = model.action_space
+    space, counts = model.action_space, optional_attribute(model, "n_actions_per_agent")
+    if counts is not None:
+        return names, _bounded(names, tuple(int(count) for count in counts))
     if hasattr(space, "n"):
         spaces = [space] * len(keys)
     elif callable(space):
@@ -123,14 +125,20 @@ def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
             f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
             "with n actions for all agents or one for each agent"
         )
-    actions = tuple(int(one.n) for one in spaces)
+    return names, _bounded(names, tuple(int(one.n) for one in spaces))
+
+
+def _bounded(names: tuple[str, ...], actions: tuple[int, ...]) -> tuple[int, ...]:
+    """The action counts, if their joint actions can be listed."""
+    counted = ", ".join(f"{name} {count}" for name, count in zip(names, actions, strict=False))
+    if len(actions) != len(names) or min(actions) < 1:
+        raise ModelError(f"n_actions_per_agent must be one count >= 1 for each of {len(names)} agents, got {actions}")
     if math.prod(actions) > _MOST_JOINTS:
-        counted = ", ".join(f"{name} {count}" for name, count in zip(names, actions, strict=True))
         raise ModelError(
             f"the model must have at most {_MOST_JOINTS:,} joint actions, got {math.prod(actions):,}: {len(names)} "
             f"agents with the action counts {counted}. Use fewer agents or actions"
         )
-    return names, actions
+    return actions
 
 
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
