@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.bush_corridor import BushCorridor
 from support.eager_workers import make_eager
+from support.foreign_models import GatedPath
 from support.plan_recursion import GivenRecursion
 from support.small_models import Layered
 
@@ -134,6 +135,27 @@ def test_any_policies_against_the_formulas(durations, achieved):
                 np.testing.assert_allclose(found.arrays["robot_policy"][number], exact.pi_r(state), rtol=1e-11)
                 q = [exact.q_r(state, k) for k in range(6)]
                 np.testing.assert_allclose(found.arrays["robot_q"][number], q, rtol=1e-12)
+
+
+def test_policies_may_come_from_a_plan_with_other_states():
+    """If one human stays where it is, some states are gone, and the others have other numbers."""
+    model = GatedPath(num_humans=2, slip=0.1)
+    graph, goals = enumerate_states(model), model.possible_goal_generator
+    solved = solve(graph, goals)
+    roles = {"human_agents": [1], "robot_agents": [0]}
+    found = solve_robot(graph, goals, solved, **roles)
+    assert len(found.graph) < len(graph)
+    for number, state in enumerate(found.graph.states):
+        if not found.graph.terminal[number]:
+            np.testing.assert_array_equal(
+                found.policy(state, 1, "ReachCell(2)"), solved.policy(state, 1, "ReachCell(2)")
+            )
+    tables = {1: solved.human_policy(0)}
+    assert_equal(found, solve_robot(graph, goals, tables, **roles), bits=True)
+    assert_equal(found, evaluate_robot(graph, found, goals, solved, **roles))
+    ours = evaluate_robot(graph, solved, goals, solved, **roles)  # the robot that was solved for two humans
+    late = max(state for state in ours.graph.states if state[0] == 2)
+    np.testing.assert_array_equal(ours.policy(late, 0), solved.policy(late, 0))
 
 
 NAMES = {2: ("shut", "open"), 3: ("wait", "lift", "drop")}  # of the two robots

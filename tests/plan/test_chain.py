@@ -73,6 +73,13 @@ def test_expected_sums_of_vector_rewards(durations):
     np.testing.assert_allclose(found.expected(reward, rho=0.3)[0], exact[0], rtol=1e-12)
     by_state = np.array([float(state == (2, 1)) for state in solution.graph.states])
     np.testing.assert_allclose(found.expected(by_state[found.successor], gamma=0.9), by_gamma[:, 2], rtol=1e-12)
+    value = [0.0] * len(by_state)  # another convention: the reward of a state counts in the state itself
+    for number in reversed(range(len(value))):
+        part = slice(found.ends[number], found.ends[number + 1])
+        later = sum(p * value[to] for p, to in zip(found.probability[part], found.successor[part], strict=True))
+        value[number] = by_state[number] + 0.9 * later
+    here = by_state + 0.9 * found.expected(by_state[found.successor], gamma=0.9)
+    np.testing.assert_allclose(here, value, rtol=1e-12)
     np.testing.assert_allclose(found.visits()[solution.graph.number((2, 1))], found.expected(reward)[0, 2], rtol=1e-12)
 
 

@@ -167,6 +167,20 @@ def test_action_counts_may_differ_by_agent(space):
     assert enumerate_states(model).actions == (2, 3)
 
 
+def test_action_counts_may_be_given_beside_one_space_for_all():
+    model = Layered(1, (2,), (3,))
+    model.action_space, model.n_actions_per_agent = spaces.Discrete(3), [2, 3]
+    graph = enumerate_states(model)
+    assert graph.actions == (2, 3)
+    exact = Layered(1, (2,), (3,))
+    compare(solve(graph, model.goals), solve(enumerate_states(exact), exact.goals), ["agent_0", "agent_1"])
+    model.n_actions_per_agent = [2]
+    with pytest.raises(
+        ModelError, match=r"n_actions_per_agent must be one count >= 1 for each of 2 agents, got \(2,\)"
+    ):
+        enumerate_states(model)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -17,11 +17,11 @@ from motet.cluster.connect import connected
 from motet.errors import SettingError
 from motet.placement import Cluster
 from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_states, solve
-from motet.plan.enumeration import optional_attribute
 from motet.plan.folder import check_target
 from motet.system.imports import import_named
 from motet.system.memory import format_bytes
 from motet.text import label
+from motet.world.model import optional_attribute
 
 __all__ = ["plan"]
 

@@ -41,7 +41,7 @@ from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
 from motet.plan.behaviour import Achieved, Humans, Robot, check_still
 from motet.plan.coverage import check_coverage, check_weights, powerless
-from motet.plan.given import Cast, HumanPolicies, RobotPolicy, asked_humans, asked_robot
+from motet.plan.given import HumanPolicies, RobotPolicy, RoleGraph, asked_humans, asked_robot
 from motet.plan.goals import GoalColumns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
@@ -231,7 +231,7 @@ def evaluate_robot(
 
 
 def _for_given_humans(
-    cast: Cast,
+    cast: RoleGraph,
     goals: Goals,
     policies: HumanPolicies,
     humans: Humans,

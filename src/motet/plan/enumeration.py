@@ -28,9 +28,9 @@ from motet.plan.plain import encoded
 from motet.plan.progress import Progress
 from motet.system.machine import available_bytes, resident_bytes
 from motet.system.memory import format_bytes
-from motet.world.model import agents_and_actions
+from motet.world.model import agents_and_actions, optional_attribute
 
-__all__ = ["enumerate_states", "optional_attribute"]
+__all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
 _MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
@@ -122,16 +122,6 @@ def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[
             f"{agents - 1} at most once"
         )
     return humans, robots
-
-
-def optional_attribute(model: Any, name: str) -> Any:
-    """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
-    try:
-        return getattr(model, name, None)
-    except NotImplementedError:
-        return None
-    except Exception as error:
-        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 @dataclass

@@ -20,7 +20,7 @@ from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam, work_through
 from motet.plan.solution import Solution
 
-__all__ = ["Cast", "HumanPolicies", "RobotPolicy", "asked_humans", "asked_policy", "asked_robot", "tabulated"]
+__all__ = ["HumanPolicies", "RobotPolicy", "RoleGraph", "asked_humans", "asked_policy", "asked_robot", "tabulated"]
 
 _EXACT = 1e-9  # maximum distance from 1 of a sum that is used as it is
 _NEAR = 1e-5  # maximum distance from 1 of a sum that is normalised: float32 policies have such sums
@@ -35,7 +35,7 @@ each robot, such a function or table of its own actions, or an object with ``act
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class RoleGraph:
     """A graph in which each agent has its role, and where its states are in the graph that the user gave."""
 
     graph: Graph
@@ -71,7 +71,7 @@ def _checked(graph: Graph, table: NDArray[np.float64], name: str) -> NDArray[np.
 
 
 def asked_humans(
-    cast: Cast,
+    cast: RoleGraph,
     columns: GoalColumns,
     policies: HumanPolicies,
     out: NDArray[Any],
@@ -198,7 +198,7 @@ def _probabilities(given: ArrayLike, actions: int) -> NDArray[np.float64]:
 # Robots, and agents that are neither human nor robot
 
 
-def asked_robot(cast: Cast, policy: RobotPolicy, model: Any, workers: int | WorkerTeam) -> NDArray[np.float64]:
+def asked_robot(cast: RoleGraph, policy: RobotPolicy, model: Any, workers: int | WorkerTeam) -> NDArray[np.float64]:
     """The probabilities of the robot's actions, of which each is one action of each robot: [states, robot actions]."""
     graph = cast.graph
     if isinstance(policy, Solution):
@@ -223,7 +223,7 @@ def asked_robot(cast: Cast, policy: RobotPolicy, model: Any, workers: int | Work
 
 
 def asked_policy(
-    cast: Cast, agent: int, policy: Any, model: Any, workers: int | WorkerTeam, name: str
+    cast: RoleGraph, agent: int, policy: Any, model: Any, workers: int | WorkerTeam, name: str
 ) -> NDArray[np.float64]:
     """The probabilities of one agent's actions, [states, actions]. ``name``: the argument that it was given in."""
     if hasattr(policy, "act"):
@@ -232,7 +232,7 @@ def asked_policy(
     return _asked(cast, policy, cast.graph.actions[agent], f"{name}: the table of {cast.graph.agents[agent]}", workers)
 
 
-def _asked(cast: Cast, policy: Any, actions: int, name: str, workers: int | WorkerTeam) -> NDArray[np.float64]:
+def _asked(cast: RoleGraph, policy: Any, actions: int, name: str, workers: int | WorkerTeam) -> NDArray[np.float64]:
     if not callable(policy):
         return cast.rows(policy, (actions,), name)
     parts: list[NDArray[np.float64]] = []

@@ -186,31 +186,33 @@ class _Generate:
     agents: tuple[str, ...]
 
     def __call__(self, states: Sequence[Any]) -> tuple[list[list[Answer]], NDArray[np.int64]]:
-        answers: list[list[Answer]] = [[] for _ in self.humans]
         known: list[dict[Any, int]] = [{} for _ in self.humans]  # what the generator gave -> number of the answer
-        last: list[tuple[Any, int]] = [(None, -1)] * len(self.humans)
-        which = np.empty((len(states), len(self.humans)), np.int64)
-        for at, state in enumerate(states):
+        last: list[Any] = [None] * len(self.humans)
+        number = [-1] * len(self.humans)
+        which: list[int] = []
+        for state in states:
             for position, human in enumerate(self.humans):
-                before, number = last[position]
                 try:
                     given = tuple(self.generate(state, human))
-                    if given != before:  # compares identical goals without calling their __eq__
-                        number = known[position].setdefault(given, len(known[position]))
-                        last[position] = given, number
-                        if number == len(answers[position]):
-                            answers[position].append(tuple(_weighted(goal) for goal in given))
+                    if given != last[position]:  # compares identical goals without calling their __eq__
+                        if given not in known[position]:
+                            self._check(given, state, human)
+                        number[position] = known[position].setdefault(given, len(known[position]))
+                        last[position] = given
+                except ModelError:
+                    raise
                 except Exception as error:
                     raise ModelError(
                         f"the goal generator raised {type(error).__name__}: {error} "
                         f"(state {state!r}, {self.agents[human]})"
                     ) from error
-                if not any(weight for _, weight in answers[position][number]):
-                    raise ModelError(
-                        f"state {state!r}: the goal generator gave {self.agents[human]} no goal with a weight > 0"
-                    )
-                which[at, position] = number
-        return answers, which
+            which += number
+        answers = [[tuple(map(_weighted, given)) for given in own] for own in known]
+        return answers, np.array(which, np.int64).reshape(len(states), len(self.humans))
+
+    def _check(self, given: tuple[Any, ...], state: Any, human: int) -> None:
+        if not any(weight for _, weight in map(_weighted, given)):
+            raise ModelError(f"state {state!r}: the goal generator gave {self.agents[human]} no goal with a weight > 0")
 
 
 def asked_beliefs(

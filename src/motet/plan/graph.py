@@ -30,7 +30,8 @@ class Model(Protocol):
     """A model that can be planned with.
 
     It also needs ``action_space`` with ``n`` actions for every agent (or, as in PettingZoo, a function from the agent
-    to its space, or one space for each agent). Optional: ``human_agent_indices`` and ``robot_agent_indices``;
+    to its space, or one space for each agent). Optional: ``n_actions_per_agent``, where counts differ from those of
+    ``action_space``; ``human_agent_indices`` and ``robot_agent_indices``;
     ``transition_durations(state, actions, transitions)``, one duration for each transition;
     ``transition_rewards(state, actions, transitions)``, for each transition one reward for each agent;
     ``possible_goal_generator``, whose ``generate(state, human)`` gives goals with weights;

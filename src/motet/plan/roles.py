@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError
-from motet.plan.given import Cast, asked_policy
+from motet.plan.given import RoleGraph, asked_policy
 from motet.plan.graph import Graph
 from motet.plan.parallel import WorkerTeam
 
@@ -29,7 +29,7 @@ def in_roles(
     robots: Agents | None,
     others: Mapping[int | str, Any] | None,
     workers: int | WorkerTeam,
-) -> Cast:
+) -> RoleGraph:
     """The graph with these humans and robots (by default those of the model), and with the policies of the others."""
     roles = _roles(graph, humans, robots)
     idle = [agent for agent in range(len(graph.agents)) if agent not in (*roles[0], *roles[1])]
@@ -37,7 +37,7 @@ def in_roles(
     if wrong := [graph.agents[agent] for agent in policies if agent not in idle]:
         raise SettingError(f"others must be policies of agents that are neither human nor robot, got one of {wrong[0]}")
     named = graph if roles == (graph.humans, graph.robots) else replace(graph, humans=roles[0], robots=roles[1])
-    whole = Cast(named, len(graph))
+    whole = RoleGraph(named, len(graph))
     if all(graph.actions[agent] == 1 for agent in idle):
         return whole
     if graph.levels is None:
@@ -127,13 +127,13 @@ def _mixed(graph: Graph, columns: NDArray[np.int64], shares: NDArray[np.float64]
     )
 
 
-def _reachable(graph: Graph) -> Cast:
+def _reachable(graph: Graph) -> RoleGraph:
     """The part of the graph that can be reached, without distributions that no joint action has."""
     assert graph.levels is not None
     total = len(graph)
     used = np.zeros(int(graph.dists[-1]), bool)
     if not len(used):  # the first state is terminal
-        return Cast(graph, total)
+        return RoleGraph(graph, total)
     numbers = graph.dists[:-1, None] + graph.joint
     used[numbers[~graph.terminal].reshape(-1)] = True
     reached = np.zeros(total, bool)
@@ -171,7 +171,7 @@ def _reachable(graph: Graph) -> Cast:
         levels=np.unique(levels),
         _index={},
     )
-    return Cast(left, total, None if len(kept) == total else kept)
+    return RoleGraph(left, total, None if len(kept) == total else kept)
 
 
 def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["ModelWorld", "agents_and_actions", "is_model"]
+__all__ = ["ModelWorld", "agents_and_actions", "is_model", "optional_attribute"]
 
 _MEMBERS = ("reset", "get_state", "set_state", "transition_probabilities", "agents", "action_space")
 
@@ -31,6 +31,16 @@ _MEMBERS = ("reset", "get_state", "set_state", "transition_probabilities", "agen
 def is_model(given: Any) -> bool:
     """Whether an object, not a class, gives transition probabilities."""
     return offers(given, "transition_probabilities", "get_state", "set_state") and not isinstance(given, type)
+
+
+def optional_attribute(model: Any, name: str) -> Any:
+    """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
+    try:
+        return getattr(model, name, None)
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 def agents_and_actions(model: Any) -> tuple[list[Any], tuple[str, ...], tuple[int, ...]]:
@@ -41,6 +51,14 @@ def agents_and_actions(model: Any) -> tuple[list[Any], tuple[str, ...], tuple[in
     model.reset()
     keys = list(getattr(model, "possible_agents", model.agents))
     names = tuple(key if isinstance(key, str) else f"agent_{i}" for i, key in enumerate(keys))
+    counts = optional_attribute(model, "n_actions_per_agent")
+    if counts is not None:
+        actions = tuple(int(count) for count in counts)
+        if len(actions) != len(names) or min(actions) < 1:
+            raise ModelError(
+                f"n_actions_per_agent must be one count >= 1 for each of {len(names)} agents, got {actions}"
+            )
+        return keys, names, actions
     space = model.action_space
     spaces = [space[i] for i in range(len(space))] if hasattr(space, "nvec") else _by_agent(space, keys)
     if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
@@ -352,10 +370,10 @@ def _goal_lists(model: Any, given: Any) -> Callable[[Any], Choices] | None:
     """Return a function from the initial state to the goals of the humans; None: the model gives rewards."""
     if given is None and offers(model, "transition_rewards"):
         return None
-    humans = list(getattr(model, "human_agent_indices", ()))
+    humans = list(optional_attribute(model, "human_agent_indices") or ())
     goals = getattr(model, "goals", None) if given is None else given
     if goals is None:
-        goals = getattr(model, "possible_goal_generator", None)
+        goals = optional_attribute(model, "possible_goal_generator")
     if goals is None or not (humans or isinstance(goals, Mapping)):
         raise SettingError(
             f"model must have transition_rewards, or human_agent_indices and goals, got a {type(model).__name__} "
