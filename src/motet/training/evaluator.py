@@ -35,6 +35,7 @@ from motet.training.league import anchor
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
+from motet.world.winning import decide
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
@@ -132,7 +133,7 @@ class _Challenge:
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
         """Keep the result of a game."""
-        self._told.append((opponent, int(advantage > margin) - int(advantage < -margin), self._side))
+        self._told.append((opponent, decide(advantage, margin), self._side))
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """Play one evaluation. ``seed_of``: the seed of each of its episodes, the same for both sides."""

@@ -23,6 +23,7 @@ from motet.system.portable import Portable
 from motet.training.anchors import RunAnchor, is_run, run_anchor
 from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
+from motet.world.winning import WinRule
 
 __all__ = [
     "Chooser",
@@ -78,9 +79,8 @@ class SelfPlay:
         )
         titles = tuple(runs[name].title if name in runs else name for name in names)
         names = titles if len(set(titles)) == len(titles) else names
-        margin = float(getattr(world, "winning_margin", 0.0)) if league.margin is None else league.margin
-        won_by = league.won_by or getattr(world, "won_by", "total")
-        return cls(league, names, makers, won_by == "total", margin)
+        rule = WinRule.resolved(world, league.won_by, league.margin)
+        return cls(league, names, makers, rule.won_by == "total", rule.margin)
 
     def partitions(self, once: bool) -> dict[str, float]:
         """The partitions of the player's replay with their shares of a batch; one partition if rows are read once."""
