@@ -8,7 +8,7 @@ cannot be made, the summary gives the reason. The run itself has been saved by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from motet.policies.entries import load_policies
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
-from motet.runs.history import SessionCounts
+from motet.runs.history import RunHistory, SessionCounts, Table, read_run, thinned
 from motet.runs.snapshot import Snapshot
-from motet.runs.status import read_history, read_lines
+from motet.runs.status import read_history
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.training.run import Result
 from motet.world import as_world
-from motet.world.film import drawing, frames_per_s
+from motet.world.film import captioned, drawing, frames_per_s, score_line
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 
@@ -167,43 +167,43 @@ def learning_curve(run: Path) -> Path | None:
     if not any(steps for steps, _ in curves.values()):
         return None
     target = run / "learning_curve.png"
-    write_whole(target, lambda beside: _draw(beside, run.name, curves, _evaluations(run)))
+    found = read_run(run)
+    write_whole(target, lambda beside: _draw(beside, run.name, curves, found))
     return target
 
 
-def _evaluations(run: Path) -> list[dict[str, Any]]:
-    return [line for _, line in read_lines(run / "evaluation.jsonl")]
-
-
-def _draw(
-    path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], evaluations: list[dict[str, Any]]
-) -> None:
+def _draw(path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], run: RunHistory) -> None:
     import warnings
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    several = len(curves) > 1
+    figure = Figure(figsize=(8, 6.0 if several else 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    team, axes = figure.subplots(2, sharex=True, height_ratios=(2, 3)) if several else (None, figure.add_subplot())
+    if team is not None:
+        steps, returns = thinned(run.snapshots.team["steps"], run.snapshots.team["mean_return"])
+        team.plot(steps, returns, color="#333333", lw=1.8, marker=_dot(steps))
+        _dots(team, run.evaluations.team, "#333333")
+        team.set_ylabel("team: sum of all agents")
     many = len(curves) > len(_COLOURS)
     for i, (name, (steps, returns)) in enumerate(curves.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         style = "-" if i < len(_COLOURS) else "--"
         axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=legible(name), marker=_dot(steps))
-        points = [(one["step"], one["agents"][name]["mean"]) for one in evaluations if name in one["agents"]]
-        if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, color=colour, mec="white", mew=0.6)
-    if evaluations:
-        axes.plot([], [], "o", ms=4, color="#666666", label="evaluation (greedy)")
-    axes.set_title(legible(title, 80), loc="left", fontsize=11)
+        _dots(axes, run.evaluations.agents.get(name, {}), colour)
+    if len(run.evaluations):
+        axes.errorbar([], [], [], fmt="o", ms=4, color="#666666", label="evaluation (greedy) with its 95 % interval")
+    (axes if team is None else team).set_title(legible(title, 80), loc="left", fontsize=11)
     axes.set_xlabel("steps per agent")
     axes.set_ylabel("mean return of the last episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.01)
+    for one in (axes,) if team is None else (team, axes):
+        one.grid(alpha=0.25, lw=0.6)
+        one.spines[["top", "right"]].set_visible(False)
+        one.margins(x=0.02)
     if len(curves) > 6:
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
     else:
@@ -213,7 +213,14 @@ def _draw(
         figure.savefig(path, format="png")
 
 
-def _dot(steps: Sequence[int]) -> str | None:
+def _dots(axes: Any, evaluated: Table, colour: str) -> None:
+    """Draw evaluations as dots with their 95 % intervals."""
+    if len(steps := evaluated.get("steps", np.zeros(0))):
+        error = np.nan_to_num(evaluated["half"], nan=0.0, posinf=0.0)  # not known for one episode, or in older files
+        axes.errorbar(steps, evaluated["mean"], error, fmt="o", ms=4, color=colour, mec="white", mew=0.6, elinewidth=1)
+
+
+def _dot(steps: Sized) -> str | None:
     return "." if len(steps) < 3 else None  # a very short line is hard to see without markers
 
 
@@ -231,35 +238,42 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
         if world.render() is None:
             return None
         policies = load_policies(run, trust=trust)
-        frames = _play(world, [policies[name] for name in world.agents], seed)
+        frames, captions = _play(world, [policies[name] for name in world.agents], seed)
     finally:
         world.close()
     rate = frames_per_s(env)
     target = run / "episode.gif"
-    write_whole(target, lambda beside: _write_gif(beside, frames, rate))
+    write_whole(target, lambda beside: _write_gif(beside, frames, captions, rate))
     return target
 
 
-def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
+def _play(world: Any, policies: Sequence[Any], seed: int) -> tuple[list[np.ndarray[Any, Any]], list[str]]:
+    """Play an episode; return its frames, and the step and the scores of each of them."""
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
+    scores = [0.0] * len(policies)
     frames, ended, segments = [world.render()], set[int](), 0
+    captions = [score_line("step 0", world.agents, scores)]
     while (group := world.group()) and len(frames) < _FRAMES:
         for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
         world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
-        ended.update(end.agent for end in world.ended())
+        for end in world.ended():
+            ended.add(end.agent)
+            scores[end.agent] += end.reward or 0.0
         following = world.group()
         if not following or following[0] <= group[0]:  # all agents have had their turn
+            scores = [score + world.reward(agent) for agent, score in enumerate(scores)]
+            captions.append(score_line(f"step {len(frames)}", world.agents, scores))
             frames.append(world.render())
-    return frames
+    return frames, captions
 
 
-def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], rate: float) -> None:
+def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], captions: Sequence[str], rate: float) -> None:
     import imageio.v3
 
     step = max(1, -(-max(frames[0].shape[:2]) // _PIXELS))
-    small = [np.ascontiguousarray(frame[::step, ::step]) for frame in frames]
+    small = captioned([np.ascontiguousarray(frame[::step, ::step]) for frame in frames], captions)
     imageio.v3.imwrite(path, small, extension=".gif", duration=1000 / max(rate, 1.0), loop=0)

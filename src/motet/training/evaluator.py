@@ -296,6 +296,7 @@ def _write(
         "seconds": seconds,
         "episodes": len(totals),
         "team": outcome.team,
+        "team_std": float(totals.sum(1).std()),
         "score": outcome.score,
         "agents": {
             policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}

@@ -134,6 +134,13 @@ class World(Protocol):
         belong to an action: they count towards the return, but are not part of a transition.
         """
 
+    def unread_reward(self, agent: int) -> float | None:
+        """Return what the next call of ``reward`` will return, without clearing it. None: the world cannot tell.
+
+        Films show it as the score so far.
+        """
+        return None
+
     @abstractmethod
     def ended(self) -> Sequence[End]:
         """Return the segments that ended since the last call, at most one for each agent. The call clears the list.

@@ -1,4 +1,4 @@
-"""Record the frames of an episode, limited in number and size, as PNG, GIF or video."""
+"""Record the frames of an episode, limited in number and size, as PNG, GIF or video, with a caption for each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.text import label, short
 
-__all__ = ["Film", "check_video", "drawing", "frames_per_s", "write_video"]
+__all__ = ["Film", "captioned", "check_video", "drawing", "frames_per_s", "score_line", "write_video"]
 
 FRAMES = 200
 """Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
 PIXELS = 480
 """Maximum height and width of a frame."""
+
+_WIDTH = 240  # pixels: smaller frames are enlarged, so that captions fit below them
+_SCORES = 4  # number of agents whose scores are shown; for more agents only the sum
+_PAPER, _INK = (252, 252, 251), (28, 30, 33)
 
 _VIDEOS = (".avi", ".mkv", ".mov", ".mp4")
 
@@ -46,6 +51,9 @@ class Film:
 
     def __init__(self) -> None:
         self._frames: list[Picture] = []
+        self._captions: list[str] = []
+        self.caption: Callable[[], str] = str
+        """Returns the caption of the frame that is drawn now; by default an empty one."""
         self._every, self._rounds = 1, 0
         self.problem = ""
         """Reason why there are no frames."""
@@ -71,7 +79,7 @@ class Film:
             self._draw(world)
         self._rounds += 1
         if len(self._frames) > FRAMES:
-            self._frames, self._every = self._frames[::2], self._every * 2
+            self._frames, self._captions, self._every = self._frames[::2], self._captions[::2], self._every * 2
 
     def _draw(self, world: Any) -> None:
         """Draw one frame. An error while drawing is recorded, and does not end the episode."""
@@ -84,10 +92,15 @@ class Film:
             self.problem = "the world renders nothing"
         else:
             self._frames.append(_small(picture))
+            self._captions.append(self.caption())
 
     def pictures(self) -> tuple[bytes, ...]:
         """Return the frames as PNG; empty if the world renders nothing."""
         return tuple(map(_png, self._frames))
+
+    def captions(self) -> tuple[str, ...]:
+        """Return the caption of each frame."""
+        return tuple(self._captions)
 
 
 def _small(picture: Picture) -> Picture:
@@ -101,6 +114,54 @@ def _png(picture: Picture) -> bytes:
     target = io.BytesIO()
     imageio.v3.imwrite(target, picture, extension=".png")
     return target.getvalue()
+
+
+def score_line(moment: str, agents: Sequence[str], scores: Sequence[float | None]) -> str:
+    """Return the caption of a frame: the moment, and the scores so far; for many agents only their sum.
+
+    >>> score_line("turn 3", ["left", "right"], [1.0, -0.5]), score_line("turn 0", ["left"], [None])
+    ('turn 3, left: 1, right: -0.500', 'turn 0')
+    """
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return moment
+    if len(known) > _SCORES:
+        return f"{moment}, all agents: {short(sum(known))}"
+    pairs = zip(agents, known, strict=True)
+    return ", ".join([moment, *(f"{label(agent, 20)}: {short(score)}" for agent, score in pairs)])
+
+
+def captioned(frames: Sequence[Picture], captions: Sequence[str]) -> list[Picture]:
+    """Return the frames with their captions below them, all of one size. Small frames are enlarged."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    if not any(captions):
+        return list(frames)
+    times = max(1, _WIDTH // max(frames[0].shape[1], 1))
+    large = [frame.repeat(times, 0).repeat(times, 1) for frame in frames]
+    width = max(large[0].shape[1], _WIDTH)
+    font = ImageFont.load_default(size=14)
+    wrapped = [_wrapped(caption, lambda text: font.getlength(text) <= width - 12) for caption in captions]
+    below = 18 * max(map(len, wrapped)) + 8
+    found = []
+    for frame, text in zip(large, wrapped, strict=True):
+        image = Image.new("RGB", (width, frame.shape[0] + below), _PAPER)
+        image.paste(Image.fromarray(frame[..., :3]), ((width - frame.shape[1]) // 2, 0))
+        ImageDraw.Draw(image).multiline_text((6, frame.shape[0] + 4), "\n".join(text), _INK, font, spacing=4)
+        found.append(np.asarray(image))
+    return found
+
+
+def _wrapped(caption: str, fits: Callable[[str], bool]) -> list[str]:
+    """Break a caption into lines, at its commas."""
+    found = [""]
+    for part in caption.split(", "):
+        longer = f"{found[-1]}, {part}" if found[-1] else part
+        if fits(longer) or not found[-1]:
+            found[-1] = longer
+        else:
+            found.append(part)
+    return found
 
 
 def check_video(path: Path) -> None:
@@ -118,13 +179,14 @@ def check_video(path: Path) -> None:
         )
 
 
-def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
-    """Write PNG frames as a GIF, or as another video that :func:`check_video` allows."""
+def write_video(path: Path, frames: Sequence[bytes], rate: float, captions: Sequence[str] = ()) -> None:
+    """Write PNG frames as a GIF, or as another video that :func:`check_video` allows, with captions if given."""
     import imageio.v3
 
     pictures = [imageio.v3.imread(frame, extension=".png") for frame in frames]
     if not pictures:
         raise SettingError(f"video {str(path)!r} was not written: the world renders nothing")
+    pictures = captioned(pictures, captions or [""] * len(pictures))
     try:
         if path.suffix.lower() == ".gif":
             imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
