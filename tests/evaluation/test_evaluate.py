@@ -575,7 +575,9 @@ def test_drawing_an_episode_changes_nothing(workers):
     assert len(frames) == 11
     assert all(frame.startswith(b"\x89PNG") for frame in frames)
     one = drawn.episodes[1]
-    assert [caption.partition(",")[0] for caption in one.captions] == [f"turn {i}" for i in range(0, one.turns + 1, 2)]
+    assert [caption.partition(",")[0] for caption in one.captions] == [
+        f"turn {i}" for i in range(0, one.turns + 1, len(drawn.agents))
+    ]
     scores = ", ".join(f"{name}: {short(value)}" for name, value in zip(drawn.agents, one.returns, strict=True))
     assert one.captions[-1] == f"turn {one.turns}, {scores}"
     page = drawn.html()

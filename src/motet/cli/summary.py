@@ -8,6 +8,8 @@ cannot be made, the summary gives the reason. The run itself has been saved by t
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +24,14 @@ from motet.policies.entries import load_policies
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
-from motet.runs.history import RunHistory, SessionCounts, Table, read_run, thinned
+from motet.runs.history import Array, Curves, SessionCounts, Table, read_run, thinned
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history
 from motet.system.files import write_whole
-from motet.text import clock, label, legible, plain, short, typed
+from motet.text import aligned, clock, label, legible, plain, short, typed
 from motet.training.run import Result
 from motet.world import as_world
-from motet.world.film import captioned, drawing, frames_per_s, score_line
+from motet.world.film import captioned, drawing, frames_per_s, score_line, write_gif
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 
@@ -50,7 +52,7 @@ def summarise(
         tally.add(look)
     console.print()
     console.print(fitted(_table(result, history, tally), console))
-    console.print(_line(result, tally), soft_wrap=True)
+    console.print(_line(result, history, tally), soft_wrap=True)
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -81,24 +83,41 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
     for name in ("first return", "last return", "best", "episodes", "updates", "versions", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
     newest = _whole(tally)
-    for row in newest.agents if newest else []:
+    rows = newest.agents if newest else []
+    found: list[tuple[float | None, float | None, float | None]] = []
+    for row in rows:
         curves = [
             agent.mean_return
             for look in history
             for agent in look.agents
             if agent.name == row.name and agent.mean_return is not None
         ]
-        first, best = (curves[0], max(curves)) if curves else (None, None)
-        last = Text(short(result.returns.get(row.name)), style="bold")
+        found.append((curves[0] if curves else None, result.returns.get(row.name), max(curves, default=None)))
+    returns = aligned(value for values in found for value in values)
+    for i, row in enumerate(rows):
+        first, last, best = returns[3 * i : 3 * i + 3]
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
-        table.add_row(label(row.name, 40), short(first), last, short(best), *cells)
+        table.add_row(label(row.name, 40), first, Text(last, style="bold"), best, *cells)
     return table
 
 
-def _line(result: Result, tally: SessionCounts) -> Text:
+def _rate(result: Result, history: Sequence[Snapshot]) -> float:
+    """Steps per second of the last session, from its first steps on: without the time in which processes start."""
+    session: list[Snapshot] = []
+    for look in reversed(history):
+        if session and look.seconds >= session[-1].seconds:
+            break  # the end of the session before
+        session.append(look)
+    known = [look for look in session if look.steps > result.began]
+    if len(known) < 2 or known[0].seconds <= known[-1].seconds:
+        return (result.steps - result.began) / max(result.seconds, 1e-9)
+    return (known[0].steps - known[-1].steps) / (known[0].seconds - known[-1].seconds)
+
+
+def _line(result: Result, history: Sequence[Snapshot], tally: SessionCounts) -> Text:
     done, newest = result.steps - result.began, _whole(tally)
     last = f", the last {done:,}" if result.began else ""
-    rate = short(done / max(result.seconds, 1e-9))
+    rate = short(_rate(result, history))
     restarts = sum(tally.restarts.total().values())
     return Text(
         ", ".join(
@@ -140,14 +159,24 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     foreign = any(path is None or not path.startswith("motet.") for path in paths)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
-    here, kept = typed(run), typed(run / "best")
-    best = [("evaluate best", f"motet eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
+    here, kept, motet = typed(run), typed(run / "best"), _program("motet")
+    best = [("evaluate best", f"{motet} eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
     return [
         *best,
-        ("resume", f"motet resume {here}{more}{trusted}"),
-        ("status", f"motet status {here}"),
-        ("tensorboard", f"tensorboard --logdir {here}"),
+        ("resume", f"{motet} resume {here}{more}{trusted}"),
+        ("status", f"{motet} status {here}"),
+        ("tensorboard", f"{_program('tensorboard')} --logdir {here}"),
     ]
+
+
+def _program(name: str) -> str:
+    """A program of this installation as the user can type it: its name if the PATH leads to it, else its path."""
+    own = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if not own.is_file() or (found is not None and Path(found).resolve() == own.resolve()):
+        return name
+    here = Path.cwd()
+    return typed(own.relative_to(here) if own.is_relative_to(here) else own)
 
 
 # ---- the learning curves
@@ -168,11 +197,18 @@ def learning_curve(run: Path) -> Path | None:
         return None
     target = run / "learning_curve.png"
     found = read_run(run)
-    write_whole(target, lambda beside: _draw(beside, run.name, curves, found))
+    team = thinned(found.snapshots.team["steps"], found.snapshots.team["mean_return"])
+    write_whole(target, lambda beside: _draw(beside, run.name, curves, team, found.evaluations))
     return target
 
 
-def _draw(path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], run: RunHistory) -> None:
+def _draw(
+    path: Path,
+    title: str,
+    curves: dict[str, tuple[list[int], list[float]]],
+    sums: tuple[Array, Array],
+    evaluations: Curves,
+) -> None:
     import warnings
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -184,17 +220,16 @@ def _draw(path: Path, title: str, curves: dict[str, tuple[list[int], list[float]
     FigureCanvasAgg(figure)
     team, axes = figure.subplots(2, sharex=True, height_ratios=(2, 3)) if several else (None, figure.add_subplot())
     if team is not None:
-        steps, returns = thinned(run.snapshots.team["steps"], run.snapshots.team["mean_return"])
-        team.plot(steps, returns, color="#333333", lw=1.8, marker=_dot(steps))
-        _dots(team, run.evaluations.team, "#333333")
+        team.plot(*sums, color="#333333", lw=1.8, marker=_dot(sums[0]))
+        _dots(team, evaluations.team, "#333333")
         team.set_ylabel("team: sum of all agents")
     many = len(curves) > len(_COLOURS)
     for i, (name, (steps, returns)) in enumerate(curves.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         style = "-" if i < len(_COLOURS) else "--"
         axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=legible(name), marker=_dot(steps))
-        _dots(axes, run.evaluations.agents.get(name, {}), colour)
-    if len(run.evaluations):
+        _dots(axes, evaluations.agents.get(name, {}), colour)
+    if len(evaluations):
         axes.errorbar([], [], [], fmt="o", ms=4, color="#666666", label="evaluation (greedy) with its 95 % interval")
     (axes if team is None else team).set_title(legible(title, 80), loc="left", fontsize=11)
     axes.set_xlabel("steps per agent")
@@ -272,8 +307,6 @@ def _play(world: Any, policies: Sequence[Any], seed: int) -> tuple[list[np.ndarr
 
 
 def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], captions: Sequence[str], rate: float) -> None:
-    import imageio.v3
-
     step = max(1, -(-max(frames[0].shape[:2]) // _PIXELS))
     small = captioned([np.ascontiguousarray(frame[::step, ::step]) for frame in frames], captions)
-    imageio.v3.imwrite(path, small, extension=".gif", duration=1000 / max(rate, 1.0), loop=0)
+    write_gif(path, small, rate)

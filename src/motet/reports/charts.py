@@ -102,7 +102,7 @@ def lines(
 
 
 def _rows(curves: Sequence[Line]) -> list[tuple[str | float | None, ...]]:
-    """Return the points of all curves, one below the other."""
+    """Return the points of every curve, one below the other."""
     none: Sequence[None] = ()
     return [
         (line.name, *point)

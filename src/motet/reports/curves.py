@@ -73,7 +73,7 @@ def _mean(
 
 
 def is_constant(lines: Sequence[Line]) -> bool:
-    """Return whether all curves have the same value everywhere."""
+    """Return whether the curves have only one value, the same everywhere."""
     parts = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
     values = np.concatenate([np.asarray(part, np.float64) for part in parts])
     return len(set(values[np.isfinite(values)].tolist())) == 1

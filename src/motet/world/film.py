@@ -16,7 +16,7 @@ import numpy.typing as npt
 from motet.errors import SettingError
 from motet.text import label, short
 
-__all__ = ["Film", "captioned", "check_video", "drawing", "frames_per_s", "score_line", "write_video"]
+__all__ = ["Film", "captioned", "check_video", "drawing", "frames_per_s", "score_line", "write_gif", "write_video"]
 
 FRAMES = 200
 """Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
@@ -143,12 +143,16 @@ def captioned(frames: Sequence[Picture], captions: Sequence[str]) -> list[Pictur
     font = ImageFont.load_default(size=14)
     wrapped = [_wrapped(caption, lambda text: font.getlength(text) <= width - 12) for caption in captions]
     below = 18 * max(map(len, wrapped)) + 8
+    shades = np.linspace(_PAPER, _INK, 4).astype(np.uint8)  # few, so that a GIF of a plain world needs few colours
     found = []
     for frame, text in zip(large, wrapped, strict=True):
-        image = Image.new("RGB", (width, frame.shape[0] + below), _PAPER)
-        image.paste(Image.fromarray(frame[..., :3]), ((width - frame.shape[1]) // 2, 0))
-        ImageDraw.Draw(image).multiline_text((6, frame.shape[0] + 4), "\n".join(text), _INK, font, spacing=4)
-        found.append(np.asarray(image))
+        strip = Image.new("L", (width, below))
+        ImageDraw.Draw(strip).multiline_text((6, 4), "\n".join(text), 255, font, spacing=4)
+        picture = np.full((frame.shape[0] + below, width, 3), _PAPER, np.uint8)
+        left = (width - frame.shape[1]) // 2
+        picture[: frame.shape[0], left : left + frame.shape[1]] = frame[..., :3]
+        picture[frame.shape[0] :] = shades[np.asarray(strip) // 64]
+        found.append(picture)
     return found
 
 
@@ -179,6 +183,28 @@ def check_video(path: Path) -> None:
         )
 
 
+def write_gif(path: Path, pictures: Sequence[Picture], rate: float) -> None:
+    """Write pictures as a GIF. If they have at most 256 colours together, which is much faster, none is changed."""
+    from PIL import Image
+
+    codes = [picture[..., :3].astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for picture in pictures]
+    used = np.zeros(1 << 24, np.bool_)
+    for code in codes:
+        used[code] = True
+    colours = np.flatnonzero(used)
+    if len(colours) > 256:
+        images = [Image.fromarray(picture[..., :3]).quantize(256) for picture in pictures]
+    else:
+        place = np.zeros(1 << 24, np.uint8)
+        place[colours] = np.arange(len(colours))
+        palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], 1).astype(np.uint8).tobytes()
+        images = [Image.fromarray(place[code]) for code in codes]
+        for image in images:
+            image.putpalette(palette)
+    first, *others = images
+    first.save(path, "GIF", save_all=True, append_images=others, duration=1000 / max(rate, 1.0), loop=0)
+
+
 def write_video(path: Path, frames: Sequence[bytes], rate: float, captions: Sequence[str] = ()) -> None:
     """Write PNG frames as a GIF, or as another video that :func:`check_video` allows, with captions if given."""
     import imageio.v3
@@ -189,7 +215,7 @@ def write_video(path: Path, frames: Sequence[bytes], rate: float, captions: Sequ
     pictures = captioned(pictures, captions or [""] * len(pictures))
     try:
         if path.suffix.lower() == ".gif":
-            imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
+            write_gif(path, pictures, rate)
         else:
             imageio.v3.imwrite(path, np.stack(pictures), fps=rate, plugin="FFMPEG")
     except (ImportError, ValueError, OSError) as error:
