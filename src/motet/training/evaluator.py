@@ -240,6 +240,8 @@ class Evaluations:
         self._best = max(self._best, outcome.score)
         row = board.evaluation
         row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
+        board.evaluated.mean_return[:] = outcome.totals.mean(0)
+        board.evaluated.count[:] += 1
         board.evaluation.count[0] = number + 1
         if self._until is not None and outcome.team >= self._until:
             board.evaluation.reached[0] = 1
@@ -304,6 +306,7 @@ def _write(
         "seconds": seconds,
         "episodes": len(totals),
         "team": outcome.team,
+        "team_std": float(totals.sum(1).std()),
         "score": outcome.score,
         "agents": {
             policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}

@@ -135,6 +135,13 @@ class World(Protocol):
         belong to an action: they count towards the return, but are not part of a transition.
         """
 
+    def unread_reward(self, agent: int) -> float | None:
+        """Return what the next call of ``reward`` will return, without clearing it. None: the world cannot tell.
+
+        Films show it as the score so far.
+        """
+        return None
+
     @abstractmethod
     def ended(self) -> Sequence[End]:
         """Return the segments that ended since the last call, at most one for each agent. The call clears the list.
@@ -266,7 +273,10 @@ def as_world(env: Any) -> World:
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"world {accepted}, got the vector environment {type(env).__name__}; give a single one")
+        raise SettingError(
+            f"world {accepted}, got the vector environment {type(env).__name__}; give a single one, and set "
+            "worlds_per_actor (--worlds-per-actor)"
+        )
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
