@@ -25,6 +25,7 @@ from motet.runs.display import PlainTable, fitted, rows_gone
 from motet.runs.history import SessionCounts
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.training.run import Result
@@ -224,14 +225,15 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
     """Play an episode greedily with the newest policies, and write it as a GIF; None if the world cannot render."""
     plain = RunDirectory.open(run).config().get("world", {})
     factory = rebuild_world(plain, trust=trust)
-    env = drawing(factory)()
-    world = as_world(env)
+    env, world = made_alike("the world", lambda: _with_world(drawing(factory)()))
+    streams = Streams(StreamUser("the world"))
+    streams.begin(seed)
     try:
         world.reset(seed)
         if world.render() is None:
             return None
         policies = load_policies(run, trust=trust)
-        frames = _play(world, [policies[name] for name in world.agents], seed)
+        frames = _play(world, streams, [policies[name] for name in world.agents], seed)
     finally:
         world.close()
     rate = frames_per_s(env)
@@ -240,16 +242,25 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
     return target
 
 
-def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
+def _with_world(env: Any) -> tuple[Any, Any]:
+    return env, as_world(env)
+
+
+def _play(world: Any, streams: Streams, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
+    streams.enter()
     frames, ended, segments = [world.render()], set[int](), 0
     while (group := world.group()) and len(frames) < _FRAMES:
         for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
-        world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
+        streams.enter()
+        seen = [(world.observe(agent), world.mask(agent)) for agent in group]
+        actions = [policies[agent].act(*given) for agent, given in zip(group, seen, strict=True)]
+        streams.enter()
+        world.act(actions)
         ended.update(end.agent for end in world.ended())
         following = world.group()
         if not following or following[0] <= group[0]:  # all agents have had their turn

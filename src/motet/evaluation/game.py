@@ -18,6 +18,7 @@ from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Measured
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
+from motet.streams import made_alike
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.world import as_world
 from motet.worlds.catalogue import world_factory
@@ -50,7 +51,7 @@ class Game:
             key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
             for key, value in describe_world(factory).items()
         }
-        probe = as_world(factory())
+        probe = made_alike("the world", lambda: as_world(factory()))
         agents = probe.agents
         probe.close()
         chosen = entries(policies, agents, trust=settings.trust, world=described)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.streams import global_streams_kept
 
 __all__ = ["Film", "check_video", "drawing", "frames_per_s", "write_video"]
 
@@ -76,7 +77,8 @@ class Film:
     def _draw(self, world: Any) -> None:
         """Draw one frame. An error while drawing is recorded, and does not end the episode."""
         try:
-            picture = world.render()
+            with global_streams_kept():  # a film does not change the episode
+                picture = world.render()
         except Exception as error:  # noqa: BLE001 - reported at the end
             self.problem = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
             return
