@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 __all__ = [
+    "EXCHANGE",
     "MADE",
     "StreamUser",
     "Streams",
@@ -129,7 +130,7 @@ class Streams:
 
     def begin(self, seed: int) -> None:
         """Begin an episode: start all streams from its seed, and install them."""
-        exchange = _EXCHANGE
+        exchange = EXCHANGE
         exchange.attribute()
         if self.user.watched:
             if self._episodes >= _WHOLE_EPISODES:
@@ -141,40 +142,40 @@ class Streams:
 
     def enter(self) -> None:
         """Install the streams. Call it before each call of the user's code."""
-        current = _EXCHANGE.current
+        current = EXCHANGE.current
         if current is self:
             return
         if current.user is self.user and self.user.gives_up_all:
-            _EXCHANGE.current = self  # what either of them draws is a draw of the same user
+            EXCHANGE.current = self  # what either of them draws is a draw of the same user
             return
-        _EXCHANGE.attribute()
-        _EXCHANGE.hand_over(self)
+        EXCHANGE.attribute()
+        EXCHANGE.hand_over(self)
 
     def begun(self, seed: int) -> Streams:
         """Begin an episode in a ``with`` block, as :meth:`begin` does."""
-        self._returns = _EXCHANGE.current is _EXCHANGE.caller
+        self._returns = EXCHANGE.current is EXCHANGE.caller
         self.begin(seed)
         return self
 
     def __enter__(self) -> Streams:
         """Install the streams for a block. If the calling program's were installed, they are again after it."""
-        self._returns = self._returns or _EXCHANGE.current is _EXCHANGE.caller
+        self._returns = self._returns or EXCHANGE.current is EXCHANGE.caller
         self.enter()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._returns:
             self._returns = False
-            _EXCHANGE.caller.enter()
+            EXCHANGE.caller.enter()
 
     def end(self) -> None:
         """Check at the end of an episode that the user has not drawn from a stream that it gave up."""
         if not all(self.user._owns):
-            _EXCHANGE.attribute()
+            EXCHANGE.attribute()
 
     def get_state(self) -> list[Any]:
         """Return where each stream is, as plain values. Changes nothing."""
-        exchange = _EXCHANGE
+        exchange = EXCHANGE
         exchange.attribute()
         found: list[Any] = []
         for i, generator in enumerate(exchange.generators):
@@ -186,7 +187,7 @@ class Streams:
 
     def set_state(self, state: list[Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
-        exchange = _EXCHANGE
+        exchange = EXCHANGE
         exchange.attribute()
         exchange.drop(self)
         self._episodes, *streams = state
@@ -355,10 +356,14 @@ class _Torch:
                 self._has_accelerator = torch.accelerator.is_available()
         return self._generator is not None
 
+    def first_seed(self) -> int:
+        """Return the seed that the generator had after the import, if nobody has set one."""
+        return int(self._generator.initial_seed())
+
     def pristine(self) -> Any:
         """Return the mark that the generator had after the import."""
         generator = sys.modules["torch"].Generator()
-        return generator.manual_seed(self._generator.initial_seed()).get_state().numpy().tobytes()
+        return generator.manual_seed(self.first_seed()).get_state().numpy().tobytes()
 
     def mark(self) -> Any:
         return self._generator.get_state().numpy().tobytes()
@@ -387,13 +392,18 @@ class _Torch:
         return sys.modules["torch"].from_numpy(plain)
 
 
-class _Exchange:
-    """Which streams are installed in this process."""
+class Exchange:
+    """Which streams are installed in this process.
+
+    Loops that are run often compare ``EXCHANGE.current`` before they call :meth:`Streams.enter`.
+    """
 
     def __init__(self) -> None:
         self.generators: tuple[Any, ...] = (_Plain(), _Numpy(), _Torch())
-        self.caller = self.current = Streams(StreamUser("the program that called motet"))
-        self.holders: list[Streams | None] = [self.caller, self.caller, None]
+        self._program = Streams(StreamUser("the program"))
+        self.current = self.caller = self._program
+        """The caller is the program, or the user within whose call another one is made or played."""
+        self.holders: list[Streams | None] = [self._program, self._program, None]
         """By generator: the owner of the installed stream. It is the current user or None."""
         self._marks: list[Any] = [None, None, None]  # taken when the current user was entered
 
@@ -416,10 +426,11 @@ class _Exchange:
 
     def _meet_torch(self) -> None:
         """Torch was imported since the last hand-over. The current user may have drawn from it already."""
-        if self.current is self.caller:
-            self.holders[_TORCH] = self.caller
+        if self.current is self._program:
+            self.holders[_TORCH] = self._program
         else:
-            self._marks[_TORCH] = self.generators[_TORCH].pristine()
+            first = self.generators[_TORCH].first_seed()
+            self._marks[_TORCH], self._program._fresh[_TORCH] = self.generators[_TORCH].pristine(), first
 
     def drop(self, streams: Streams) -> None:
         """Forget the state of these streams, because they begin again."""
@@ -460,7 +471,7 @@ class _Exchange:
 
 _NUMPY, _TORCH = 1, 2
 
-_EXCHANGE = _Exchange()
+EXCHANGE = Exchange()
 # The generators belong to the process, so the knowledge of whose streams are installed does too.
 
 
@@ -485,9 +496,9 @@ def made_alike(name: str, make: Callable[[], _T]) -> _T:
 
 def seed_global(seed: int) -> None:
     """Start the global streams from a seed, unless they are those of a user that has begun an episode."""
-    if _EXCHANGE.current is not _EXCHANGE.caller:
+    if EXCHANGE.current is not EXCHANGE.caller:
         return
-    for generator in _EXCHANGE.generators:
+    for generator in EXCHANGE.generators:
         if generator.ready():
             generator.seed(seed, (_numpy_random.get_bit_generator(), None))
 
@@ -505,18 +516,21 @@ def streams_returned() -> Iterator[None]:
     >>> random.random() == there
     True
     """
-    before = _EXCHANGE.current
+    before, outer = EXCHANGE.current, EXCHANGE.caller
+    EXCHANGE.caller = before
     try:
         yield
     finally:
+        EXCHANGE.caller = outer
         before.enter()
 
 
 @contextlib.contextmanager
 def callers_streams() -> Iterator[None]:
     """Install the streams of the program that called motet within the block, for its callbacks."""
+    caller = EXCHANGE.caller
     with streams_returned():
-        _EXCHANGE.caller.enter()
+        caller.enter()
         yield
 
 

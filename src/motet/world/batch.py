@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from motet.errors import WorldError
 from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
-from motet.streams import Streams, StreamUser, made_alike
+from motet.streams import EXCHANGE, Streams, StreamUser, made_alike
 from motet.world.contract import VectorWorld, World, as_world, last_of
 
 __all__ = [
@@ -237,7 +237,8 @@ class LoopedWorlds:
         for w, world in enumerate(self._worlds):
             asked = self._asked[w]
             asked.clear()
-            self._streams[w].enter()
+            if EXCHANGE.current is not (streams := self._streams[w]):
+                streams.enter()
             try:
                 for agent in world.group():
                     mine = at.get(agent)
@@ -292,7 +293,8 @@ class LoopedWorlds:
             if not asked:
                 continue
             world = self._worlds[w]
-            self._streams[w].enter()
+            if EXCHANGE.current is not (streams := self._streams[w]):
+                streams.enter()
             try:
                 world.act([chosen[agent][row] for agent, row in asked])
                 for end in world.ended():
@@ -373,14 +375,16 @@ class VectorWorlds:
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
-        self._streams.begin(seeds[0])
+        if len(seeds):
+            self._streams.begin(seeds[0])
         self._vector.reset(np.array(at), seeds)
         self._owed[:, at] = 0.0
         self.over = [world for world in self.over if world not in at]
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
-        self._streams.enter()
+        if EXCHANGE.current is not self._streams:
+            self._streams.enter()
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
@@ -391,7 +395,8 @@ class VectorWorlds:
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
-        self._streams.enter()
+        if EXCHANGE.current is not self._streams:
+            self._streams.enter()
         vector.act(actions)
         earners = self._earners()
         for agent in earners:
