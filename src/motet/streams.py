@@ -35,6 +35,7 @@ __all__ = [
     "StreamUser",
     "Streams",
     "callers_streams",
+    "generators_of",
     "global_streams_kept",
     "made_alike",
     "seed_global",
@@ -64,8 +65,8 @@ class StreamUser:
 
     def __init__(self, name: str, watched: bool = False) -> None:
         self.name, self.watched = name, watched
-        self.late: list[str] = []
-        """Generators that it drew from for the first time after it had given up its stream."""
+        self.late = 0
+        """Generators that it drew from for the first time after it had given up its stream; see ``generators_of``."""
         self.gives_up_all = False
         """Whether it has given up all streams."""
         self._owns = [True, True, True]  # by generator: whether each copy has a stream
@@ -76,10 +77,16 @@ class StreamUser:
         """Whether each copy has its own stream of this generator."""
         return self._owns[generator]
 
-    def drew(self, generator: int, name: str, from_own: bool) -> None:
+    def knows(self, generators: int) -> None:
+        """Note that it draws from these generators, so that it keeps their streams."""
+        for i in range(len(self._drew)):
+            self._drew[i] = self._drew[i] or bool(generators & 1 << i)
+        self.late |= generators
+
+    def drew(self, generator: int, from_own: bool) -> None:
         """Note a draw. A user that drew keeps its streams, and gets them back if it had given them up."""
-        if not from_own and name not in self.late:
-            self.late.append(name)
+        if not from_own:
+            self.late |= 1 << generator
         self._drew[generator] = self._owns[generator] = True
         self.gives_up_all = False
 
@@ -96,12 +103,12 @@ class StreamUser:
 
     def get_state(self) -> dict[str, Any]:
         """Return what is known, as plain values."""
-        return {"owns": list(self._owns), "drew": list(self._drew), "quiet": list(self._quiet), "late": list(self.late)}
+        return {"owns": list(self._owns), "drew": list(self._drew), "quiet": list(self._quiet), "late": self.late}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self._owns, self._drew = list(state["owns"]), list(state["drew"])
-        self._quiet, self.late = list(state["quiet"]), list(state["late"])
+        self._quiet, self.late = list(state["quiet"]), state["late"]
         self.gives_up_all = not any(self._owns)
 
 
@@ -197,6 +204,8 @@ class Streams:
                 self._fresh[i] = kept
             else:
                 self._fresh[i], self._kept[i] = None, exchange.generators[i].from_plain(kept)
+        if exchange.current is self:
+            exchange.hand_over(self)
 
 
 # ---- one class for each generator. A state is what save() returned; a plain state can be written to a file
@@ -420,7 +429,7 @@ class Exchange:
                 continue
             self._marks[i] = mark
             holder = self.holders[i]
-            user.drew(i, generator.name, from_own=holder is not None)
+            user.drew(i, from_own=holder is not None)
             if holder is not None:
                 holder._outdated[i] = True
 
@@ -465,6 +474,8 @@ class Exchange:
                     generator.seed(seed, to._kept[i])
                 else:
                     generator.load(to._kept[i])
+                    # Drawing a kept normal changes no bits, so the mark would not show it.
+                    to._outdated[i] = i == _NUMPY and to._kept[i][1] is not None
                 self.holders[i] = to
             self._marks[i] = generator.mark()
 
@@ -476,6 +487,15 @@ EXCHANGE = Exchange()
 
 
 # ---- for callers of users' code
+
+
+def generators_of(late: int) -> list[str]:
+    """Return the names of the generators in :attr:`StreamUser.late`.
+
+    >>> generators_of(3)
+    ['random', 'numpy.random']
+    """
+    return [generator.name for i, generator in enumerate(EXCHANGE.generators) if late & 1 << i]
 
 
 def made_alike(name: str, make: Callable[[], _T]) -> _T:

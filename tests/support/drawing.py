@@ -132,3 +132,37 @@ class _NoisyActing(_Acting):
     def act(self, observations, masks=None, explore=True):
         actions, extra = super().act(observations, masks, explore)
         return (actions + int(abs(draw()) * 1000)) % self._actions, extra
+
+
+class Meadow:
+    """An object gridworld that drives itself, and draws before and after it asks its sheep."""
+
+    def __init__(self):
+        self.world, self.agents, self.max_turns = self, [Sheep()], 6
+        self.entities, self.grass, self.is_done = (), 0.0, False
+
+    def reset(self):
+        self.grass, self.is_done = random.random(), False
+
+    def take_turn(self):
+        self.grass += np.random.randn()
+        self.agents[0].transition(self)
+        self.grass += random.gauss(0, 1)
+
+
+class Sheep:
+    def pov(self, world):
+        return np.array([world.grass, np.random.rand()], np.float32)
+
+    def get_action(self, state):
+        raise AssertionError("motet plays this agent")
+
+    def act(self, world, action):
+        return random.random() + world.grass + action
+
+    def is_done(self, world):
+        return False
+
+    def transition(self, world):
+        random.random()
+        self.act(world, self.get_action(self.pov(world)))

@@ -55,6 +55,9 @@ def summarise(
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
+    if result.late_draws:
+        words = f"{result.late_draws} late: earlier episodes were not functions of their seeds"
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()

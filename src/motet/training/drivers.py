@@ -63,6 +63,7 @@ def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = Fal
     worlds = make_world_batch(
         roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds, watched=True
     )
+    worlds.user.knows(shared.board.late_draws())
     policy_of = [agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
@@ -127,6 +128,7 @@ class EpisodeLog:
             row, at = self._episodes, (self._index, episode.policy)
             row.mean_return[at], row.mean_length[at] = sum(totals) / len(totals), sum(lengths) / len(lengths)
             row.last_return[at], row.remade[at] = episode.total, actor.remade
+            row.late_draws[at] = actor.worlds.user.late
             row.count[at] += 1
 
 
