@@ -278,6 +278,7 @@ class _Numpy:
         self._bits: Any = None  # the bit generator at whose memory the view points
         self._memory: Any = None
         self._spare: Any = None
+        self._some_state: Any = None  # any state: reading the present one takes 20 us
 
     def ready(self) -> bool:
         return True
@@ -316,8 +317,17 @@ class _Numpy:
     def load(self, state: Any) -> None:
         bits, normal = state
         _numpy_random.set_bit_generator(bits)  # forgets the kept normal of the one before
-        if normal is not None:
+        if normal is None:
+            return
+        memory = self._view()
+        if memory is None:
             np.random.set_state({**bits.state, "has_gauss": 1, "gauss": normal})
+            return
+        if self._some_state is None:
+            self._some_state = np.random.MT19937(MADE).state
+        before = memory.raw
+        np.random.set_state({**self._some_state, "has_gauss": 1, "gauss": normal})
+        memory.raw = before
 
     def leave_spare(self) -> None:
         if self._spare is None:
@@ -454,6 +464,7 @@ class Exchange:
         was, self.current = self.current, to
         for i, generator in enumerate(self.generators):
             if not generator.ready():
+                was.user.was_quiet(i)
                 continue
             holder, owns = self.holders[i], to.user.owns(i)
             if holder is to:
