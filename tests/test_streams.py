@@ -17,10 +17,13 @@ from motet.policies.teams import make_policy
 from motet.policy import PolicySpec
 from motet.runs.directory import RunDirectory
 from motet.streams import EXCHANGE, Streams, StreamUser, generators_of, made_alike, streams_returned
+from motet.testing import check_world
+from motet.training.opponents import Scripted
 from motet.training.run import train
 from motet.training.settings import Settings
-from motet.world import from_objects
+from motet.world import as_world, from_objects
 from motet.world.batch import make_world_batch
+from motet.world.film import Film
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +219,52 @@ def test_a_run_records_late_draws(engine, tmp_path):
     assert result.late_draws == "the world Weather drew from random and numpy.random and torch"
     assert RunDirectory(tmp_path / "run").config()["late_draws"] == 7
     assert result.late_draws in (tmp_path / "run" / "status.json").read_text()
+
+
+def test_check_world_accepts_worlds_that_draw_from_global_generators():
+    before = random.getstate()
+    check_world(Weather)
+    assert random.getstate() == before
+
+
+class Drunkard:
+    """An anchor that draws from the global generators."""
+
+    def reset(self, seed):
+        self.way = draw()
+
+    def act(self, observation):
+        return int(abs(self.way + draw()) * 1000) % 3
+
+
+def test_anchors_of_a_league_do_not_disturb_each_other():
+    def actions(worlds):
+        anchor = Scripted(Drunkard)
+        for world in worlds:
+            anchor.begin(world, seed=world)
+        played = [anchor.act(np.array(worlds), np.zeros((len(worlds), 3)), None) for _ in range(5)]
+        return [turn[-1].item() for turn in played]
+
+    assert actions([3]) == actions([0, 1, 2, 3])
+
+
+def test_a_film_does_not_change_an_episode():
+    class Stars(Weather):
+        def render(self):
+            return np.full((4, 4, 3), np.random.randint(255), np.uint8)
+
+    world = as_world(Stars())
+    Streams(StreamUser("the world")).begin(3)
+    world.reset(3)
+    film = Film()
+    film.capture(world)
+    world.act([0, 0])
+    filmed = world.reward(0)
+    Streams(StreamUser("the world")).begin(3)
+    world.reset(3)
+    world.act([0, 0])
+    assert world.reward(0) == filmed
+    assert film.pictures()
 
 
 # ---- motet itself
