@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.drawing import Meadow, Moody, Weather, draw
+from gymnasium.spaces import Box, Discrete
+from support.drawing import Meadow, Moody, Noisy, Weather, draw
 from support.stand_in import StandIn
 
 import motet
 from motet import streams as module
+from motet.algorithm import make_behaviour
 from motet.policies.teams import make_policy
 from motet.policy import PolicySpec
 from motet.runs.directory import RunDirectory
@@ -24,12 +26,6 @@ from motet.training.settings import Settings
 from motet.world import as_world, from_objects
 from motet.world.batch import make_world_batch
 from motet.world.film import Film
-
-
-@pytest.fixture(autouse=True)
-def outside():
-    with streams_returned():
-        yield
 
 
 def alone(seed, draws):
@@ -182,6 +178,55 @@ def test_a_first_draw_after_many_episodes_is_noticed_at_the_end_of_that_episode(
     single._worlds[0]._env.climate = 0.0
     for episode in (21, 22):
         assert rewards(batch, 0, episode)[0] == rewards(single, 0, episode)[0]
+
+
+class Finale(Weather):
+    """Draws only in the last turn of an episode."""
+
+    def _draw(self):
+        return super()._draw() if self.turn == self.turns else 0.0
+
+
+def test_a_draw_in_the_last_turn_is_noticed_before_the_next_episode(monkeypatch):
+    monkeypatch.setattr(module, "_QUIET", 30)
+    batch = make_world_batch(lambda: Finale(turns=3, first_draw=20), 2, [False, False], watched=True)
+    for episode in range(1, 20):
+        rewards(batch, 0, episode)
+    assert batch.user.late == 0
+    rewards(batch, 0, 20)
+    assert batch.user.late == 7
+
+
+def test_a_late_draw_does_not_change_the_streams_of_others(monkeypatch):
+    monkeypatch.setattr(module, "_QUIET", 0)
+    late = Streams(StreamUser("late", watched=True))
+    for _ in range(3):
+        late.begin(1)
+    other = Streams(StreamUser("other"))
+    other.begin(4)
+    drawn = [draw(), draw()]
+    late.enter()
+    draw()
+    other.enter()
+    drawn += [draw(), draw()]
+    assert drawn == alone(4, 4)
+    assert late.user.late == 7
+
+
+def test_a_behaviour_does_not_change_the_streams_of_worlds():
+    def played(between):
+        batch, found = make_world_batch(Weather, 1, [False, False]), []
+        batch.reset([0], [3])
+        while not batch.over:
+            turns = batch.turns()
+            between()
+            found += [end.reward.tolist() for end in batch.act([np.zeros(1, np.int64) for _ in turns])]
+        return found
+
+    behaviour = make_behaviour(Noisy(), Box(-1, 1, (3,)), Discrete(3))
+    behaviour.begin(1)
+    behaviour.load(np.ones(16, np.float32), {"epsilon": 0.5})
+    assert played(lambda: behaviour.act(np.zeros((1, 3)))) == played(lambda: None)
 
 
 def test_a_lone_world_keeps_its_streams(monkeypatch):

@@ -526,11 +526,11 @@ def made_alike(name: str, make: Callable[[], _T]) -> _T:
 
 
 def seed_global(seed: int) -> None:
-    """Start the global streams from a seed, unless they are those of a user that has begun an episode."""
-    if EXCHANGE.current is not EXCHANGE.caller:
-        return
-    for generator in EXCHANGE.generators:
-        if generator.ready():
+    """Start the global streams from a seed, unless those that are installed have just been started from it."""
+    EXCHANGE.attribute()
+    current = EXCHANGE.current
+    for i, generator in enumerate(EXCHANGE.generators):
+        if generator.ready() and (current._fresh[i] != seed or current._outdated[i]):
             generator.seed(seed, (_numpy_random.get_bit_generator(), None))
 
 

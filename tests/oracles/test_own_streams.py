@@ -12,17 +12,9 @@ from motet.evaluation.jobs import JobPool
 from motet.policy import PolicySpec
 from motet.runs.directory import RunDirectory
 from motet.seeds import seed_for
-from motet.streams import streams_returned
 from motet.training.run import resume, train
 from motet.training.settings import Settings
 from motet.world.batch import make_world_batch
-
-
-@pytest.fixture(autouse=True)
-def outside():
-    """World batches are used without an engine here: nobody else gives the streams back."""
-    with streams_returned():
-        yield
 
 
 def fingerprint(result):
