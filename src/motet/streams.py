@@ -22,6 +22,7 @@ from __future__ import annotations
 import _random
 import contextlib
 import ctypes
+import importlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +138,7 @@ class Streams:
 
     def begin(self, seed: int) -> None:
         """Begin an episode: start all streams from its seed, and install them."""
-        exchange = EXCHANGE
+        exchange, seed = EXCHANGE, int(seed)
         exchange.attribute()
         if self.user.watched:
             if self._episodes >= _WHOLE_EPISODES:
@@ -408,7 +409,7 @@ class _Torch:
         return state.numpy().copy()
 
     def from_plain(self, plain: Any) -> Any:
-        return sys.modules["torch"].from_numpy(plain)
+        return importlib.import_module("torch").from_numpy(plain)  # a user drew from it, so it will be imported
 
 
 class Exchange:
