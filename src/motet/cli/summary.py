@@ -28,6 +28,7 @@ from motet.runs.history import Array, Curves, SessionCounts, Table, read_run, th
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
 from motet.runs.trust import foreign_code, is_own, make_importable
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.files import write_whole
 from motet.text import aligned, clock, label, legible, plain, short, typed
 from motet.training.run import Result
@@ -57,6 +58,9 @@ def summarise(
         console.print(fitted(rates, console))
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
+    if result.late_draws:
+        words = f"{result.late_draws} late: earlier episodes were not functions of their seeds"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -289,8 +293,13 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
     """Play an episode greedily with the newest policies, and write it as a GIF. Raises if the world cannot render."""
     config = RunDirectory.open(run).config()
     factory = rebuild_world(config.get("world", {}), trust=trust or make_importable(run, config))
-    env, unable = made_to_draw(factory)
-    world, film = as_world(env), Film(unable)
+
+    def make() -> tuple[Any, str, Any]:
+        env, unable = made_to_draw(factory)
+        return env, unable, as_world(env)
+
+    env, unable, world = made_alike("the world", make)
+    streams, film = Streams(StreamUser("the world")), Film(unable)
     earned = [0.0] * len(world.agents)  # rewards with which segments ended
 
     def caption() -> str:
@@ -299,13 +308,14 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
         return score_line(f"step {film.rounds}", world.agents, scores)
 
     film.caption = caption
+    streams.begin(seed)
     try:
         world.reset(seed)
         film.capture(world)
         if not hasattr(world, "each_turn") and film.problem:
             raise SettingError(film.problem)
         policies = load_policies(run, trust=trust)
-        _play(world, [policies[name] for name in world.agents], seed, film, earned)
+        _play(world, streams, [policies[name] for name in world.agents], seed, film, earned)
     finally:
         world.close()
     if not film.frames:
@@ -316,17 +326,22 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
     return target
 
 
-def _play(world: Any, policies: Sequence[Any], seed: int, film: Film, earned: list[float]) -> None:
+def _play(world: Any, streams: Streams, policies: Sequence[Any], seed: int, film: Film, earned: list[float]) -> None:
     """Play an episode, film it, and add the rewards with which segments end to ``earned``."""
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
+    streams.enter()
     ended, segments = set[int](), 0
     while (group := world.group()) and not film.problem:
         for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
-        world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
+        streams.enter()
+        seen = [(world.observe(agent), world.mask(agent)) for agent in group]
+        actions = [policies[agent].act(*given) for agent, given in zip(group, seen, strict=True)]
+        streams.enter()
+        world.act(actions)
         for end in world.ended():
             ended.add(end.agent)
             earned[end.agent] += end.reward or 0.0

@@ -25,6 +25,7 @@ from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
 from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
@@ -206,6 +207,8 @@ class Arena:
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        self.streams = Streams(StreamUser("the world"))
+        """The global random streams of the world that plays."""
         self._unable = ""  # why the world that renders cannot draw, if making it raised
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
@@ -258,8 +261,13 @@ class Arena:
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
             self.heartbeat(0)
-            env, self._unable = made_to_draw(self._plan.world) if film else (self._plan.world(), self._unable)
-            self._world = as_world(env)
+            world = self._plan.world
+
+            def make() -> tuple[Any, str, World]:
+                env, unable = made_to_draw(world) if film else (world(), self._unable)
+                return env, unable, as_world(env)
+
+            env, self._unable, self._world = made_alike("the world", make)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
             self.heartbeat(0)
@@ -271,6 +279,7 @@ class Arena:
         try:
             for space in world.action_spaces:
                 space.seed(0)  # the same in every job
+            self.streams.begin(0)
             world.reset(0)
             return frozenset(masked_agents(world))
         except BaseException as error:  # if it happens in an episode too, that reports it
@@ -376,7 +385,7 @@ class _EpisodeRun:
 
     def __init__(self, arena: Arena, world: World, task: Task, film: Film | None) -> None:
         self._arena, self._world, self._task, self._film = arena, world, task, film
-        self._plan = arena._plan
+        self._plan, self._streams = arena._plan, arena.streams
         self._seat_groups = seat_groups(self._plan, task)
         self._of = {agent: seat_group for seat_group in self._seat_groups for agent in seat_group.agents}
         self._players: dict[SeatGroup, Player] = {}
@@ -403,12 +412,15 @@ class _EpisodeRun:
     def play(self) -> Played:
         began = time.perf_counter()
         plan, task, world = self._plan, self._task, self._world
-        world.reset(seed_for(plan.seed, _WORLD, *task.key))
+        seed = seed_for(plan.seed, _WORLD, *task.key)
+        self._streams.begin(seed)
+        world.reset(seed)
         if plan.stand_in == "forfeit" and (absent := set(task.out) & set(task.seats)):
             self._forfeited = sorted(absent)
         else:
             self._begin()
             self._run()
+        self._streams.enter()
         returns = tuple(
             float(world.reward(agent)) + earned if earned else float(world.reward(agent))
             for agent, earned in enumerate(self._earned)
@@ -461,6 +473,7 @@ class _EpisodeRun:
 
     def _run(self) -> None:
         world, film = self._world, self._film
+        self._streams.enter()
         by_end = self._plan.won_by == "end"  # the last reward counts separately, so rewards are read in every turn
         if film:
             film.capture(world)
@@ -472,6 +485,7 @@ class _EpisodeRun:
             actions = self._decide(group)
             if actions is None:
                 return
+            self._streams.enter()
             world.act(actions)
             for end in world.ended():
                 self._ended.add(end.agent)
@@ -504,6 +518,7 @@ class _EpisodeRun:
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
         """Return an action for each agent of the group, or None after a forfeit. All are asked, then awaited."""
         world, joint = self._world, dict[SeatGroup, list[int]]()
+        self._streams.enter()
         masks = {agent: world.mask(agent) for agent in group}
         asked: list[tuple[SeatGroup, list[int], float]] = []
         for agent in group:

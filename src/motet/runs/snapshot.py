@@ -103,6 +103,8 @@ class Snapshot:
     state: str = "running"
     fell_back: str = ""
     """Why the serial engine is used although processes were requested; empty if it is not."""
+    late_draws: str = ""
+    """The world's late draws from global random generators, in words; empty if there were none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

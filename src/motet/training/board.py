@@ -85,6 +85,8 @@ class EpisodeColumns(_Columns):
     """The version that the actor uses."""
     forced: Numbers
     """Number of times that a version had to be loaded because the one in use was too old."""
+    late_draws: Numbers
+    """Global generators that the world drew from after it had given up its streams, as the sum of 2 ** index."""
 
 
 class RowColumns(_Columns):
@@ -186,6 +188,10 @@ class Board:
     def pulse(self, process: int) -> Pulse:
         """Return the heartbeat of a process, for that process to write."""
         return Pulse(self.processes.words[process])
+
+    def late_draws(self) -> int:
+        """Return what any actor has written to the column of this name."""
+        return int(np.bitwise_or.reduce(self.episodes.late_draws.astype(np.int64), axis=None))
 
     @property
     def stopping(self) -> bool:

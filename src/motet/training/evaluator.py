@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour
+from motet.algorithm import Behaviour, make_behaviour
 from motet.policy import EpisodeState
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
@@ -187,7 +187,7 @@ class Evaluations:
         roster = shared.roster
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
         self._behaviours = [
-            policy.config.behaviour(policy.observation_space, policy.action_space) for policy in roster.policies
+            make_behaviour(policy.config, policy.observation_space, policy.action_space) for policy in roster.policies
         ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
         # From before a restart of this process, or from before the run was resumed.

@@ -21,6 +21,7 @@ from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
 from motet.policy import PLAYER
 from motet.replay import Field, ReplaySpec
+from motet.streams import Streams, StreamUser, streams_returned
 from motet.system.imports import import_named
 from motet.system.machine import usable_cores
 from motet.system.portable import Portable
@@ -168,7 +169,12 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     ``room``: how many learner processes there is room for, used if ``learner_processes`` is not set; by default what
     this machine has.
     """
-    factory = world_factory(world)
+    with streams_returned():
+        return _make_roster(world_factory(world), algorithm, settings, room)
+
+
+def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
+    Streams(StreamUser("the world")).begin(settings.seed)
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.streams import global_streams_kept
 from motet.text import label, short
 
 __all__ = [
@@ -107,7 +108,8 @@ class Film:
     def _draw(self, world: Any) -> None:
         """Draw one frame. An error while drawing is recorded, and does not end the episode."""
         try:
-            picture = world.render()
+            with global_streams_kept():  # a film does not change the episode
+                picture = world.render()
         except Exception as error:  # noqa: BLE001 - reported at the end
             raised = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
             self.problem = self._unable or raised
