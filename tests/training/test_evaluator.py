@@ -77,7 +77,12 @@ def test_the_player_meets_every_anchor_on_both_sides():
     for _ in range(2):
         outcome = challenge.play([Always(0)], lambda w: w)
         record = {"won": 2, "lost": 2, "drawn": 0}
-        assert outcome.notes == {"opponents": {"heads": record, "tails": record}}
+        assert outcome.notes["opponents"] == {"heads": record, "tails": record}
+        win, loss = {"won": 2, "lost": 0, "drawn": 0}, {"won": 0, "lost": 2, "drawn": 0}
+        assert outcome.notes["sides"] == {
+            "player_0": {"heads": win, "tails": loss},
+            "player_1": {"heads": loss, "tails": win},
+        }
         assert outcome.score == 0.5 and outcome.totals.shape == (8, 1) and outcome.team == 0.0
 
 
@@ -115,6 +120,17 @@ def test_the_best_of_self_play_is_kept(tmp_path):
         assert line["score"] == pytest.approx(np.mean(rates))
     assert RunDirectory(run).best_score() == max(line["score"] for line in lines)
     assert set(load_policies(run / "best", world=world)) == {"player_0", "player_1"}
+
+
+def test_snapshots_show_the_newest_evaluation_of_each_agent(tmp_path):
+    seen = []
+    settings = Settings(steps=60, engine="serial", evaluate_every=20, evaluate_episodes=3)
+    train(HUNT, StandIn(), settings, run=tmp_path / "run", on_update=seen.append)
+    last = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[-1])
+    assert {row.name: row.evaluated for row in seen[-1].agents} == {
+        name: one["mean"] for name, one in last["agents"].items()
+    }
+    assert last["team"] == pytest.approx(sum(one["mean"] for one in last["agents"].values())) and "team_std" in last
 
 
 def test_without_anchors_there_is_nobody_to_measure_by():

@@ -28,7 +28,7 @@ from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
-from motet.world.film import Film, drawing, frames_per_s
+from motet.world.film import Film, frames_per_s, made_to_draw, score_line
 from motet.world.masks import masked_agents
 from motet.world.winning import WonBy
 
@@ -135,6 +135,8 @@ class Played:
     seconds: float = 0.0
     frames: tuple[bytes, ...] = ()
     """PNG images, if the episode was rendered."""
+    captions: tuple[str, ...] = ()
+    """The turn and the scores of each image."""
     frames_per_s: float = 0.0
     undrawn: str = ""
     """Why a requested rendering failed."""
@@ -204,6 +206,7 @@ class Arena:
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        self._unable = ""  # why the world that renders cannot draw, if making it raised
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
@@ -230,6 +233,7 @@ class Arena:
         run: _EpisodeRun | None = None
         try:
             world, rate = self._made(task.film)
+            film = Film(self._unable) if film else None
             run = _EpisodeRun(self, world, task, film)
             return replace(run.play(), frames_per_s=rate)
         except _MachineryError as problem:
@@ -240,8 +244,8 @@ class Arena:
                 raise
             self._close_players()
             detail = _where_it_raised(error) + self._discard(task.film)
-            drawn = film.pictures() if film else ()
-            return Played.void(task, "world", detail, run._turn if run else 0, frames=drawn, frames_per_s=rate)
+            drawn = {"frames": film.pictures(), "captions": film.captions()} if film else {}
+            return Played.void(task, "world", detail, run._turn if run else 0, **drawn, frames_per_s=rate)
 
     # ---- worlds
 
@@ -254,7 +258,7 @@ class Arena:
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
             self.heartbeat(0)
-            env = (drawing(self._plan.world) if film else self._plan.world)()
+            env, self._unable = made_to_draw(self._plan.world) if film else (self._plan.world(), self._unable)
             self._world = as_world(env)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
@@ -387,6 +391,14 @@ class _EpisodeRun:
         self._earned = [0.0] * len(world.agents)  # rewards that were read before the end of the episode
         self._final = [0.0] * len(world.agents)  # rewards with which segments ended, if they decide who wins
         self._turn = 0
+        if film is not None:
+            film.caption = self._caption
+
+    def _caption(self) -> str:
+        """Return the turn and the scores so far."""
+        unread = [self._world.unread_reward(agent) for agent in range(len(self._earned))]
+        scores = [None if more is None else more + earned for more, earned in zip(unread, self._earned, strict=True)]
+        return score_line(f"turn {self._turn}", self._world.agents, scores)
 
     def play(self) -> Played:
         began = time.perf_counter()
@@ -418,6 +430,7 @@ class _EpisodeRun:
             latency=self._latency,
             seconds=time.perf_counter() - began,
             frames=self._film.pictures() if self._film else (),
+            captions=self._film.captions() if self._film else (),
             undrawn=self._film.problem if self._film else "",
             output=self._output,
         )

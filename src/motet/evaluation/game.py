@@ -165,6 +165,7 @@ class Game:
             forfeited=tuple(dict.fromkeys(titles[i] for i in played.forfeited)),
             segments=played.segments,
             frames=played.frames,
+            captions=played.captions,
             frames_per_s=played.frames_per_s,
             failed=played.failed,
             detail=played.detail,

@@ -70,6 +70,8 @@ class AgentRow:
     """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
     """The version from which the run was resumed, if its versions continue from there."""
+    evaluated: float | None = None
+    """Mean return in the newest evaluation; None before the first one of this session."""
 
 
 @dataclass

@@ -111,6 +111,15 @@ class EvaluationColumns(_Columns):
     """Step at which the next evaluation is due."""
 
 
+class EvaluatedColumns(_Columns):
+    """One row for each policy, written by the evaluator."""
+
+    count: Numbers
+    """Number of evaluations since the run was started or resumed."""
+    mean_return: Numbers
+    """Mean return in the newest evaluation."""
+
+
 class Board:
     """The shared rows of a run.
 
@@ -139,6 +148,7 @@ class Board:
             "board/stop": ArraySpec((_WORDS,), "uint64"),
             "board/evaluation": ArraySpec((1, _WORDS), "float64"),
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
+            "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
@@ -155,6 +165,7 @@ class Board:
         self._stop = part["board/stop"]
         self.evaluation = EvaluationColumns(part["board/evaluation"])
         self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
+        self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.learned = LearnedColumns(part["board/learned"])
