@@ -186,13 +186,13 @@ def test_league_runs_and_evaluation_share_one_rule():
     assert decide(math.nan, 0.0) == 0
     ring = np.zeros(1024, np.uint64)
     challenge = object.__new__(_Challenge)
-    challenge._told = []
+    challenge._told, challenge._side = [], 0
     for advantage in (10.5, 10.0, -10.0, -10.5):
         Results(ring).tell(1, advantage, 10.0)
         challenge.tell(1, advantage, 10.0)
     heard, _, _ = Results.hear(ring, 0)
     expected = [decide(advantage, 10.0) for advantage in (10.5, 10.0, -10.0, -10.5)]
-    assert [outcome - 1 for _, outcome in heard] == [outcome for _, outcome in challenge._told] == expected
+    assert [outcome - 1 for _, outcome in heard] == [outcome for _, outcome, _ in challenge._told] == expected
 
 
 def test_a_rule_that_means_nothing_is_refused():
