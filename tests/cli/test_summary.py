@@ -169,7 +169,8 @@ def test_commands_can_be_pasted_from_where_the_user_is(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
     assert _program("motet") == "'my venv/bin/motet'", "as make train leaves it"
-    monkeypatch.chdir("/")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert _program("motet") == f"'{programs}/motet'"
     monkeypatch.setenv("PATH", str(programs))
     assert _program("motet") == "motet"

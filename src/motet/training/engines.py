@@ -102,7 +102,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
             if run.callbacks.raised is not None:
                 failure.add_note(run.callbacks.cause)
-            raise failure from error
+            raise failure from None  # it says all that the error says
         finally:
             supervisor.kill()
 

@@ -258,7 +258,10 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
                 "plays both sides"
             )
     if player.settings.n_frames > 1:
-        raise SettingError(f"n_frames must be 1 in self-play, got {player.settings.n_frames}")
+        raise SettingError(
+            f"n_frames must be 1 in self-play, got {player.settings.n_frames}; if the world suggests it, set n_frames to 1 "
+            "(--ALGORITHM.n-frames 1)"
+        )
     play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
     if settings.evaluate_every is not None and not play.anchors:
         raise SettingError(

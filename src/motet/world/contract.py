@@ -271,7 +271,9 @@ def as_world(env: Any) -> World:
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"world {accepted}, got the vector environment {type(env).__name__}; give a single one")
+        raise SettingError(
+            f"world {accepted}, got the vector environment {type(env).__name__}; give a single one, and set worlds_per_actor (--worlds-per-actor)"
+        )
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
