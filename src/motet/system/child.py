@@ -177,7 +177,7 @@ def signal_name(number: int) -> str:
 
 
 def check_main_guard() -> None:
-    """End this process if it is a child that is importing the user's script, and the script calls motet without a guard.
+    """End this process if it is a child that is importing the user's script, and the script has no main guard.
 
     It prints one line instead of a traceback; the process that started the child raises the error.
     """
