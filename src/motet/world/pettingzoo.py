@@ -244,6 +244,12 @@ class InTurn(_Adapter):
         self._step += 1
         self._select()
 
+    def unread_reward(self, agent: int) -> float:
+        if self._over[agent]:
+            return self._owed[agent]
+        total = float(self._env._cumulative_rewards.get(self._names[agent], 0.0))
+        return self._owed[agent] + (total - self._asked[agent])
+
     def reward(self, agent: int) -> float:
         value = self._owed[agent]
         self._owed[agent] = 0.0
@@ -383,6 +389,9 @@ class AtOnce(_Adapter):
         elif self._env.agents == self._listed:
             return
         self._regroup()
+
+    def unread_reward(self, agent: int) -> float:
+        return self._owed[agent]
 
     def reward(self, agent: int) -> float:
         value = self._owed[agent]
