@@ -230,8 +230,10 @@ class _Plain:
             return random.getstate()
         return self._memory.raw, random._inst.gauss_next  # type: ignore[attr-defined]
 
-    def seed(self, seed: int, kept: Any) -> None:
+    def seed(self, seed: int, kept: Any) -> Any:
+        """Start the generator from a seed. Return a state to pass as ``kept`` the next time."""
         random.seed(seed)
+        return None
 
     def save(self) -> Any:
         return random.getstate()
@@ -296,11 +298,12 @@ class _Numpy:
                 self._memory = (ctypes.c_char * _STATE_BYTES).from_address(bits.ctypes.state_address)
         return self._memory
 
-    def seed(self, seed: int, kept: Any) -> None:
+    def seed(self, seed: int, kept: Any) -> Any:
         bits = kept[0] if kept is not None else np.random.MT19937(MADE)
         if _numpy_random.get_bit_generator() is not bits:
             _numpy_random.set_bit_generator(bits)
         np.random.seed(seed % 2**32)
+        return bits, None
 
     def save(self) -> Any:
         """Return the bit generator and the kept normal. Another bit generator must be installed after it."""
@@ -388,11 +391,12 @@ class _Torch:
     def mark(self) -> Any:
         return self._generator.get_state().numpy().tobytes()
 
-    def seed(self, seed: int, kept: Any) -> None:
+    def seed(self, seed: int, kept: Any) -> Any:
         if self._has_accelerator:
             sys.modules["torch"].manual_seed(seed)
         else:  # 100 times as fast, and the same
             self._generator.manual_seed(seed)
+        return None
 
     def save(self) -> Any:
         return self._generator.get_state()
@@ -483,7 +487,7 @@ class Exchange:
             if owns:
                 seed = to._fresh[i]
                 if seed is not None:
-                    generator.seed(seed, to._kept[i])
+                    to._kept[i] = generator.seed(seed, to._kept[i])
                 else:
                     generator.load(to._kept[i])
                     # Drawing a kept normal changes no bits, so the mark would not show it.
