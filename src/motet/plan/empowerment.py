@@ -107,8 +107,8 @@ def solve(
     """
     _check_dtype(dtype)
     with worker_team(workers, engine, cluster, on_message) as team:
-        cast = in_roles(graph, human_agents, robot_agents, others, team)
-        graph = cast.graph
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        graph = role_graph.graph
         check_still(graph, humans)
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
         check_weights(graph, columns)
@@ -174,8 +174,8 @@ def solve_robot(
     """
     settings = Humans(gamma=gamma, rho=rho, achieved=achieved)
     with worker_team(workers, engine, cluster, on_message) as team:
-        cast = in_roles(graph, human_agents, robot_agents, others, team)
-        return _for_given_humans(cast, goals, humans, settings, robot, None, dtype, team, progress)
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        return _for_given_humans(role_graph, goals, humans, settings, robot, None, dtype, team, progress)
 
 
 def evaluate_robot(
@@ -225,13 +225,13 @@ def evaluate_robot(
     """
     choosing = Humans(gamma=gamma, rho=rho, achieved=achieved)
     with worker_team(workers, engine, cluster, on_message) as team:
-        cast = in_roles(graph, human_agents, robot_agents, others, team)
-        policy = asked_robot(cast, robot, model, team)
-        return _for_given_humans(cast, goals, humans, choosing, settings, policy, dtype, team, progress)
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        policy = asked_robot(role_graph, robot, model, team)
+        return _for_given_humans(role_graph, goals, humans, choosing, settings, policy, dtype, team, progress)
 
 
 def _for_given_humans(
-    cast: RoleGraph,
+    role_graph: RoleGraph,
     goals: Goals,
     policies: HumanPolicies,
     humans: Humans,
@@ -243,13 +243,13 @@ def _for_given_humans(
 ) -> Solution:
     """Solve for the robot, or evaluate its policy, given the humans' policies."""
     _check_dtype(dtype)
-    graph, convention = cast.graph, humans.convention(cast.graph)
+    graph, convention = role_graph.graph, humans.convention(role_graph.graph)
     columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
     check_weights(graph, columns)
     check_coverage(graph, columns, convention)
     arrays = _shared(graph, columns, humans)
     found = _allocated(graph, columns, arrays, dtype, ("given", "robot"))
-    asked_humans(cast, columns, policies, found["human_policy"], team, _tick(graph, "policies", progress))
+    asked_humans(role_graph, columns, policies, found["human_policy"], team, _tick(graph, "policies", progress))
     _sweep_robot(graph, columns, robot, arrays, found, policy, team, progress)
     return _solution(graph, columns, SolutionArrays(found), convention, None)
 

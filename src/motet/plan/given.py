@@ -71,7 +71,7 @@ def _checked(graph: Graph, table: NDArray[np.float64], name: str) -> NDArray[np.
 
 
 def asked_humans(
-    cast: RoleGraph,
+    role_graph: RoleGraph,
     columns: GoalColumns,
     policies: HumanPolicies,
     out: NDArray[Any],
@@ -79,7 +79,7 @@ def asked_humans(
     tick: Callable[[int], None],
 ) -> None:
     """Write the policies of the humans for each goal: [states, by human: own action and goal]."""
-    graph, by_human = cast.graph, _by_human(cast.graph, policies)
+    graph, by_human = role_graph.graph, _by_human(role_graph.graph, policies)
     begin = 0
     asked: list[int] = []
     parts: list[slice] = []
@@ -94,7 +94,7 @@ def asked_humans(
             parts.append(part)
         else:
             shape = (actions, len(goals)) if np.ndim(given) == 3 else (actions,)
-            table = cast.rows(given, shape, f"humans: the table of {graph.agents[human]}")
+            table = role_graph.rows(given, shape, f"humans: the table of {graph.agents[human]}")
             wide = table if table.ndim == 3 else np.repeat(table[:, :, None], len(goals), axis=2)
             out[:, part] = wide.reshape(len(graph), -1)
     if not asked:
@@ -198,9 +198,11 @@ def _probabilities(given: ArrayLike, actions: int) -> NDArray[np.float64]:
 # Robots, and agents that are neither human nor robot
 
 
-def asked_robot(cast: RoleGraph, policy: RobotPolicy, model: Any, workers: int | WorkerTeam) -> NDArray[np.float64]:
+def asked_robot(
+    role_graph: RoleGraph, policy: RobotPolicy, model: Any, workers: int | WorkerTeam
+) -> NDArray[np.float64]:
     """The probabilities of the robot's actions, of which each is one action of each robot: [states, robot actions]."""
-    graph = cast.graph
+    graph = role_graph.graph
     if isinstance(policy, Solution):
         return _robot_of(graph, policy)
     if isinstance(policy, Mapping):
@@ -212,31 +214,39 @@ def asked_robot(cast: RoleGraph, policy: RobotPolicy, model: Any, workers: int |
             )
         joint = np.ones((len(graph), 1))
         for robot in graph.robots:  # the last robot's action varies fastest
-            own = asked_policy(cast, robot, by_robot[robot], model, workers, "robot")
+            own = asked_policy(role_graph, robot, by_robot[robot], model, workers, "robot")
             joint = (joint[:, :, None] * own[:, None, :]).reshape(len(graph), -1)
         return joint
     if len(graph.robots) == 1:
-        return asked_policy(cast, graph.robots[0], policy, model, workers, "robot")
+        return asked_policy(role_graph, graph.robots[0], policy, model, workers, "robot")
     if hasattr(policy, "act"):
         raise SettingError(f"robot must be a dict with a policy for each of the robots {graph.robots}, got {policy!r}")
-    return _asked(cast, policy, math.prod(graph.actions[robot] for robot in graph.robots), "robot", workers)
+    return _asked(role_graph, policy, math.prod(graph.actions[robot] for robot in graph.robots), "robot", workers)
 
 
 def asked_policy(
-    cast: RoleGraph, agent: int, policy: Any, model: Any, workers: int | WorkerTeam, name: str
+    role_graph: RoleGraph, agent: int, policy: Any, model: Any, workers: int | WorkerTeam, name: str
 ) -> NDArray[np.float64]:
     """The probabilities of one agent's actions, [states, actions]. ``name``: the argument that it was given in."""
     if hasattr(policy, "act"):
-        found = tabulated(policy, cast.graph, agent, model)
-        return _checked(cast.graph, found, f"{name}: the probabilities of {cast.graph.agents[agent]}")
-    return _asked(cast, policy, cast.graph.actions[agent], f"{name}: the table of {cast.graph.agents[agent]}", workers)
+        found = tabulated(policy, role_graph.graph, agent, model)
+        return _checked(role_graph.graph, found, f"{name}: the probabilities of {role_graph.graph.agents[agent]}")
+    return _asked(
+        role_graph,
+        policy,
+        role_graph.graph.actions[agent],
+        f"{name}: the table of {role_graph.graph.agents[agent]}",
+        workers,
+    )
 
 
-def _asked(cast: RoleGraph, policy: Any, actions: int, name: str, workers: int | WorkerTeam) -> NDArray[np.float64]:
+def _asked(
+    role_graph: RoleGraph, policy: Any, actions: int, name: str, workers: int | WorkerTeam
+) -> NDArray[np.float64]:
     if not callable(policy):
-        return cast.rows(policy, (actions,), name)
+        return role_graph.rows(policy, (actions,), name)
     parts: list[NDArray[np.float64]] = []
-    work_through(_items(cast.graph), _AskPolicy(policy, actions, name), parts.append, workers=workers)
+    work_through(_items(role_graph.graph), _AskPolicy(policy, actions, name), parts.append, workers=workers)
     return np.concatenate(parts)
 
 

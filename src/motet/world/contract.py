@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -133,6 +134,13 @@ class World(Protocol):
         The call clears the sum. Rewards before an agent's first action, or between its end and its next action, do not
         belong to an action: they count towards the return, but are not part of a transition.
         """
+
+    def unread_reward(self, agent: int) -> float | None:
+        """Return what the next call of ``reward`` will return, without clearing it. None: the world cannot tell.
+
+        Films show it as the score so far.
+        """
+        return None
 
     @abstractmethod
     def ended(self) -> Sequence[End]:
@@ -265,7 +273,10 @@ def as_world(env: Any) -> World:
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"world {accepted}, got the vector environment {type(env).__name__}; give a single one")
+        raise SettingError(
+            f"world {accepted}, got the vector environment {type(env).__name__}; give a single one, and set "
+            "worlds_per_actor (--worlds-per-actor)"
+        )
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
@@ -293,6 +304,22 @@ _CONTRACT = (
 def offers(env: Any, *methods: str) -> bool:
     """Whether an object has all these methods."""
     return all(callable(getattr(env, method, None)) for method in methods)
+
+
+def picture_of(env: Any) -> Any:
+    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
+
+    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
+    because these do not pass the argument on.
+    """
+    inner = getattr(env, "unwrapped", env)
+    if not offers(inner, "render"):
+        return None
+    if "mode" in signature(inner.render).parameters:
+        return inner.render(mode="rgb_array")
+    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
+        return None
+    return env.render()
 
 
 def from_objects(
