@@ -28,10 +28,6 @@ FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
 
 
-def pytest_unconfigure() -> None:
-    shutil.rmtree(STATE, ignore_errors=True)
-
-
 @pytest.fixture(autouse=True)
 def _own_streams() -> Iterator[None]:
     """Worlds and policies that a test plays without an engine leave their random streams installed."""
