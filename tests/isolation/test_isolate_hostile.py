@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from support.family import runs
 
 from motet.errors import PolicyFailure
 from motet.isolation.guard import descendants
@@ -100,9 +101,20 @@ def test_each_fails_with_its_cause_and_is_gone(name, case, tmp_path, monkeypatch
     assert set(descendants(os.getpid())) <= before | _servers()
     left = [int(line.split()[-1]) for line in policy.output.splitlines() if line.startswith("left behind")]
     assert len(left) == (3 if name.startswith("Forks") and sandbox == "no" else 0)
-    assert not [pid for pid in left if Path(f"/proc/{pid}").exists()]  # wherever they have gone
+    assert not [pid for pid in left if runs(pid)]  # wherever they have gone
     assert list(tmp_path.iterdir()) == []
     assert policy.output.isprintable() or "\n" in policy.output
+
+
+def test_daemons_of_a_policy_that_killed_its_guard_are_killed(tmp_path):
+    policy = IsolatedPolicy(
+        PolicySpec("support.hostile_zoo:LeavesDaemonsAndKillsItsParent", {"folder": str(tmp_path)}), SEEN, ACTIONS
+    )
+    with policy, pytest.raises(PolicyFailure, match="killed together with its guard"):
+        policy.reset(1)
+        policy.act(OBSERVATION)
+    (daemon,) = tmp_path.iterdir()
+    assert not runs(int(daemon.name))
 
 
 def _servers() -> set[int]:

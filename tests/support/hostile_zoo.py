@@ -355,6 +355,41 @@ class KillsItsParent(Honest):
         time.sleep(1e6)
 
 
+class LeavesDaemonsAndKillsItsParent(Honest):
+    """Its daemon has a session and a parent of its own, and closes what it inherited."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def misbehave(self, fine):
+        heard, said = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                (Path(self.folder) / str(os.getpid())).touch()
+                os.write(said, b".")
+                os.closerange(0, 4096)
+                time.sleep(1e6)
+            os._exit(0)
+        os.read(heard, 1)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1e6)
+
+
+class NotesItsGuard(Honest):
+    """Harmless: writes down the process ids of itself and its parent. To free its memory takes a moment."""
+
+    def __init__(self, folder, megabytes=0):
+        super().__init__()
+        self.ballast = bytearray(os.urandom(1 << 20)) * megabytes
+        for pid in (os.getpid(), os.getppid()):
+            (Path(folder) / str(pid)).touch()
+
+    def act(self, observation, mask=None):
+        return 0
+
+
 class ClosesEverything(Honest):
     """It may: nobody else uses what it has."""
 

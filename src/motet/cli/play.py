@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import inspect
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,6 +120,9 @@ def parse(
         show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
     chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
+    for path in (chosen.out, chosen.html):
+        if path is not None:
+            _check_writable(path)
     return chosen, _settings(chosen), _made(maker, chosen)
 
 
@@ -307,6 +312,17 @@ class _PlayResult(Protocol):
     def failed(self) -> dict[str, int]: ...
     def as_dict(self) -> dict[str, Any]: ...
     def html(self) -> str: ...
+
+
+def _check_writable(path: Path) -> None:
+    """Raise if a file cannot be written, before anything is played. An existing file stays as it is."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
 def _write(path: Path, text: str) -> None:

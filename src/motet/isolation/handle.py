@@ -17,6 +17,7 @@ from motet.errors import WaitTimeoutError
 from motet.isolation import guard as _guard
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
+from motet.isolation.marks import end_marked
 from motet.isolation.process import PolicyStart
 from motet.system.child import Child, signal_name
 from motet.system.fork_server import context
@@ -108,8 +109,10 @@ class PolicyProcess:
         self._child.close()
 
     def _kill(self) -> None:
-        """Kill without a guard: only the process itself and what is still in its process group can be reached."""
+        """Kill without a guard: all that has its mark or, where there are no marks, the process and its group."""
         self._child.kill(DEATH_S)
+        if left := end_marked(lambda mark: mark == self._start.mark, 0.0, DEATH_S):
+            raise WaitTimeoutError(f"{self.name}: pid {left[0]} did not die within {DEATH_S:g} s of SIGKILL")
         if self._pid is None or self._pidfd is None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -27,6 +27,7 @@ import contextlib
 import math
 import os
 import pickle
+import secrets
 import sys
 import tempfile
 import time
@@ -47,6 +48,7 @@ from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
 from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
+from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import FINITE, check_fields
@@ -371,10 +373,13 @@ class IsolatedPolicy:
             if self._sandbox != "no":
                 modules, data = self._own
                 within = tuple(dict.fromkeys(path for one in modules for path in _sandbox.reach(one, data)))
-                folder = tempfile.mkdtemp(prefix="motet-policy-")
+                # The guard creates it, so that it is removed even if this process is killed meanwhile.
+                folder = os.path.join(tempfile.gettempdir(), f"motet-policy-{secrets.token_hex(8)}")
                 on_failure.callback(_sandbox.remove, folder)
                 confinement = _sandbox.Confinement(within, folder, self._sandbox == "strict")
-            start = PolicyStart(*self._parts, self._limits.memory_bytes, self._limits.open_files, confinement, _GUARDED)
+            start = PolicyStart(
+                *self._parts, self._limits.memory_bytes, self._limits.open_files, confinement, _GUARDED, new_mark()
+            )
             self._process = PolicyProcess(self._name, self._box.segment, start)
             on_failure.pop_all()
         self._open = True

@@ -34,6 +34,7 @@ from motet.isolation import mailbox as _mailbox
 from motet.isolation import sandbox as _sandbox
 from motet.isolation.guard import MESSAGE, STARTED, Guard, Output, drain
 from motet.isolation.mailbox import Mailbox
+from motet.isolation.marks import carry_mark
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
@@ -60,6 +61,8 @@ class PolicyStart:
     open_files: int
     sandbox: _sandbox.Confinement | None
     guarded: bool
+    mark: int
+    """Marks the guard and everything below it, see :mod:`motet.isolation.marks`."""
 
 
 def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
@@ -67,12 +70,17 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     out_r, out_w = os.pipe()
     mailbox = Mailbox(segment)
     if not start.guarded:
+        if start.sandbox is not None:
+            os.mkdir(start.sandbox.folder, 0o700)
         threading.Thread(target=drain, args=(Output(out_r, mailbox),), daemon=True).start()
         _live(mailbox, pipe, start, out_w, keep=(out_r,))
     os.setpgid(0, 0)  # see Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    carry_mark(start.mark)  # while this process still dies with its parent, which looks for marks at the end
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
+    if start.sandbox is not None:
+        os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
     pid = os.fork()
@@ -87,7 +95,10 @@ def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep
     guard = os.getppid()
     try:
         os.setsid()  # so that a signal to its process group reaches no other process
-        pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
+        try:
+            pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
+        except (BrokenPipeError, ConnectionResetError):  # the parent has ended, and the policy is not needed any more
+            os._exit(0)
         _close_everything(out, keep)
         questions = _Questions(mailbox, sandboxed=start.sandbox is not None)
         try:
