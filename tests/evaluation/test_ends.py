@@ -110,3 +110,21 @@ def test_output_files_are_checked_before_the_first_episode(command, flag, tmp_pa
     kept.write_text("old")
     assert cli.main([command, "matrix", "-p", "support.hostile_zoo:Missing", "-p", "no_such_policy", flag, "kept"]) == 2
     assert kept.read_text() == "old" and os.listdir(tmp_path / "folder") == []
+
+
+def test_a_line_is_printed_at_the_first_failure_of_each_policy():
+    """While the evaluation runs: after the first episode, not at the end."""
+    lines = []
+    policies = ["support.playing_policies:FailsAt,name=a", "support.playing_policies:FailsAt,name=b,kw.how=reset"]
+    done = []
+    motet.evaluate(
+        MatrixGame, policies, episodes=3, engine="serial",
+        on_message=lambda line: lines.append((len(done), line)), on_progress=lambda *_: done.append(1),
+    )  # fmt: skip
+    assert lines == [
+        (0, "b failed in turn 0 of episode 0 (reset): RuntimeError: no reset"),
+        (0, "a failed in turn 6 of episode 0 (exception): RuntimeError: at my turn"),
+    ]
+    lines.clear()
+    motet.tournament(MatrixGame, policies, rounds=1, engine="serial", on_message=lambda line: lines.append((0, line)))
+    assert lines[0] == (0, "b failed in turn 0 of game 0 (reset): RuntimeError: no reset") and len(lines) == 2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.errors import PolicyFailure, WorldError
+from motet.errors import MemoryShortError, PolicyFailure, StartError, WorldError
 from motet.evaluation.latency import LatencyHistogram
 from motet.policies.entries import Entry
 from motet.policies.joint import JointPolicies, joint_question, joint_spaces
@@ -26,6 +26,7 @@ from motet.policies.teams import describe_world
 from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
+from motet.system.supervisor import RestartLimits
 from motet.text import valid
 from motet.world import World, as_world
 from motet.world.film import Film, drawing, frames_per_s
@@ -65,6 +66,8 @@ class EpisodePlan:
     """Whether the seats of one isolated policy share a process."""
     pooled: bool = True
     """Whether policies are kept between episodes and reset, instead of made again."""
+    fall_back: bool = False
+    """Whether a policy is played in the worker if its process cannot be started."""
 
     @property
     def patience_s(self) -> float:
@@ -137,6 +140,8 @@ class Played:
     """Why a requested rendering failed."""
     output: dict[int, str] = field(default_factory=dict)
     """End of the policy's output, by entry."""
+    fell_back: tuple[int, ...] = ()
+    """Entries that were played in the worker because a process could not be started."""
     failed: FailedBy = ""
     """Cause of a failed episode. It counts for no policy."""
     detail: str = ""
@@ -295,7 +300,7 @@ class Arena:
             while len(own) >= self._plan.processes:
                 self._players.pop(own.pop(0)).close()
         try:
-            player = self._make(seat_group)
+            player = self._make_patiently(seat_group)
         except PolicyFailure:
             raise
         except Exception as error:
@@ -303,7 +308,25 @@ class Arena:
         self._players[seat_group] = player
         return player
 
-    def _make(self, seat_group: SeatGroup) -> Player:
+    def fell_back(self, seat_group: SeatGroup) -> bool:
+        """Whether the player of these seats is in this process because a separate one could not be started."""
+        return self._plan.isolated[seat_group.entry] and isinstance(self._players.get(seat_group), LocalPolicy)
+
+    def _make_patiently(self, seat_group: SeatGroup) -> Player:
+        """Make a player. If the system refuses its process, try again after pauses, as often as in training."""
+        limits, refused = RestartLimits(), ""
+        for attempt in range(limits.restarts):
+            try:
+                return self._make(seat_group, isolated=self._plan.isolated[seat_group.entry])
+            except (StartError, MemoryShortError) as error:
+                refused = str(error)
+            time.sleep(limits.pause_s(attempt))
+            self.heartbeat(0)
+        if self._plan.fall_back:
+            return self._make(seat_group, isolated=False)
+        raise PolicyFailure("start", printable(refused)[:DETAIL])
+
+    def _make(self, seat_group: SeatGroup, *, isolated: bool) -> Player:
         plan, world = self._plan, self._world
         entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
         specs = {name: entry.on(name) for name in names}
@@ -322,7 +345,7 @@ class Arena:
             )
         known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
         known["description"] = self._description
-        if not plan.isolated[seat_group.entry]:
+        if not isolated:
             return LocalPolicy(spec, observation_space, action_space, **known)
         from motet.isolation.policy import IsolatedPolicy, PolicyLimits
 
@@ -348,7 +371,7 @@ class Arena:
             return
         try:
             player.replace()
-        except PolicyFailure:  # it fails to start: its next use makes it again and reports the failure
+        except (PolicyFailure, StartError, MemoryShortError):  # its next use makes it again and reports the failure
             self._players.pop(seat_group).close()
         except Exception as error:
             raise _MachineryError from error
@@ -397,6 +420,7 @@ class _EpisodeRun:
         )
         for seat_group, player in self._players.items():
             self._keep_output(seat_group, player)
+        self._fell_back = tuple(sorted({seats.entry for seats in self._seat_groups if self._arena.fell_back(seats)}))
         self._arena.after_episode()
         return Played(
             number=task.number,
@@ -413,6 +437,7 @@ class _EpisodeRun:
             frames=self._film.pictures() if self._film else (),
             undrawn=self._film.problem if self._film else "",
             output=self._output,
+            fell_back=self._fell_back,
         )
 
     def _begin(self) -> None:

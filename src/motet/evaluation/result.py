@@ -84,6 +84,8 @@ class Measured:
     """End of the output by policy."""
     notes: tuple[str, ...]
     """Messages during the evaluation."""
+    fell_back: dict[str, int] = field(default_factory=dict)
+    """Number of episodes in which a policy was played in the job's process, because none could be started for it."""
 
 
 class SeededResult:

@@ -27,6 +27,7 @@ from motet.errors import CorruptionError, SettingError
 from motet.evaluation.episode import EpisodePlan, Failure, Played, Task, seat_groups
 from motet.evaluation.evaluate import (
     EvaluationSettings,
+    FirstFailures,
     describe_entry,
     failed_line,
     players,
@@ -293,7 +294,7 @@ def _play(
         done.append(kept[len(done)])
     left = tasks[len(done) :]
     plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, on_message)
-    began, stopped = time.perf_counter(), list[str]()
+    began, stopped, first = time.perf_counter(), list[str](), FirstFailures(game.entries, "game")
     if left and not judge.ends:
         own = workers or players(min(jobs, len(left)), settings)
         try:
@@ -305,6 +306,8 @@ def _play(
                     else:
                         done.append(game.episode(one))
                         log.write(done[-1])
+                        for line in first.lines(one):
+                            on_message(line)
                         if one.failed:
                             on_message(failed_line(one, "game"))
                     on_progress(len(done), len(tasks))

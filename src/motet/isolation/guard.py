@@ -27,6 +27,7 @@ __all__ = [
     "MEMORY",
     "MESSAGE",
     "MOST_DESCENDANTS",
+    "REFUSED",
     "STARTED",
     "TOO_MANY",
     "Guard",
@@ -36,8 +37,9 @@ __all__ = [
     "unpack",
 ]
 
-# Messages: the process id; the exit status, as from waitpid; the two reasons for which the guard kills.
-STARTED, ENDED, MEMORY, TOO_MANY = 1, 2, 3, 4
+# Messages: the process id; the exit status, as from waitpid; the two reasons for which the guard kills; the error
+# number with which the system refused to start the policy process.
+STARTED, ENDED, MEMORY, TOO_MANY, REFUSED = 1, 2, 3, 4, 5
 MESSAGE = struct.Struct("<Bq")
 
 MOST_DESCENDANTS = 32

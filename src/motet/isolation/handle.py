@@ -62,6 +62,8 @@ class PolicyProcess:
                 return "memory", f"more than {format_bytes(self._start.memory_bytes or 0)} of memory"
             elif kind == _guard.TOO_MANY:
                 return "refused", f"more than {_guard.MOST_DESCENDANTS} processes at once"
+            elif kind == _guard.REFUSED:
+                return "start", f"{self.name} could not be started: {os.strerror(value)}"
             else:
                 return "died", _ending(os.waitstatus_to_exitcode(value))
         if not gone:

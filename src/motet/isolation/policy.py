@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt
 
-from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
+from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
@@ -363,6 +363,14 @@ class IsolatedPolicy:
         self.close()
 
     def _start(self) -> None:
+        try:
+            self._start_process()
+        except StartError:
+            raise
+        except OSError as error:  # no descriptor or no memory is left
+            raise StartError(f"{self._name} could not be started: {error}") from error
+
+    def _start_process(self) -> None:
         self._box = Mailbox(Segment(self._layout, sealed=True), fresh=True)
         self._box.bind(*self._spaces)
         self._seen, self._number, self._kind, self._strays = 0, _policy_process.START, 0, 0

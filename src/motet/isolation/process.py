@@ -32,7 +32,7 @@ import cloudpickle
 
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import sandbox as _sandbox
-from motet.isolation.guard import MESSAGE, STARTED, Guard, Output, drain
+from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drain
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import carry_mark
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -41,6 +41,7 @@ from motet.policy import Policy, asker
 from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
 from motet.system.raised import describe
+from motet.system.supervisor import RestartLimits
 from motet.world.spaces import InvalidValue, action_checker
 
 __all__ = ["START", "PolicyStart", "enter"]
@@ -83,11 +84,29 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
         os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
-    pid = os.fork()
+    pid = _fork(mailbox, pipe, start)
     if pid == 0:
         _live(mailbox, pipe, start, out_w)
     os.close(out_w)
     Guard(pid, Output(out_r, mailbox), pipe, start, mailbox).run()
+
+
+def _fork(mailbox: Mailbox, pipe: Connection, start: PolicyStart) -> int:
+    """Fork the policy process. If the system refuses it repeatedly, report that to the parent and exit."""
+    limits = RestartLimits()
+    for attempt in range(limits.restarts):
+        try:
+            return os.fork()
+        except OSError as error:
+            refused = error
+        if pipe.poll(limits.pause_s(attempt)):  # the parent has ended, or does not need the policy any more
+            break
+    with contextlib.suppress(OSError):  # the parent is gone
+        pipe.send_bytes(MESSAGE.pack(REFUSED, refused.errno or 0))
+    mailbox.answered.ring()
+    if start.sandbox is not None:
+        _sandbox.remove(start.sandbox.folder)
+    os._exit(0)
 
 
 def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep: tuple[int, ...] = ()) -> NoReturn:
