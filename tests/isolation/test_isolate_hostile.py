@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Discrete
 from support.family import runs
 
 from motet.errors import PolicyFailure
-from motet.isolation.guard import descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
+from motet.isolation.usage import descendants
 from motet.policy import PolicySpec
 
 pytestmark = [
@@ -49,7 +49,9 @@ CASES = {
     "AnswersABomb": ("answer", "Bomb", {}, "no", ACTIONS),
     "Forks": ("timeout", "no decision", {"decision_s": 3.0}, "no", ACTIONS),
     "ForksAndLeaves": ("died", "ended with exit code 0", PATIENT, "no", ACTIONS),
-    "Multiplies": ("refused", "more than 32 processes", PATIENT, "no", ACTIONS),
+    "Multiplies": ("refused", "more than 32 threads and processes", {"tasks": 32, **PATIENT}, "no", ACTIONS),
+    "StartsThreads": ("refused", "more than 40 threads and processes", {"tasks": 40, **PATIENT}, "no", ACTIONS),
+    "LowersItsParentsLimits": ("refused", "it changed the limits of its guard", PATIENT, "no", ACTIONS),
     "KillsItsParent": ("died", "killed together with its guard", PATIENT, "no", ACTIONS),
     "ForgesNan": ("answer", "nan", PATIENT, "no", BOX),
     "ForgesLengths": ("exception", "", PATIENT, "no", ACTIONS),
@@ -65,6 +67,8 @@ IN_SANDBOX = {  # the same ones, where they are not allowed to try
     "Forks": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "Multiplies": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "KillsItself": ("died", "killed by SIGKILL", PATIENT, "strict", ACTIONS),
+    "StartsThreads": ("refused", "more than 40 threads and processes", {"tasks": 40, **PATIENT}, "strict", ACTIONS),
+    "LowersItsParentsLimits": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "Sleeps": ("timeout", "no decision within 0.3 s", {}, "strict", ACTIONS),
     "EatsMemory": ("memory", "more than 300.0 MiB", {"memory_bytes": 300 << 20, **PATIENT}, "strict", ACTIONS),
 }

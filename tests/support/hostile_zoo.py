@@ -333,6 +333,82 @@ class Multiplies(Honest):
             time.sleep(0.001)
 
 
+class StartsThreads(Honest):
+    """As many as it gets."""
+
+    def misbehave(self, fine):
+        while True:
+            threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+
+
+class FillsItsFolder(Honest):
+    """With files, some of which it deletes while they are open."""
+
+    def misbehave(self, fine):
+        self.held = []
+        for number in range(100_000):
+            path = Path(os.environ["TMPDIR"]) / f"file-{number}"
+            self.held.append(path.open("wb", buffering=0))
+            self.held[-1].write(bytes(1 << 16))
+            if number % 2:
+                path.unlink()
+                time.sleep(0.001)
+            elif number > 50:
+                self.held[-1].close()
+
+
+class WritesALargeFile(Honest):
+    def misbehave(self, fine):
+        with (Path(os.environ["TMPDIR"]) / "file").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+
+
+class EatsMemoryInManyTasks(Honest):
+    """Many threads and many mappings, so that measuring its memory takes long; prints how much it has."""
+
+    def __init__(self, at=0, threads=48, mappings=32_000):
+        super().__init__(at)
+        self.threads, self.mappings = threads, mappings
+
+    def misbehave(self, fine):
+        import mmap
+
+        page, self.kept = mmap.PAGESIZE, []
+        for number in range(self.mappings):
+            self.kept.append(
+                mmap.mmap(-1, page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | number % 2 * 2)
+            )
+        for _ in range(self.threads - 1):
+            threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+        megabyte, count = 1 << 20, 0
+        while True:
+            block = mmap.mmap(-1, 2 * megabyte, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for at in range(0, 2 * megabyte, page):
+                block[at] = 1
+            self.kept.append(block)
+            count += 2
+            os.write(1, f"{count}\n".encode())
+
+
+class LowersItsParentsLimits(Honest):
+    """As root it may."""
+
+    def __init__(self, at=0, above=1):
+        super().__init__(at)
+        self.above = above
+
+    def misbehave(self, fine):
+        import resource
+
+        pid = os.getppid()
+        for _ in range(self.above - 1):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (900, 900))
+        time.sleep(self.above == 1 and 1e6)
+        return fine
+
+
 class OpensASocket(Honest):
     def misbehave(self, fine):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM):

@@ -11,12 +11,13 @@ import multiprocessing.connection
 import os
 import signal
 import sys
-import time
 
 from motet.errors import WaitTimeoutError
 from motet.isolation import guard as _guard
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
+from motet.isolation import usage as _usage
+from motet.isolation.groups import refused_a_task, remove_group
 from motet.isolation.marks import end_marked
 from motet.isolation.process import PolicyStart
 from motet.system.child import Child, signal_name
@@ -60,8 +61,12 @@ class PolicyProcess:
                 self._take(value)
             elif kind == _guard.MEMORY:
                 return "memory", f"more than {format_bytes(self._start.memory_bytes or 0)} of memory"
-            elif kind == _guard.TOO_MANY:
-                return "refused", f"more than {_guard.MOST_DESCENDANTS} processes at once"
+            elif kind == _guard.TASKS:
+                return self._too_many_tasks
+            elif kind == _guard.FOLDER:
+                return "refused", f"more than {format_bytes(self._start.folder_bytes)} in its folder"
+            elif kind == _guard.LIMITS:
+                return "refused", "it changed the limits of its guard"
             elif kind == _guard.REFUSED:
                 return "start", f"{self.name} could not be started: {os.strerror(value)}"
             else:
@@ -70,6 +75,14 @@ class PolicyProcess:
             return None
         code = self._child.exit
         return "died", "killed together with its guard" if self._start.guarded or code is None else _ending(code)
+
+    def refused_a_task(self) -> tuple[str, str] | None:
+        """Return the failure, as cause and detail, if the kernel refused a thread or a process to the policy."""
+        return self._too_many_tasks if self._start.guarded and refused_a_task(self._start.mark) else None
+
+    @property
+    def _too_many_tasks(self) -> tuple[str, str]:
+        return "refused", f"more than {self._start.tasks} threads and processes at once"
 
     def _take(self, pid: int) -> None:
         self._pid = pid
@@ -81,11 +94,7 @@ class PolicyProcess:
         """CPU time of the process and all its descendants, in seconds."""
         if self._pid is None:
             return 0.0
-        total = 0.0
-        for pid in (self._pid, *_guard.descendants(self._pid)):
-            with contextlib.suppress(OSError):  # it has ended
-                total += time.clock_gettime((~pid << 3) | 2)  # Linux's id of another process's CPU clock
-        return total
+        return _usage.cpu_s([self._pid, *_usage.descendants(self._pid)])
 
     def starved_s(self) -> float:
         """Seconds for which the process's main thread, which makes the decisions, was ready but waited for a CPU."""
@@ -108,6 +117,8 @@ class PolicyProcess:
                 os.close(self._pidfd)
             if self._start.sandbox is not None:
                 _sandbox.remove(self._start.sandbox.folder)
+            if self._start.guarded:
+                remove_group(self._start.mark)
         self._child.close()
 
     def _kill(self) -> None:

@@ -52,6 +52,7 @@ from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import FINITE, check_fields
+from motet.system.machine import usable_cores
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -66,11 +67,13 @@ _SLICE_S = 0.02
 _MOST_STRAYS = 100
 """How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
 _GUARDED = sys.platform == "linux"
+_BY_KERNEL = True
+"""Whether the kernel enforces limits where it can. (Tests of the other way set it to False.)"""
 
 
 @dataclass(frozen=True)
 class PolicyLimits:
-    """Limits of an isolated policy: time, memory, open files and output.
+    """Limits of an isolated policy: time, memory, tasks, open files, disk space and output.
 
     Motet watches memory and CPU time itself. The kernel's limits do not fit: the one on memory breaks torch, the one on
     CPU time adds up over all episodes, and the one on processes does not hold for root.
@@ -89,8 +92,12 @@ class PolicyLimits:
     """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
     """Maximum seconds of CPU time for a decision, all threads and processes together."""
+    tasks: Annotated[int, Ge(1)] | None = None
+    """Maximum number of threads and processes of the policy together. None: 64, and 2 for each core."""
     open_files: Annotated[int, Ge(16)] = 256
     """Maximum number of open files."""
+    folder_bytes: Annotated[int, Ge(2**16)] = 2**28
+    """Maximum bytes in the temporary folder of a sandboxed policy."""
     output_bytes: Annotated[int, Ge(1024)] = 65536
     """Bytes of the policy's output that are kept. Older output is dropped."""
 
@@ -98,6 +105,11 @@ class PolicyLimits:
         check_fields(self)
         if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
             raise SettingError(f"memory_bytes and cpu_s are only valid on Linux (got {sys.platform}): leave them out")
+
+    @property
+    def most_tasks(self) -> int:
+        """Maximum number of threads and processes."""
+        return 64 + 2 * usable_cores() if self.tasks is None else self.tasks
 
 
 def sandbox_gaps() -> tuple[str, ...]:
@@ -282,6 +294,8 @@ class IsolatedPolicy:
 
     def _check_state(self, state: int, phase: str) -> None:
         causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.INVALID: "answer"}
+        if state == _mailbox.FAILED and self._process is not None and (refused := self._process.refused_a_task()):
+            self._fail(*refused)
         if state in causes:
             self._fail(causes[state], self._box.text())
         if state != _mailbox.FINE:
@@ -386,8 +400,9 @@ class IsolatedPolicy:
                 on_failure.callback(_sandbox.remove, folder)
                 confinement = _sandbox.Confinement(within, folder, self._sandbox == "strict")
             start = PolicyStart(
-                *self._parts, self._limits.memory_bytes, self._limits.open_files, confinement, _GUARDED, new_mark()
-            )
+                *self._parts, self._limits.memory_bytes, self._limits.most_tasks, self._limits.open_files,
+                self._limits.folder_bytes, confinement, _GUARDED, new_mark(), _BY_KERNEL,
+            )  # fmt: skip
             self._process = PolicyProcess(self._name, self._box.segment, start)
             on_failure.pop_all()
         self._open = True

@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TextIO
@@ -32,6 +32,7 @@ import cloudpickle
 
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import sandbox as _sandbox
+from motet.isolation.groups import TaskGroup, remove_group
 from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drain
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import carry_mark
@@ -59,11 +60,17 @@ class PolicyStart:
     policy: bytes
     """Pickled spec, with the arguments about agent and world that its factory is offered."""
     memory_bytes: int | None
+    tasks: int
     open_files: int
+    folder_bytes: int
     sandbox: _sandbox.Confinement | None
     guarded: bool
     mark: int
     """Marks the guard and everything below it, see :mod:`motet.isolation.marks`."""
+    by_kernel: bool
+    """Whether to let the kernel limit the tasks and the folder, where it can."""
+    grouped: bool = False
+    """Whether the kernel limits its tasks, by a control group. The guard finds that out."""
 
 
 def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
@@ -80,12 +87,21 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     carry_mark(start.mark)  # while this process still dies with its parent, which looks for marks at the end
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
+    group = None
     if start.sandbox is not None:
         os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
+        limited = start.by_kernel and _sandbox.limit_folder(start.sandbox.folder, start.folder_bytes)
+        start = replace(start, sandbox=replace(start.sandbox, limited=limited))
+    if start.by_kernel:
+        with contextlib.suppress(OSError):  # no group can be created: the guard counts the tasks
+            group = TaskGroup(start.mark, start.tasks)
+            start = replace(start, grouped=True)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
     pid = _fork(mailbox, pipe, start)
     if pid == 0:
+        if group is not None:
+            group.join()
         _live(mailbox, pipe, start, out_w)
     os.close(out_w)
     Guard(pid, Output(out_r, mailbox), pipe, start, mailbox).run()
@@ -106,6 +122,8 @@ def _fork(mailbox: Mailbox, pipe: Connection, start: PolicyStart) -> int:
     mailbox.answered.ring()
     if start.sandbox is not None:
         _sandbox.remove(start.sandbox.folder)
+    if start.grouped:
+        remove_group(start.mark)
     os._exit(0)
 
 
@@ -121,7 +139,7 @@ def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep
         _close_everything(out, keep)
         questions = _Questions(mailbox, sandboxed=start.sandbox is not None)
         try:
-            _sandbox.lower_limits(start.open_files)
+            _sandbox.lower_limits(start.open_files, start.folder_bytes if start.sandbox is not None else None)
             if start.guarded:
                 _die_with(guard)
             if start.sandbox is not None:
