@@ -401,12 +401,12 @@ class LowersItsParentsLimits(Honest):
     def misbehave(self, fine):
         import resource
 
-        pid = os.getppid()
+        pid = os.getppid() if self.above else os.getpid()
         for _ in range(self.above - 1):
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (900, 900))
         time.sleep(self.above == 1 and 1e6)
-        return fine
+        return 0
 
 
 class OpensASocket(Honest):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from motet.errors import MemoryShortError, PolicyFailure, StartError, WorldError
 from motet.evaluation.latency import LatencyHistogram
+from motet.isolation.usage import PolicyUsage, limits_of
 from motet.policies.entries import Entry
 from motet.policies.joint import JointPolicies, joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
@@ -140,6 +141,10 @@ class Played:
     """Why a requested rendering failed."""
     output: dict[int, str] = field(default_factory=dict)
     """End of the policy's output, by entry."""
+    usage: dict[int, PolicyUsage] = field(default_factory=dict)
+    """What the processes of isolated policies have used, by entry, since the last episode of this worker."""
+    noticed: str = ""
+    """Human-readable description of limits of the worker that a policy has changed."""
     fell_back: tuple[int, ...] = ()
     """Entries that were played in the worker because a process could not be started."""
     failed: FailedBy = ""
@@ -208,6 +213,7 @@ class Arena:
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self._limits = limits_of()
         try:
             self._made(film=False)
         except BaseException as error:  # the first episode raises it again and reports it
@@ -364,6 +370,20 @@ class Arena:
             )
         return self._joint_spaces[seat_group.agents]
 
+    def take_usage(self) -> dict[int, PolicyUsage]:
+        """Return what the processes of isolated policies have used since the last call, by entry."""
+        found: dict[int, PolicyUsage] = {}
+        for seat_group, player in self._players.items():
+            if self._plan.isolated[seat_group.entry] and not isinstance(player, LocalPolicy):
+                found.setdefault(seat_group.entry, PolicyUsage()).merge(player.take_usage())  # type: ignore[attr-defined]
+        return found
+
+    def changed_limits(self) -> str:
+        """Return the limits of this process that were changed since the last call, as text; empty if none were."""
+        before, self._limits = self._limits, limits_of()
+        pairs = zip(before.splitlines(), self._limits.splitlines(), strict=False)
+        return "; ".join(f"{_limit(old)} to {_limit(new).rpartition(': ')[2]}" for old, new in pairs if old != new)
+
     def after_failure(self, seat_group: SeatGroup) -> None:
         """Replace a player that failed."""
         player = self._players.get(seat_group)
@@ -421,6 +441,7 @@ class _EpisodeRun:
         for seat_group, player in self._players.items():
             self._keep_output(seat_group, player)
         self._fell_back = tuple(sorted({seats.entry for seats in self._seat_groups if self._arena.fell_back(seats)}))
+        usage = self._arena.take_usage()
         self._arena.after_episode()
         return Played(
             number=task.number,
@@ -438,6 +459,8 @@ class _EpisodeRun:
             undrawn=self._film.problem if self._film else "",
             output=self._output,
             fell_back=self._fell_back,
+            usage=usage,
+            noticed=self._arena.changed_limits(),
         )
 
     def _begin(self) -> None:
@@ -580,6 +603,16 @@ class _EpisodeRun:
     def _keep_output(self, seat_group: SeatGroup, player: Player) -> None:
         if player.output:
             self._output[seat_group.entry] = valid(player.output)
+
+
+def _limit(line: str) -> str:
+    """Return the name and the soft limit in a line of a process's limits.
+
+    >>> _limit("Max open files            1024                 4096                 files     ")
+    'open files: 1024'
+    """
+    name, soft, *_ = [part for part in line.split("  ") if part]
+    return f"{name.strip().removeprefix('Max ')}: {soft.strip()}"
 
 
 def _where_it_raised(error: BaseException) -> str:

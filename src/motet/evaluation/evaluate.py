@@ -206,7 +206,7 @@ def why_stopped(stopped: Sequence[str], judge: Disqualification, settings: Evalu
 
 
 class FirstFailures:
-    """Makes a line at the first failure of each policy, and at its first episode in the job's process.
+    """Makes a line when a policy fails, or plays in the job's process, for the first time, and when limits change.
 
     Args:
         entries: the policies.
@@ -226,6 +226,12 @@ class FirstFailures:
                 self._failed.add(one.policy)
                 where = f"in turn {one.turn} of {self._what} {one.episode}"
                 found.append(f"{one.policy} failed {where} ({one.cause}): {first_line(one.detail)}")
+        if played.noticed:
+            seated = ", ".join(dict.fromkeys(self._titles[i] for i in played.seats))
+            found.append(
+                f"{self._what} {played.number}: the limits of the job were changed ({played.noticed}) by {seated}; "
+                "only a sandbox prevents that"
+            )
         for name in dict.fromkeys(self._titles[i] for i in played.fell_back):
             if name not in self._fell_back:
                 self._fell_back.add(name)

@@ -17,6 +17,7 @@ from motet.errors import SettingError
 from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Measured
+from motet.isolation.usage import PolicyUsage
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
@@ -178,17 +179,21 @@ class Game:
         latency: dict[str, LatencyHistogram] = {}
         output: dict[str, str] = {}
         fell_back: Counter[str] = Counter()
+        usage: dict[str, PolicyUsage] = {}
         for one in played:
             fell_back.update(titles[i] for i in one.fell_back)
             for i, times in one.latency.items():
                 latency.setdefault(titles[i], LatencyHistogram()).merge(times)
+            for i, used in one.usage.items():
+                usage.setdefault(titles[i], PolicyUsage()).merge(used)
             for i, text in one.output.items():
                 output[titles[i]] = text
         isolated = dict(zip(titles, plan.isolated, strict=True))
         ordered = {title: latency[title] for title in dict.fromkeys(titles) if title in latency}
         return Measured(
-            seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes), dict(fell_back)
-        )
+            seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes), dict(fell_back),
+            {title: usage[title] for title in dict.fromkeys(titles) if title in usage},
+        )  # fmt: skip
 
 
 class EpisodeTasks(Sequence[Task]):

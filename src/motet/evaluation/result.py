@@ -17,6 +17,7 @@ from typing import Any
 from motet.evaluation.episode import FailedBy, Failure
 from motet.evaluation.latency import LatencyHistogram
 from motet.intervals import Score, score
+from motet.isolation.usage import PolicyUsage
 from motet.runs.config import versions
 from motet.runs.directory import RunDirectory
 
@@ -86,6 +87,8 @@ class Measured:
     """Messages during the evaluation."""
     fell_back: dict[str, int] = field(default_factory=dict)
     """Number of episodes in which a policy was played in the job's process, because none could be started for it."""
+    usage: dict[str, PolicyUsage] = field(default_factory=dict)
+    """What the processes of isolated policies have used, by policy."""
 
 
 class SeededResult:
@@ -231,6 +234,7 @@ class Evaluation(SeededResult):
         }
         extra = {
             "tempo": latency,
+            "usage": {name: asdict(one) for name, one in measured.usage.items()},
             "notes": list(measured.notes),
             "failures": details,
             "failed_episodes": failed_episodes(self.episodes),

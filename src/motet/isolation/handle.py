@@ -43,6 +43,7 @@ class PolicyProcess:
         self.name, self._start = name, start
         self._pid: int | None = None
         self._pidfd: int | None = None
+        self._ended: tuple[str, str] | None = None
         self._pipe, theirs = context().Pipe()
         try:
             self._child = Child(name, _policy_process.enter, (segment, theirs, start))
@@ -51,6 +52,12 @@ class PolicyProcess:
 
     def hear(self) -> tuple[str, str] | None:
         """Return how the process ended, as cause and detail; None while it lives."""
+        if self._ended is None:
+            self._ended = self._listen()
+        return self._ended
+
+    def _listen(self) -> tuple[str, str] | None:
+        """Read the messages of the guard."""
         gone = self._child.exit is not None  # read before the pipe, which then holds all messages sent before the end
         while self._pipe.poll(0):
             try:
@@ -91,10 +98,16 @@ class PolicyProcess:
                 self._pidfd = os.pidfd_open(pid)
 
     def cpu_s(self) -> float:
-        """CPU time of the process and all its descendants, in seconds."""
-        if self._pid is None:
+        """CPU time of the process and all its descendants, in seconds; 0 if it has ended."""
+        if self.hear() is not None or self._pid is None:
             return 0.0
         return _usage.cpu_s([self._pid, *_usage.descendants(self._pid)])
+
+    def memory_bytes(self) -> int:
+        """Private memory of the process and all its descendants, in bytes; 0 if it has ended."""
+        if self.hear() is not None or self._pid is None or sys.platform != "linux":
+            return 0
+        return sum(_usage.private_bytes(pid) for pid in (self._pid, *_usage.descendants(self._pid)))
 
     def starved_s(self) -> float:
         """Seconds for which the process's main thread, which makes the decisions, was ready but waited for a CPU."""

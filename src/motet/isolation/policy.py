@@ -50,6 +50,7 @@ from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
+from motet.isolation.usage import PolicyUsage
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import FINITE, check_fields
 from motet.system.machine import usable_cores
@@ -64,6 +65,8 @@ _PATIENCE = 10
 """No wait is longer than this many times its limit, even if the machine is busy."""
 _SLICE_S = 0.02
 """Seconds between two checks of the process while waiting for its answer."""
+_MEASURE_S = 1.0
+"""Seconds between two measurements of the memory for a report."""
 _MOST_STRAYS = 100
 """How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
 _GUARDED = sys.platform == "linux"
@@ -166,6 +169,7 @@ class IsolatedPolicy:
         known = {"agent": agent, "world": dict(world), "description": description}
         self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, known))
         self._process: PolicyProcess | None = None
+        self._usage, self._cpu_taken_s, self._measured_at = PolicyUsage(), 0.0, 0.0
         self._seen = self._number = 0
         self._start()
 
@@ -275,11 +279,12 @@ class IsolatedPolicy:
         """After the bell rang: whether the awaited answer is there and reports no error."""
         number, state = self._box.answer[_mailbox.NUMBER], self._box.answer[_mailbox.STATE]
         if number == self._number and state == _mailbox.FINE:
-            self._started = True
+            if not self._started:
+                self._note_start()
             return True
         if number == _policy_process.START and not self._started:
             self._check_state(state, "start")
-            self._started = True
+            self._note_start()
             self._begin_waiting()  # for the question that was asked during the start
             if self._limits.cpu_s is not None and self._process is not None:
                 self._cpu_before_s = self._process.cpu_s()
@@ -291,6 +296,10 @@ class IsolatedPolicy:
         else:
             self._check_state(state, "reset" if self._kind == _mailbox.RESET else "exception")
         return False
+
+    def _note_start(self) -> None:
+        self._started = True
+        self._usage.start_s = max(self._usage.start_s, time.monotonic() - self._start_at)
 
     def _check_state(self, state: int, phase: str) -> None:
         causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.INVALID: "answer"}
@@ -318,6 +327,9 @@ class IsolatedPolicy:
                 action = self._give(self._box.take_action())
             except InvalidValue as error:
                 self._fail("answer", str(error))
+        elif self._kind == _mailbox.RESET:
+            took_s = time.monotonic() - self._since
+            self._usage.merge(PolicyUsage(resets=1, reset_s=took_s, longest_reset_s=took_s))
         self._open = False
         return action
 
@@ -359,15 +371,35 @@ class IsolatedPolicy:
         """The end of the policy's output, without control characters. It is kept after the process ended."""
         return printable(self._box.printed())
 
+    def take_usage(self) -> PolicyUsage:
+        """Return what the policy's processes have used since the last call.
+
+        Memory is measured at most once a second, because that may take milliseconds.
+        """
+        if self._process is not None and self._started:
+            self._measure(self._process)
+        taken, self._usage = self._usage, PolicyUsage()
+        return taken
+
+    def _measure(self, process: PolicyProcess) -> None:
+        now_s = process.cpu_s()
+        self._usage.cpu_s += max(0.0, now_s - self._cpu_taken_s)
+        self._cpu_taken_s = max(now_s, self._cpu_taken_s)
+        if time.monotonic() - self._measured_at >= _MEASURE_S:
+            self._usage.memory_bytes = max(self._usage.memory_bytes, process.memory_bytes())
+            self._measured_at = time.monotonic()
+
     def replace(self) -> None:
         """End the process, wait until it is dead, and start a new one."""
         self.close()
         self._start()
+        self._usage.replaced += 1
 
     def close(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
         process, self._process, self._open = self._process, None, False
         if process is not None:
+            self._measure(process)
             process.end()
 
     def __enter__(self) -> IsolatedPolicy:
@@ -390,6 +422,7 @@ class IsolatedPolicy:
         self._seen, self._number, self._kind, self._strays = 0, _policy_process.START, 0, 0
         self._started, self._limit_s = False, self._limits.start_s
         self._begin_waiting()
+        self._start_at, self._cpu_taken_s = time.monotonic(), 0.0
         with contextlib.ExitStack() as on_failure:
             confinement = None
             if self._sandbox != "no":
@@ -406,6 +439,7 @@ class IsolatedPolicy:
             self._process = PolicyProcess(self._name, self._box.segment, start)
             on_failure.pop_all()
         self._open = True
+        self._usage.started += 1
 
 
 def _checked_sandbox(sandbox: str) -> str:

@@ -7,8 +7,52 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-__all__ = ["MemoryWatch", "cpu_s", "descendants", "folder_size", "limits_of", "private_bytes", "tasks_of"]
+__all__ = [
+    "MemoryWatch",
+    "PolicyUsage",
+    "cpu_s",
+    "descendants",
+    "folder_size",
+    "limits_of",
+    "private_bytes",
+    "tasks_of",
+]
+
+
+@dataclass
+class PolicyUsage:
+    """What the processes of a policy have used.
+
+    >>> usage = PolicyUsage(memory_bytes=3, started=1)
+    >>> usage.merge(PolicyUsage(memory_bytes=2, started=2))
+    >>> usage.memory_bytes, usage.started
+    (3, 3)
+    """
+
+    memory_bytes: int = 0
+    """Largest private memory of one process with its descendants, among the measurements, at most one per second."""
+    cpu_s: float = 0.0
+    """CPU time of all processes, in seconds, up to the last measurement."""
+    started: int = 0
+    """Number of processes that were started for the policy."""
+    replaced: int = 0
+    """Number of processes that were started because one had failed."""
+    start_s: float = 0.0
+    """Seconds until the policy was made, the longest time."""
+    resets: int = 0
+    reset_s: float = 0.0
+    """Seconds of all resets together."""
+    longest_reset_s: float = 0.0
+
+    def merge(self, other: PolicyUsage) -> None:
+        """Add what other processes of the same policy have used."""
+        for name in ("memory_bytes", "start_s", "longest_reset_s"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name in ("cpu_s", "started", "replaced", "resets", "reset_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 _CONFIRM_BELOW = 1.05
 """An estimate above the limit is confirmed by an exact measurement, unless it is above this many times the limit."""

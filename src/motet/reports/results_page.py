@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from motet.intervals import Score
 from motet.reports.charts import Bar, bars, strips
 from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
+from motet.system.memory import format_bytes
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
     from motet.evaluation.result import Episode, Evaluation
     from motet.evaluation.tournament import Tournament
+    from motet.isolation.usage import PolicyUsage
 
-__all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
+__all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page", "usage_cells"]
 
 _EPISODES = 1000  # maximum number of rows in the table of episodes
 _FAILURES = 200
@@ -56,6 +58,7 @@ def evaluation_page(result: Evaluation) -> str:
         _seats(result),
         _watch(result),
         _latency(result),
+        _usage(result),
         _failures(result),
         _failed(result.episodes, "episode"),
         _episodes(result),
@@ -211,6 +214,33 @@ def _latency(result: Evaluation) -> Section:
     lead = f"Time from the observation to the action, with {jobs}{sandbox}."
     said = [paragraph(line, quiet=True) for line in measured.notes]
     return Section("Decision latency", [table(columns, rows, caption="Decision latency"), *said], lead=lead)
+
+
+def _usage(result: Evaluation) -> Section | None:
+    """What the processes of isolated policies have used."""
+    usage = result.measured.usage
+    if not usage:
+        return None
+    columns = [
+        Column("policy"),
+        *(Column(name, number=True) for name in ("memory", "CPU time", "started", "replaced", "start", "reset")),
+    ]
+    rows: list[list[Cell]] = [[label(name), *usage_cells(one)] for name, one in usage.items()]
+    lead = "Memory is the largest private memory of one process; start is the longest time, reset the mean."
+    return Section("Policy processes", [table(columns, rows, caption="Policy processes")], lead=lead)
+
+
+def usage_cells(one: PolicyUsage) -> list[Shown]:
+    """Return the cells of a policy: memory, CPU time, processes started and replaced, start and reset times."""
+    reset_s = one.reset_s / max(one.resets, 1)
+    return [
+        Shown(one.memory_bytes, format_bytes(one.memory_bytes)),
+        Shown(one.cpu_s, seconds(one.cpu_s)),
+        Shown(one.started, f"{one.started:,}"),
+        Shown(one.replaced, f"{one.replaced:,}"),
+        Shown(one.start_s, seconds(one.start_s)),
+        Shown(reset_s, seconds(reset_s)),
+    ]
 
 
 def _failures(result: Evaluation) -> Section | None:
