@@ -104,7 +104,7 @@ def limit_folder(folder: str, size: int) -> bool:
     # Private, so that no other process sees it, and it vanishes with the last process that does.
     private = lib.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None) == 0
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
-    return private and lib.mount(b"motet", os.fsencode(folder), b"tmpfs", flags, options) == 0
+    return private and bool(lib.mount(b"motet", os.fsencode(folder), b"tmpfs", flags, options) == 0)
 
 
 def can_limit_folders() -> bool:
