@@ -554,3 +554,169 @@ class RingsABomb(Forges):
         mailbox.answer[2], mailbox.answer[1], mailbox.answer[0] = len(data), 2, mailbox.question[0]
         mailbox.answered.ring()
         time.sleep(1e6)
+
+
+class RaisesAGroup(Honest):
+    def misbehave(self, fine):
+        raise BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(3), ValueError("no")])
+
+
+class AnswersAGenerator(Honest):
+    def misbehave(self, fine):
+        return (number for number in iter(int, 1))
+
+
+class AnswersALongSequence(Honest):
+    """It has two elements for as long as one asks."""
+
+    def misbehave(self, fine):
+        class Long:
+            def __len__(self):
+                return 2**62
+
+            def __getitem__(self, index):
+                return index
+
+        return Long()
+
+
+class RecursesForEver(Honest):
+    def misbehave(self, fine):
+        return self.misbehave(fine)
+
+
+class RaisesWhereItIsFreed(Honest):
+    """An exception in a destructor goes nowhere: no failure."""
+
+    def misbehave(self, fine):
+        class Freed:
+            def __del__(self):
+                raise SystemExit("freed")
+
+        Freed()
+        return fine
+
+
+class RaisesInAThread(Honest):
+    """Neither is this one."""
+
+    def misbehave(self, fine):
+        thread = threading.Thread(target=lambda: sys.exit("from a thread"))
+        thread.start()
+        thread.join()
+        return fine
+
+
+class AnswersTrue(Honest):
+    def misbehave(self, fine):
+        return [[True]]
+
+
+class RaisesForEver(Honest):
+    """Each exception is the cause of the next."""
+
+    def misbehave(self, fine):
+        error = None
+        for number in range(500):
+            try:
+                raise ValueError(number) from error
+            except ValueError as caught:
+                error = caught
+        raise error
+
+
+class LeavesItsFolder(Honest):
+    """Harmless to others: the folder, the mask for new files and the environment belong to its process."""
+
+    def misbehave(self, fine):
+        os.chdir("/")
+        os.umask(0o777)
+        os.environ.clear()
+        return fine
+
+
+class BreaksTheInterpreter(Honest):
+    def misbehave(self, fine):
+        import builtins
+
+        sys.setswitchinterval(1000.0)
+        builtins.isinstance = builtins.len = None
+        sys.modules.clear()
+        return fine
+
+
+class TracesEverything(Honest):
+    def misbehave(self, fine):
+        def trace(frame, event, argument):
+            raise RuntimeError("traced")
+
+        sys.settrace(trace)
+        return fine
+
+
+class SetsAnAlarm(Honest):
+    def misbehave(self, fine):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        time.sleep(1e6)
+
+
+class KillsItsGroup(Honest):
+    def misbehave(self, fine):
+        os.killpg(0, signal.SIGKILL)
+
+
+class OpensEverything(Honest):
+    def misbehave(self, fine):
+        self.held = [open(os.devnull) for _ in range(100_000)]  # noqa: SIM115
+
+
+class AnswersTwice(Honest):
+    """Two processes share its mailbox from then on."""
+
+    def misbehave(self, fine):
+        os.fork()
+        return fine
+
+
+class StopsItsGuard(Honest):
+    def misbehave(self, fine):
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1e6)
+
+
+class WaitsAtExit(Honest):
+    def misbehave(self, fine):
+        import atexit
+
+        atexit.register(time.sleep, 1e6)
+        threading.Thread(target=time.sleep, args=(1e6,)).start()
+        raise ValueError("done")
+
+
+class PrintsForEver(Honest):
+    """In a thread, while it answers well."""
+
+    def misbehave(self, fine):
+        if self.step == self.at:
+            threading.Thread(target=self.print, daemon=True).start()
+        return fine
+
+    def print(self):
+        while True:
+            os.write(1, b"and on " * 100)
+            time.sleep(0.001)
+
+
+class RestsWithTheLock(Honest):
+    """Holds the interpreter's lock in C, so that none of its threads runs."""
+
+    def misbehave(self, fine):
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(1000)
+
+
+class WritesThroughItsObservation(Honest):
+    def act(self, observation, mask=None):
+        observation[:] = -1e9
+        return super().act(observation, mask)

@@ -85,7 +85,10 @@ class PolicyProcess:
 
     def refused_a_task(self) -> tuple[str, str] | None:
         """Return the failure, as cause and detail, if the kernel refused a thread or a process to the policy."""
-        return self._too_many_tasks if self._start.guarded and refused_a_task(self._start.mark) else None
+        if not self._start.guarded:
+            return None
+        refused = refused_a_task(self._start.mark)  # before the guard is asked, which removes the group at its end
+        return self._too_many_tasks if refused or self.hear() == self._too_many_tasks else None
 
     @property
     def _too_many_tasks(self) -> tuple[str, str]:
@@ -122,6 +125,7 @@ class PolicyProcess:
     def end(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
         self._pipe.close()  # the guard then kills everything
+        self._child.resume()  # in case that the policy has stopped its guard
         try:
             if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()

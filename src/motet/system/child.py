@@ -103,6 +103,12 @@ class Child:
             _is_over(self._pidfd, max(0.0, deadline - time.monotonic()))
         return self.exit is not None
 
+    def resume(self) -> None:
+        """Continue the child if it was stopped by a signal."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+
     def kill(self, timeout_s: float = 5.0) -> None:
         """Kill the child and wait until it is dead. A replacement may be started as soon as this returns."""
         with contextlib.suppress(ProcessLookupError):  # a stopped process dies of SIGKILL too
