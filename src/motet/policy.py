@@ -180,9 +180,15 @@ class BehaviourPolicy:
         n_frames: int = 1,
     ) -> None:
         self._behaviour, self._explore = behaviour, explore
+        self.n_frames = n_frames
         self._carried = EpisodeState(1, n_frames)
         # Copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The behaviour, with its weights loaded. It can act on a batch, without the frames that a policy stacks."""
+        return self._behaviour
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -22,6 +22,7 @@ import tyro
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
+from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
@@ -30,6 +31,7 @@ from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
+from motet.runs.trust import make_importable
 from motet.system.files import write_whole
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
@@ -114,6 +116,9 @@ def parse(
         )
     name = given.pop(place) if place is not None else ""
     maker = _maker(name, "--trust" in given) if name else None
+    keywords: dict[str, Any] = {}
+    if maker is not None:
+        keywords, given = keyword_flags(maker, given)
     world = world_flags(maker, Experiment(name)) if maker is not None else None
     if helps:
         last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
@@ -123,7 +128,7 @@ def parse(
     for path in (chosen.out, chosen.html):
         if path is not None:
             _check_writable(path)
-    return chosen, _settings(chosen), _made(maker, chosen)
+    return chosen, _settings(chosen), _made(maker, chosen, keywords)
 
 
 def static_flags(kind: type[Play], without: Sequence[str] = ()) -> Any:
@@ -165,7 +170,9 @@ def _bare_sandbox(given: list[str]) -> list[str]:
 
 def _maker(name: str, trust: bool) -> Callable[..., Any]:
     if (Path(name) / "config.json").is_file():
-        return rebuild_world(RunDirectory.open(name).config().get("world", {}), trust=trust)
+        run = RunDirectory.open(name)
+        config = run.config()
+        return rebuild_world(config.get("world", {}), trust=trust or make_importable(run.path, config))
     if name not in WORLDS and ":" not in name:
         nothing = "which is a directory but not a run" if Path(name).is_dir() else "and no run directory has that name"
         raise SettingError(
@@ -175,10 +182,10 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
     return world_factory(name)
 
 
-def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
+def _made(maker: Callable[..., Any] | None, chosen: Any, keywords: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of the world, with the settings from flags."""
     assert maker is not None  # None only with --help, which has exited
-    settings = {}
+    settings = dict(keywords)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
         if value != parameter.default:

@@ -30,7 +30,7 @@ from motet.system.raised import DETAIL, describe, pressed_by_user, printable, su
 from motet.system.supervisor import RestartLimits
 from motet.text import valid
 from motet.world import World, as_world
-from motet.world.film import Film, drawing, frames_per_s
+from motet.world.film import Film, frames_per_s, made_to_draw
 from motet.world.masks import masked_agents
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class Arena:
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        self._unable = ""  # why the world that renders cannot draw, if making it raised
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
@@ -236,6 +237,7 @@ class Arena:
         run: _EpisodeRun | None = None
         try:
             world, rate = self._made(task.film)
+            film = Film(self._unable) if film else None
             run = _EpisodeRun(self, world, task, film)
             return replace(run.play(), frames_per_s=rate)
         except _MachineryError as problem:
@@ -260,7 +262,7 @@ class Arena:
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
             self.heartbeat(0)
-            env = (drawing(self._plan.world) if film else self._plan.world)()
+            env, self._unable = made_to_draw(self._plan.world) if film else (self._plan.world(), self._unable)
             self._world = as_world(env)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)

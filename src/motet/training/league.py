@@ -49,7 +49,8 @@ class League:
     """
 
     anchors: tuple[str, ...] | None = None
-    """Scripted players of the world by name, or 'module:attribute' of a policy factory. Default: all scripted ones."""
+    """Scripted players of the world by name, run directories, or 'module:attribute' of a policy factory. Default: all
+    scripted ones."""
     anchor_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Share of games against anchors."""
     anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
