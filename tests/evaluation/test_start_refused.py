@@ -188,7 +188,7 @@ def test_the_system_refuses_to_fork_a_policy(monkeypatch):
 
     mailbox = SimpleNamespace(answered=SimpleNamespace(ring=lambda: None))
     with pytest.raises(Over):
-        process._fork(mailbox, Pipe(), SimpleNamespace(sandbox=None))
+        process._fork(mailbox, Pipe(), SimpleNamespace(sandbox=None, grouped=False))
     assert len(calls) == RestartLimits().restarts
     assert process.MESSAGE.unpack(sent[0]) == (process.REFUSED, 11)
 

@@ -322,19 +322,21 @@ class Arena:
 
     def _make_patiently(self, seat_group: SeatGroup) -> Player:
         """Make a player. If the system refuses its process, try again after pauses, as often as in training."""
+        if not self._plan.isolated[seat_group.entry]:
+            return self._make(seat_group, False)
         limits, refused = RestartLimits(), ""
         for attempt in range(limits.restarts):
             try:
-                return self._make(seat_group, isolated=self._plan.isolated[seat_group.entry])
+                return self._make(seat_group, True)
             except (StartError, MemoryShortError) as error:
                 refused = str(error)
             time.sleep(limits.pause_s(attempt))
             self.heartbeat(0)
         if self._plan.fall_back:
-            return self._make(seat_group, isolated=False)
+            return self._make(seat_group, False)
         raise PolicyFailure("start", printable(refused)[:DETAIL])
 
-    def _make(self, seat_group: SeatGroup, *, isolated: bool) -> Player:
+    def _make(self, seat_group: SeatGroup, isolated: bool) -> Player:
         plan, world = self._plan, self._world
         entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
         specs = {name: entry.on(name) for name in names}
