@@ -32,6 +32,7 @@ from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
+from motet.runs.history import Curves
 from motet.runs.sinks import TensorBoard, Wandb, scalars
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems
@@ -124,7 +125,16 @@ def evaluation(names, agents, world, detail):
     described = {"path": f"module:{world}", "settings": {world: world}}
     chosen = {"episodes": 3, "seed": 0, "stand_in": "noop", "max_failures": 10}
     games = some_games(names, agents, detail)
-    return Evaluation(described, agents, tuple(told), chosen, games, {names[1]: 1}, True, measured)
+    return Evaluation(
+        world=described,
+        agents=agents,
+        policies=tuple(told),
+        settings=chosen,
+        episodes=games,
+        out={names[1]: 1},
+        partial=True,
+        measured=measured,
+    )
 
 
 def tournament(names, agents, world, detail):
@@ -132,7 +142,17 @@ def tournament(names, agents, world, detail):
     described = {"path": None, "given": world, "why": detail}
     chosen = {"seed": 0, "stand_in": "noop", "max_failures": 10, "rounds": 1}
     games = some_games(names, agents, detail)
-    return Tournament(described, agents, tuple(told), chosen, (names,), games, {names[1]: 1}, True, 1.0)
+    return Tournament(
+        world=described,
+        agents=agents,
+        policies=tuple(told),
+        settings=chosen,
+        pairings=(names,),
+        games=games,
+        out={names[1]: 1},
+        partial=True,
+        seconds=1.0,
+    )
 
 
 class Words(HTMLParser):
@@ -367,7 +387,8 @@ def test_each_agent_is_in_the_legend_of_the_curves():
             made(self, parent, handles, labels, **more)
 
         patch.setattr(legend.Legend, "__init__", watched)
-        _summary._draw(io.BytesIO(), "$run", drawn, [])
+        none = np.zeros(0)
+        _summary._draw(io.BytesIO(), "$run", drawn, (none, none), Curves({"steps": none}, {}))
     assert [text.strip() for text in seen] == ["_a", "\\$b\\$", "\\ud800", "''", "c"]
 
 

@@ -13,6 +13,7 @@ from motet.system.preload import preload as _preload
 if TYPE_CHECKING:
     from motet.errors import MotetError
     from motet.evaluation.evaluate import EvaluationSettings, evaluate
+    from motet.evaluation.focal import FocalEvaluation, evaluate_focal
     from motet.evaluation.regret import regret
     from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
@@ -34,6 +35,7 @@ __all__ = [
     "Evaluation",
     "EvaluationSettings",
     "Field",
+    "FocalEvaluation",
     "League",
     "MotetError",
     "Pace",
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
     "as_world",
     "evaluate",
+    "evaluate_focal",
     "load_policies",
     "regret",
     "report",
@@ -63,6 +66,7 @@ __getattr__, __dir__ = lazily(
         "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",
         "Field": "motet.replay",
+        "FocalEvaluation": "motet.evaluation.focal",
         "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
@@ -76,6 +80,7 @@ __getattr__, __dir__ = lazily(
         "World": "motet.world",
         "as_world": "motet.world",
         "evaluate": "motet.evaluation.evaluate",
+        "evaluate_focal": "motet.evaluation.focal",
         "load_policies": "motet.policies.entries",
         "regret": "motet.evaluation.regret",
         "report": "motet.reports.report",
@@ -92,4 +97,5 @@ _preload(
     *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
     *("motet.isolation.process", "torch"),
     *(f"motet.algorithms.{name}" for name in ("_dqn_learner", "_iqn_learner", "_ppo_learner", "_td3_learner")),
+    "motet.system.quick_exit",
 )

@@ -15,20 +15,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
+from motet.cli.hints import unknown_play_flags
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
-from motet.evaluation.result import Episode
+from motet.evaluation.result import Episode, SeededResult
 from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.reports.win_rates import named_win_rates, rule_sentence, share_text
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.trust import make_importable
@@ -43,6 +45,7 @@ __all__ = [
     "plain_table",
     "print_failed",
     "print_failures",
+    "print_win_rates",
     "progress",
     "static_flags",
     "tell_of_failed",
@@ -53,6 +56,7 @@ __all__ = [
 arg = tyro.conf.arg
 
 _FAILED_SHOWN = 10
+_WIN_RATES_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,12 @@ def parse(
         last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
         show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
-    chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
+    chosen: Any
+    chosen, unknown = tyro.cli(
+        options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+    )
+    if unknown:
+        raise SettingError(unknown_play_flags(unknown, _flags(options, without), prog))
     for path in (chosen.out, chosen.html):
         if path is not None:
             _check_writable(path)
@@ -150,6 +159,17 @@ def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool)
     if world is not None:
         rows.append(("world_", Annotated[type(world), arg(name="world")], world))
     return dataclasses.make_dataclass(kind.__name__, rows, bases=(kind,), frozen=True)
+
+
+def _flags(options: Any, without: Sequence[str] = ()) -> list[str]:
+    """All flags of the command, to find the one that was meant. ``without``: fields that are not flags of it."""
+    names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
+    for item in dataclasses.fields(options):
+        prefix = {"settings_": "", "world_": "world."}.get(item.name)
+        if prefix is not None:
+            names += [f"{prefix}{inner.name}" for inner in dataclasses.fields(item.default)]  # type: ignore[arg-type]
+    names += [f"limits.{item.name}" for item in dataclasses.fields(PolicyLimits)]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in without]
 
 
 def _settings(chosen: Any) -> EvaluationSettings:
@@ -291,7 +311,7 @@ def _key(text: str, pad: str) -> str:
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
-def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
+def finish(result: SeededResult, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the requested files, print the result, and return the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
@@ -309,16 +329,6 @@ def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> in
     if result.partial and not result.stopped:
         return 130
     return 1 if result.stopped or result.failed() else 0
-
-
-class _PlayResult(Protocol):
-    @property
-    def partial(self) -> bool: ...
-    @property
-    def stopped(self) -> str: ...
-    def failed(self) -> dict[str, int]: ...
-    def as_dict(self) -> dict[str, Any]: ...
-    def html(self) -> str: ...
 
 
 def _check_writable(path: Path) -> None:
@@ -389,6 +399,26 @@ def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
     hidden = len(failed) - _FAILED_SHOWN
     if hidden > 0:
         console.print(Text(f"and {counted(hidden, f'more failed {what}')}", style="dim"))
+
+
+def print_win_rates(result: SeededResult, console: Any) -> None:
+    """Print the games won, drawn and lost, if the world declares how games are won."""
+    from rich.text import Text
+
+    from motet.runs.display import fitted
+
+    rows = [row for own in named_win_rates(result).values() for row in own]
+    if result.rule is None or not rows:
+        return
+    table = plain_table("win rate", "won", "drawn", "lost", "games")
+    for words, rate in rows[:_WIN_RATES_SHOWN]:
+        table.add_row(words, *(share_text(one) for one in (rate.won, rate.drawn, rate.lost)), f"{rate.games:,}")
+    console.print()
+    console.print(fitted(table, console))
+    if (hidden := len(rows) - _WIN_RATES_SHOWN) > 0:
+        console.print(Text(f"and {hidden:,} more, in the JSON", style="dim"))
+    line = f"{rule_sentence(result.rule)}; in brackets 95 % intervals"
+    console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:

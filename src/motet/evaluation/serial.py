@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from motet.evaluation.episode import Arena, EpisodePlan, Played, Task
@@ -29,7 +29,7 @@ class SerialPlayer:
         jobs: int,
         on_message: Callable[[str], None],
         known: Mapping[int, Played] = {},
-    ) -> Iterator[Played]:
+    ) -> Generator[Played, None, None]:
         """Play all tasks and yield the results, as :meth:`~motet.evaluation.jobs.JobPool.play` does."""
         threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
         arena = Arena(plan)

@@ -70,6 +70,8 @@ class AgentRow:
     """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
     """The version from which the run was resumed, if its versions continue from there."""
+    evaluated: float | None = None
+    """Mean return in the newest evaluation; None before the first one of this session."""
 
 
 @dataclass
@@ -101,6 +103,8 @@ class Snapshot:
     state: str = "running"
     fell_back: str = ""
     """Why the serial engine is used although processes were requested; empty if it is not."""
+    late_draws: str = ""
+    """The world's late draws from global random generators, in words; empty if there were none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -85,6 +85,8 @@ class EpisodeColumns(_Columns):
     """The version that the actor uses."""
     forced: Numbers
     """Number of times that a version had to be loaded because the one in use was too old."""
+    late_draws: Numbers
+    """Global generators that the world drew from after it had given up its streams, as the sum of 2 ** index."""
 
 
 class RowColumns(_Columns):
@@ -111,6 +113,15 @@ class EvaluationColumns(_Columns):
     """Step at which the next evaluation is due."""
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
+
+
+class EvaluatedColumns(_Columns):
+    """One row for each policy, written by the evaluator."""
+
+    count: Numbers
+    """Number of evaluations since the run was started or resumed."""
+    mean_return: Numbers
+    """Mean return in the newest evaluation."""
 
 
 class Board:
@@ -141,6 +152,7 @@ class Board:
             "board/stop": ArraySpec((_WORDS,), "uint64"),
             "board/evaluation": ArraySpec((1, _WORDS), "float64"),
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
+            "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
@@ -157,6 +169,7 @@ class Board:
         self._stop = part["board/stop"]
         self.evaluation = EvaluationColumns(part["board/evaluation"])
         self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
+        self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.learned = LearnedColumns(part["board/learned"])
@@ -177,6 +190,10 @@ class Board:
     def pulse(self, process: int) -> Pulse:
         """Return the heartbeat of a process, for that process to write."""
         return Pulse(self.processes.words[process])
+
+    def late_draws(self) -> int:
+        """Return what any actor has written to the column of this name."""
+        return int(np.bitwise_or.reduce(self.episodes.late_draws.astype(np.int64), axis=None))
 
     @property
     def stopping(self) -> bool:

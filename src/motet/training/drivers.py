@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import Batch, Behaviour, stacked_batch
+from motet.algorithm import Batch, Behaviour, is_shipped, make_behaviour, stacked_batch
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse
@@ -59,7 +60,10 @@ def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = Fal
         goes_on: whether its worlds resume in the middle of their episodes.
     """
     roster = shared.roster
-    worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
+    worlds = make_world_batch(
+        roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds, watched=True
+    )
+    worlds.user.knows(shared.board.late_draws())
     policy_of = [agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
@@ -77,7 +81,7 @@ def _published_policy(shared: SharedMemory, number: int, actor: int, start: int,
     def show(subscriber: PolicySource) -> None:
         episodes.version[actor, number], episodes.forced[actor, number] = subscriber.version, subscriber.forced
 
-    behaviour = policy.config.behaviour(policy.observation_space, policy.action_space)
+    behaviour = make_behaviour(policy.config, policy.observation_space, policy.action_space)
     begin_stream(behaviour, roster.seed, actor, start, number)
     return PublishedPolicy(
         behaviour,
@@ -124,6 +128,7 @@ class EpisodeLog:
             row, at = self._episodes, (self._index, episode.policy)
             row.mean_return[at], row.mean_length[at] = sum(totals) / len(totals), sum(lengths) / len(lengths)
             row.last_return[at], row.remade[at] = episode.total, actor.remade
+            row.late_draws[at] = actor.worlds.user.late
             row.count[at] += 1
 
 
@@ -136,7 +141,7 @@ def against(
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
 
     def behaviour() -> Behaviour:
-        return player.config.behaviour(player.observation_space, player.action_space)
+        return make_behaviour(player.config, player.observation_space, player.action_space)
 
     return Versus(
         worlds,
@@ -203,13 +208,10 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]
-    algorithm = first.config.build(
-        first.observation_space,
-        first.action_space,
-        len(policies),
-        [seed_for(roster.seed, _LEARNER, policy) for policy in policies],
-        first.device,
-    )
+    seeds = [seed_for(roster.seed, _LEARNER, policy) for policy in policies]
+    streams = Streams(StreamUser(f"the algorithm {type(first.config).__name__}"))
+    with streams.begun(seeds[0]):
+        algorithm = first.config.build(first.observation_space, first.action_space, len(policies), seeds, first.device)
     one_thread()  # build may have loaded torch
     batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
     members = [_member(shared, policy, batch.agent(i)) for i, policy in enumerate(policies)]
@@ -227,6 +229,7 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         shared.progress(stack),
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
+        None if is_shipped(algorithm) else streams,
     )
 
 

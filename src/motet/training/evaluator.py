@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour
+from motet.algorithm import Behaviour, make_behaviour
 from motet.policy import EpisodeState
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
@@ -35,6 +35,7 @@ from motet.training.league import anchor
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
+from motet.world.winning import decide
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
@@ -132,7 +133,7 @@ class _Challenge:
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
         """Keep the result of a game."""
-        self._told.append((opponent, int(advantage > margin) - int(advantage < -margin), self._side))
+        self._told.append((opponent, decide(advantage, margin), self._side))
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """Play one evaluation. ``seed_of``: the seed of each of its episodes, the same for both sides."""
@@ -186,7 +187,7 @@ class Evaluations:
         roster = shared.roster
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
         self._behaviours = [
-            policy.config.behaviour(policy.observation_space, policy.action_space) for policy in roster.policies
+            make_behaviour(policy.config, policy.observation_space, policy.action_space) for policy in roster.policies
         ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
         # From before a restart of this process, or from before the run was resumed.
@@ -241,6 +242,8 @@ class Evaluations:
         self._best = max(self._best, outcome.score)
         row = board.evaluation
         row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
+        board.evaluated.mean_return[:] = outcome.totals.mean(0)
+        board.evaluated.count[:] += 1
         board.evaluation.count[0] = number + 1
         if self._until is not None and outcome.team >= self._until:
             board.evaluation.reached[0] = 1
@@ -305,6 +308,7 @@ def _write(
         "seconds": seconds,
         "episodes": len(totals),
         "team": outcome.team,
+        "team_std": float(totals.sum(1).std()),
         "score": outcome.score,
         "agents": {
             policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}
