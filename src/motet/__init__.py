@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from motet.pace import Pace
     from motet.placement import Cluster
     from motet.policies.entries import load_policies
+    from motet.policies.partner import Partner
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
@@ -37,6 +38,7 @@ __all__ = [
     "League",
     "MotetError",
     "Pace",
+    "Partner",
     "PolicyLimits",
     "Publication",
     "Replay",
@@ -66,6 +68,7 @@ __getattr__, __dir__ = lazily(
         "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
+        "Partner": "motet.policies.partner",
         "PolicyLimits": "motet.isolation.policy",
         "Publication": "motet.publication",
         "Replay": "motet.replay",

@@ -179,21 +179,21 @@ class BehaviourPolicy:
         explore: bool = False,
         n_frames: int = 1,
     ) -> None:
-        self._behaviour, self._explore = behaviour, explore
+        self.behaviour, self.n_frames, self._explore = behaviour, n_frames, explore
         self._carried = EpisodeState(1, n_frames)
         # Copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
-        self._behaviour.begin(seed)
+        self.behaviour.begin(seed)
         self._carried.begin(0)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
         """Return the action for one observation."""
         one = map_nest(lambda array: np.asarray(array)[None], observation)
         masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
-        actions, _ = self._carried.ask(self._behaviour, _ONLY, one, masks, self._explore)
+        actions, _ = self._carried.ask(self.behaviour, _ONLY, one, masks, self._explore)
         return actions[0]
 
 
@@ -311,6 +311,14 @@ class RandomPolicy:
             raise SpecError("mask must allow at least one action, got none")
         return self._space.dtype.type(allowed[int(self._rng.random() * len(allowed))] + self._first)
 
+    def get_state(self) -> Any:
+        """Return the state of the random generator, as plain values."""
+        return (self._rng if self._n is not None else self._space.np_random).bit_generator.state
+
+    def set_state(self, state: Any) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        (self._rng if self._n is not None else self._space.np_random).bit_generator.state = state
+
 
 class ConstantPolicy:
     """Always takes the same action. If a mask forbids it, the first allowed action.
@@ -333,6 +341,13 @@ class ConstantPolicy:
         if not len(allowed):
             raise SpecError("mask must allow at least one action, got none")
         return type(self._action)(allowed[0] + self._first)
+
+    def get_state(self) -> Any:
+        """Return None: it has no state."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Do nothing: it has no state."""
 
 
 @dataclass(frozen=True)

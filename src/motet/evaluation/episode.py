@@ -11,19 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from motet.errors import PolicyFailure, WorldError
 from motet.evaluation.latency import LatencyHistogram
 from motet.policies.entries import Entry
-from motet.policies.joint import JointPolicies, joint_question, joint_spaces
-from motet.policies.local import LocalPolicy
+from motet.policies.joint import joint_question, joint_spaces
+from motet.policies.players import Isolation, Player, Seats, check_mask, make_player
 from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
-from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
+from motet.policy import Policy, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
@@ -146,18 +143,6 @@ class Played:
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
         """Return the result of a failed episode. It counts for no policy."""
         return cls(task.number, task.seats, task.out, (), (), turns, failed=failed, detail=detail, **more)
-
-
-class Player(Protocol):
-    """A policy on one or several seats: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
-
-    @property
-    def output(self) -> str: ...
-    def ask_reset(self, seed: int) -> None: ...
-    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None: ...
-    def answer(self) -> Any: ...
-    def replace(self) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -304,30 +289,19 @@ class Arena:
         return player
 
     def _make(self, seat_group: SeatGroup) -> Player:
-        plan, world = self._plan, self._world
-        entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
-        specs = {name: entry.on(name) for name in names}
-        spec = specs[names[0]]
-        masked = seat_group.agents[0] in (self._masked or ())
-        if seat_group.joint:
-            observation_space, action_space = self.spaces(seat_group)
-            seats = dict(zip(names, seat_group.agents, strict=True))
-            arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
-            spec = PolicySpec(JointPolicies, arguments, spec.title)
-            masked = False  # masks are part of the joint observation
-        else:
-            observation_space, action_space = (
-                world.observation_spaces[seat_group.agents[0]],
-                world.action_spaces[seat_group.agents[0]],
-            )
-        known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
-        known["description"] = self._description
-        if not plan.isolated[seat_group.entry]:
-            return LocalPolicy(spec, observation_space, action_space, **known)
-        from motet.isolation.policy import IsolatedPolicy, PolicyLimits
-
-        limits = plan.limits or PolicyLimits()
-        return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
+        plan, world, agents = self._plan, self._world, seat_group.agents
+        seats = Seats(
+            {world.agents[agent]: agent for agent in agents},
+            tuple(world.observation_spaces[agent] for agent in agents),
+            tuple(world.action_spaces[agent] for agent in agents),
+            tuple(agent in (self._masked or ()) for agent in agents),
+            seat_group.joint,
+            plan.settings,
+            self._description,
+        )
+        isolation = Isolation(plan.limits, plan.sandbox) if plan.isolated[seat_group.entry] else None
+        spaces = self.spaces(seat_group) if seat_group.joint else None
+        return make_player(plan.entries[seat_group.entry], seats, isolation, spaces)
 
     def spaces(self, seat_group: SeatGroup) -> tuple[Any, Any]:
         """Return the joint spaces of several seats."""
@@ -505,7 +479,7 @@ class _EpisodeRun:
                 took = time.perf_counter() - since
                 for agent in agents:
                     own = answer[world.agents[agent]] if seat_group.joint else answer
-                    _check_mask(own, masks[agent], world.action_spaces[agent])
+                    check_mask(own, masks[agent], world.action_spaces[agent])
                     answers[agent] = own
             except PolicyFailure as failure:
                 for agent in agents:
@@ -564,8 +538,3 @@ def _where_it_raised(error: BaseException) -> str:
         root = root.__cause__
     what = printable(str(error)) if isinstance(error, WorldError) else summary(error)
     return f"{what}\n{describe(root, but=__file__).partition(chr(10))[2]}"[:DETAIL].strip()
-
-
-def _check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:
-    if mask is not None and not mask[int(action) - int(getattr(space, "start", 0))]:
-        raise PolicyFailure("answer", f"the action is {int(action)}, which the mask does not allow")

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Any, Literal, NoReturn
@@ -122,6 +122,7 @@ class IsolatedPolicy:
             the arguments of the spec that are paths (``pathlib.Path``) or are called ``data``.
         masked: whether questions may have a mask.
         description: description of the world, from which teams are made; offered to other factories too.
+        alive: called now and then while an answer is awaited.
     """
 
     def __init__(
@@ -136,7 +137,9 @@ class IsolatedPolicy:
         sandbox: Literal["no", "best-effort", "strict"] = "no",
         masked: bool = False,
         description: WorldDescription | None = None,
+        alive: Callable[[], None] | None = None,
     ) -> None:
+        self._alive = alive
         self._name = f"policy {spec.title}" + (f" of {agent}" if agent else "")
         self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _modules_and_data(spec)
         self._spaces = observation_space, action_space
@@ -307,6 +310,8 @@ class IsolatedPolicy:
 
     def _watch(self) -> None:
         """While there is no answer: check that the process lives and keeps its limits."""
+        if self._alive is not None:
+            self._alive()
         process = self._check_alive()
         if self._started and self._kind > _mailbox.RESET:
             self._check_cpu()

@@ -37,8 +37,10 @@ __all__ = [
     "as_given",
     "check_entries",
     "entries",
+    "is_run_policy",
     "load_policies",
     "read_weights",
+    "run_entry",
     "run_policy",
 ]
 
@@ -387,9 +389,34 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
         specs[name] = PolicySpec(run_policy, arguments, title if agent is None else f"{title}:{agent}")
-    if len(specs) == 1:  # a single policy can take any seat
+    if agent is None:
+        entries = _partners_of(run, configs, trust)
+        specs |= {name: entry.on(name) for name, entry in entries.items() if not entry.shared}
+    if len(specs) == 1 and (agent is not None or len(configs) == 1):  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
     return Entry(next(iter(specs.values())), by_agent=specs)
+
+
+def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, Entry]:
+    """Return the partners of a run, by agent."""
+    stored = {name: one for name, one in configs.items() if str(one.get("class")).endswith(".partner:Partner")}
+    if not stored:
+        return {}
+    from motet.policies.partner import restored
+    from motet.runs.config import rebuild_agents
+
+    found = restored(rebuild_agents(stored, trust=trust), run.path, trust)
+    return {name: partner.entry(run.config().get("world", {})) for name, partner in found.items()}
+
+
+def run_entry(path: Path, *, trust: bool = False) -> Entry:
+    """Return the policies of a run, given by its path."""
+    return replace(_of_run(path, None, None, trust), source=str(path), key=str(path))
+
+
+def is_run_policy(spec: PolicySpec) -> bool:
+    """Whether a policy comes from a run: it is made of weights that were read already."""
+    return spec.factory is run_policy
 
 
 def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
@@ -487,13 +514,19 @@ def load_policies(
     try:
         # In self-play a single policy has learned to play every seat.
         who = {name: PLAYER if list(configs) == [PLAYER] else name for name in made.agents}
-        if missing := [name for name in who.values() if name not in configs or name not in weights]:
+        partners = _partners_of(directory, configs, trust)
+        learned = {name: agent for name, agent in who.items() if name not in partners}
+        if missing := [name for name in learned.values() if name not in configs or name not in weights]:
             raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, but the world does")
-        spaces = zip(made.observation_spaces, made.action_spaces, strict=True)
-        return {
-            name: run_policy(configs[who[name]], weights[who[name]], name, trust, *own)
-            for name, own in zip(made.agents, spaces, strict=True)
+        own = dict(zip(made.agents, zip(made.observation_spaces, made.action_spaces, strict=True), strict=True))
+        found = {
+            name: run_policy(configs[agent], weights[agent], name, trust, *own[name]) for name, agent in learned.items()
         }
+        if partners:
+            from motet.policies.partner import local_policies
+
+            found |= local_policies(partners, made, config.get("world", {}))
+        return {name: found[name] for name in made.agents}
     finally:
         made.close()
 

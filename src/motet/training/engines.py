@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from motet.errors import ChildError, MotetError
@@ -35,7 +37,7 @@ def play_in_processes(run: Run) -> Result:
     def actor(i: int) -> Role:
         name = f"actor-{i}"
         start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]))
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]), doing=partial(_asked, shared, i))
 
     def learner(i: int) -> Role:
         name, row = f"learner-{i}", roster.actors + i
@@ -46,6 +48,15 @@ def play_in_processes(run: Run) -> Result:
     if roster.pace.lockstep and run.settings.evaluate_every is not None:
         shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
     return _supervise(run, shared, roles)
+
+
+def _asked(shared: SharedMemory, process: int) -> str:
+    """Return which partner a process was asking, as text; empty if none."""
+    number = int(shared.board.processes.asks[process])
+    if not number:
+        return ""
+    fixed = shared.roster.partners[number - 1]
+    return f" while it asked partner {fixed.name} of {', '.join(fixed.seats.agents)}"
 
 
 def play_on_cluster(run: Run) -> Result:
@@ -118,8 +129,8 @@ def play_serially(run: Run) -> Result:
     """Run all roles in this process, one after the other."""
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
-        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world cannot save "
-                    "its state): starting new episodes")  # fmt: skip
+        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world or partner "
+                    "cannot save its state): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()
@@ -129,7 +140,10 @@ def play_serially(run: Run) -> Result:
     role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
     recorder = Recorder(run, shared, [role], serial)
     run.begun()
-    with interrupts() as interrupted:
+    with interrupts() as interrupted, contextlib.ExitStack() as closing:
+        closing.callback(serial.close)
+        if evaluations is not None:
+            closing.callback(evaluations.close)
 
         def each_round() -> bool:
             if evaluations is not None and evaluations.due():

@@ -54,8 +54,9 @@ class Result:
     state: str
     """``done``, ``stopped`` (before all steps were done) or ``failed``."""
     returns: dict[str, float | None]
-    """Mean return of each agent over its last episodes; None before the end of the first one."""
+    """Mean return of each agent over its last episodes; None before the end of the first one. Partners included."""
     updates: dict[str, int]
+    """Updates of each agent that learns."""
     restarts: int
     """Restarts of its processes since the run was started or resumed."""
     run: Path | None
@@ -254,7 +255,8 @@ class Recorder:
             steps=snapshot.steps,
             seconds=snapshot.seconds,
             state=state,
-            returns={row.name: row.mean_return for row in snapshot.agents},
+            returns={row.name: row.mean_return for row in snapshot.agents}
+            | {row.name: row.mean_return for row in snapshot.partners},
             updates={row.name: row.updates for row in snapshot.agents},
             restarts=sum(role.total_restarts for role in self._roles),
             run=self._run.path,

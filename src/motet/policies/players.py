@@ -1,0 +1,139 @@
+"""Players: a policy on one or several seats of a world, in this process or isolated, with one interface for both.
+
+Evaluations and the partners of a training run make their players here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.errors import PolicyFailure
+from motet.policies.entries import Entry
+from motet.policies.joint import JointPolicies, joint_spaces
+from motet.policies.local import LocalPolicy
+from motet.policy import PolicySpec, WorldDescription
+
+if TYPE_CHECKING:
+    from motet.isolation.policy import PolicyLimits
+
+__all__ = ["Isolation", "Player", "Seats", "check_mask", "make_player", "world_settings"]
+
+
+class Player(Protocol):
+    """A policy on one or several seats: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
+
+    @property
+    def output(self) -> str:
+        """The end of the policy's output."""
+        ...
+
+    def ask_reset(self, seed: int) -> None:
+        """Tell the policy that a new episode begins. Does not wait."""
+        ...
+
+    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
+        """Ask for an action. Does not wait."""
+        ...
+
+    def answer(self) -> Any:
+        """Return the answer: an action, or None after a reset. Raises a PolicyFailure."""
+        ...
+
+    def replace(self) -> None:
+        """Drop the policy and make a new one."""
+        ...
+
+    def close(self) -> None:
+        """Drop the policy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Seats:
+    """The seats of one player, and what it may know of the world."""
+
+    agents: Mapping[str, int]
+    """Index of each of its agents in the world, by name."""
+    observation_spaces: tuple[Any, ...]
+    action_spaces: tuple[Any, ...]
+    masked: tuple[bool, ...]
+    """By seat, whether the agent has action masks."""
+    joint: bool
+    """Whether one question asks all agents that act now."""
+    settings: Mapping[str, Any]
+    """Settings of the world, as policies see them."""
+    description: WorldDescription | None
+
+    def spaces(self) -> tuple[Any, Any]:
+        """Return the spaces of the player's questions and answers."""
+        if not self.joint:
+            return self.observation_spaces[0], self.action_spaces[0]
+        return joint_spaces(list(self.agents), self.observation_spaces, self.action_spaces, self.masked)
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How an isolated player runs."""
+
+    limits: PolicyLimits | None = None
+    """None: the defaults."""
+    sandbox: Literal["no", "best-effort", "strict"] = "no"
+    alive: Callable[[], None] | None = None
+    """Called now and then while an answer is awaited."""
+
+
+def make_player(
+    entry: Entry, seats: Seats, isolation: Isolation | None = None, spaces: tuple[Any, Any] | None = None
+) -> Player:
+    """Make the player of an entry on some seats. May raise a PolicyFailure.
+
+    Args:
+        entry: the policy.
+        seats: its seats.
+        isolation: None: it runs in this process.
+        spaces: what ``seats.spaces()`` returned, if it is known.
+    """
+    specs = {name: entry.on(name) for name in seats.agents}
+    first = next(iter(specs))
+    spec, masked = specs[first], seats.masked[0]
+    if seats.joint:
+        arguments = {"specs": specs, "shared": entry.shared, "seats": dict(seats.agents)}
+        spec = PolicySpec(JointPolicies, {**arguments, "data": spec.arguments.get("data")}, spec.title)
+        masked = False  # masks are part of the joint observation
+    observation_space, action_space = spaces or seats.spaces()
+    known: dict[str, Any] = {"agent": first, "world": seats.settings, "masked": masked}
+    known["description"] = seats.description
+    if isolation is None:
+        return LocalPolicy(spec, observation_space, action_space, **known)
+    from motet.isolation.policy import IsolatedPolicy, PolicyLimits
+
+    limits = isolation.limits or PolicyLimits()
+    return IsolatedPolicy(
+        spec, observation_space, action_space, limits=limits, sandbox=isolation.sandbox, alive=isolation.alive, **known
+    )
+
+
+def check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:
+    """Raise a PolicyFailure if the mask does not allow an action."""
+    if mask is not None and not mask[int(action) - int(getattr(space, "start", 0))]:
+        raise PolicyFailure("answer", f"the action is {int(action)}, which the mask does not allow")
+
+
+def world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of the world that are plain values: those given, and defaults for the rest.
+
+    ``described``: what ``describe_world`` of ``motet.runs.config`` returned for the factory.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    plain = (bool, int, float, str, type(None))
+    defaults = {one.name: one.default for one in parameters if isinstance(one.default, plain)}
+    return {**defaults, **described.get("settings", {})}
