@@ -19,6 +19,7 @@ from rich.text import Text
 
 from motet.errors import MotetError
 from motet.policies.entries import load_policies
+from motet.policies.partner import needs_trust
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
@@ -92,6 +93,17 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
         last = Text(short(result.returns.get(row.name)), style="bold")
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
         table.add_row(label(row.name, 40), short(first), last, short(best), *cells)
+    for fixed in newest.partners if newest else []:
+        curve = [
+            one.mean_return
+            for look in history
+            for one in look.partners
+            if one.name == fixed.name and one.mean_return is not None
+        ]
+        first, best = (curve[0], max(curve)) if curve else (None, None)
+        title = Text.assemble(label(fixed.name, 40), (f"  fixed: {label(fixed.policy, 40)}", "dim"))
+        last = Text(short(result.returns.get(fixed.name)), style="bold")
+        table.add_row(title, short(first), last, short(best), f"{fixed.episodes:,}", "-", "-", "-")
     return table
 
 
@@ -137,7 +149,8 @@ def _picture(what: str, make: Callable[[], Path | None]) -> Text:
 def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> list[tuple[str, str]]:
     config = directory.config()
     paths = [config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values())]
-    foreign = any(path is None or not path.startswith("motet.") for path in paths)
+    policies = [agent["policy"] for agent in config["agents"].values() if "policy" in agent and not agent.get("copy")]
+    foreign = any(path is None or not path.startswith("motet.") for path in paths) or needs_trust(policies)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept = typed(run), typed(run / "best")

@@ -7,14 +7,15 @@ place among the agents, as an algorithm has. A run that acts as a partner is cop
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from motet.errors import SettingError
+from motet.isolation.policy import PolicyLimits
 from motet.policies.entries import BUILT_IN, Entry, as_entry, is_run_policy, run_entry
 from motet.policies.teams import describe_world, make_policy, shared_policy
 from motet.policy import JointPolicy, Policy, PolicySpec, asker
@@ -22,10 +23,7 @@ from motet.settings import check_fields
 from motet.system.imports import path_of
 from motet.world import World
 
-if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
-
-__all__ = ["Partner", "as_partner", "local_policies", "restored"]
+__all__ = ["Partner", "as_partner", "local_policies", "needs_trust", "restored"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +149,15 @@ def _restored(agent: str, partner: Partner, run: Path, trust: bool) -> Partner:
                     "trust its source, give --trust on the command line or trust=True in Python"
                 )
     return replace(partner, trust=trust)
+
+
+def needs_trust(policies: Iterable[Any]) -> bool:
+    """Whether one of the policies in a config (a string, or a described PolicySpec) is a class outside of motet."""
+    return any(
+        not path.startswith("motet.")
+        for policy in policies
+        for path in ([policy.get("factory", "")] if isinstance(policy, Mapping) else _paths(policy))
+    )
 
 
 def _paths(policy: Any) -> list[str]:

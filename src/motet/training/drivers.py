@@ -27,7 +27,7 @@ from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.training.partners import FixedPolicy, PartneredWorlds, close_partners, partnered
+from motet.training.partners import FixedPolicy, PartneredWorlds, close_partners, host_partners, partnered
 from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -182,6 +182,7 @@ def against(
 
 def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
     """Run an actor process."""
+    host_partners(shared.roster.partners, shared.hide_from_children)
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from motet.errors import ChildError, MotetError
+from motet.errors import ChildError, MotetError, SettingError
 from motet.streams import global_streams_kept
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
@@ -73,8 +73,14 @@ def play_on_cluster(run: Run) -> Result:
 
 
 def _check_for_cluster(roster: Roster) -> None:
+    if isolated := [fixed for fixed in roster.partners if fixed.entry.value.isolate]:
+        raise SettingError(
+            f"isolated partners are not valid with engine='ray' (got {isolated[0].name}); fix: leave isolate out, or "
+            "train with engine='processes'"
+        )
     makers = () if roster.self_play is None else roster.self_play.makers
-    for sent in (roster.world, *makers):
+    partners = [sent for fixed in roster.partners for sent in (fixed.entry, fixed.partner)]
+    for sent in (roster.world, *makers, *partners):
         check_picklable(sent.value, sent.what, sent.name, ALONE)
     for policy in roster.policies:
         check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", ALONE)

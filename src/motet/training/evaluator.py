@@ -32,7 +32,7 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
-from motet.training.partners import PartneredWorlds, close_partners, partnered
+from motet.training.partners import PartneredWorlds, close_partners, host_partners, partnered
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -286,6 +286,7 @@ def play_evaluator(
     In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
     evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits.
     """
+    host_partners(shared.roster.partners, shared.hide_from_children)
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())

@@ -8,6 +8,7 @@ meantime.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from motet.runs.directory import PARTNERS
 from motet.seeds import seed_for
 from motet.streams import global_streams_kept
 from motet.system.files import file_stems
+from motet.system.fork_server import host_children
 from motet.system.portable import Portable
 from motet.system.raised import describe, pressed_by_user
 from motet.training.actor import FinishedEpisode
@@ -38,7 +40,7 @@ from motet.world import World
 from motet.world.batch import Ending, Indices, Turn, WorldBatch
 from motet.world.spaces import InvalidValue, action_checker
 
-__all__ = ["FixedPolicy", "PartneredWorlds", "close_partners", "fixed_policies", "partnered"]
+__all__ = ["FixedPolicy", "PartneredWorlds", "close_partners", "fixed_policies", "host_partners", "partnered"]
 
 _PARTNER = 31  # purpose of the seeds
 Actions = npt.NDArray[Any]
@@ -396,6 +398,22 @@ def partnered(
         return worlds
     acting = [_acting(fixed, worlds.size, alive, on_failure) for fixed in partners]
     return PartneredWorlds(worlds, partners, acting, agents, policies, asks)
+
+
+def host_partners(partners: Sequence[FixedPolicy], hide: Callable[[], None]) -> None:
+    """Let this child process start the processes of isolated partners. Call it first in the child.
+
+    They are forked from a copy of this process, which is fast. ``hide`` leaves the shared memory of the run out of it.
+    With a sandbox they are forked from a fresh process instead, which also has no copy of the roster.
+    """
+    isolated = [fixed for fixed in partners if fixed.entry.value.isolate]
+    if not isolated:
+        return
+    if any(fixed.partner.value.sandbox != "no" for fixed in isolated):
+        multiprocessing.current_process().daemon = False
+    else:
+        hide()
+        host_children()
 
 
 def close_partners(worlds: WorldBatch) -> None:

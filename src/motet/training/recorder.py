@@ -81,6 +81,7 @@ class Recorder:
         self._ends, self._ended_at = 0, self._began  # ended episodes, and the step at which their number last grew
         self._said_endless = False
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
+        self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
         self._started = self._shown = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
@@ -135,12 +136,24 @@ class Recorder:
             self._directory.write_json("status.json", snapshot.as_dict())
         self._run.callbacks.update(snapshot)
         self._warn_of_no_end(snapshot)
+        self._tell_failures(snapshot)
         for row in snapshot.agents:
             odd = ", ".join(f"{name} is {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
             if odd and row.name not in self._odd:
                 self._odd.add(row.name)
                 self._run.message(f"{row.name} diverged at update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
+
+    def _tell_failures(self, snapshot: Snapshot) -> None:
+        """Tell the user how often isolated partners have failed, whenever the number has grown."""
+        for row in snapshot.partners:
+            if row.failures > self._failures.get(row.name, 0):
+                self._failures[row.name] = row.failures
+                logs = f"; the logs in {self._directory.logs} say why" if self._directory else ""
+                self._run.message(
+                    f"partner {row.policy} of {row.name} has failed {row.failures} times and was replaced; its "
+                    f"episodes broke off{logs}"
+                )
 
     def _warn_of_no_end(self, snapshot: Snapshot) -> None:
         """Warn once if no episode has ended for a long time."""

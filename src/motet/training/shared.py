@@ -47,7 +47,7 @@ class SharedMemory:
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
-        segment = Segment(layout)
+        self._segment = segment = Segment(layout)
         self.board = Board(*size, segment, fixed)
         self.league: LeagueBoard | None = None
         if play is not None:
@@ -70,6 +70,10 @@ class SharedMemory:
             )
             for k, stack in enumerate(roster.stacks)
         ]
+
+    def hide_from_children(self) -> None:
+        """Leave this memory out of processes that the calling process forks."""
+        self._segment.hide_from_children()
 
     def _replay_layout(self, policy: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         return spec.layout(f"policy{policy}/replay")
