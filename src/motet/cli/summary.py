@@ -19,7 +19,7 @@ from rich.text import Text
 
 from motet.errors import MotetError
 from motet.policies.entries import load_policies
-from motet.policies.partner import needs_trust
+from motet.policies.partner import PlayerPolicy, needs_trust
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
@@ -103,8 +103,20 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
         first, best = (curve[0], max(curve)) if curve else (None, None)
         title = Text.assemble(label(fixed.name, 40), (f"  fixed: {label(fixed.policy, 40)}", "dim"))
         last = Text(short(result.returns.get(fixed.name)), style="bold")
-        table.add_row(title, short(first), last, short(best), f"{fixed.episodes:,}", "-", "-", "-")
+        table.add_row(title, short(first), last, short(best), f"{_episodes(history, fixed.name):,}", "-", "-", "-")
     return table
+
+
+def _episodes(history: Sequence[Snapshot], partner: str) -> int:
+    """The episodes of a partner's agent, summed over all sessions of the run. Each session counts from 0."""
+    total = last = 0
+    before = 0.0
+    for look in history:
+        if look.seconds < before:
+            total, last = total + last, 0
+        before = look.seconds
+        last = next((row.episodes for row in look.partners if row.name == partner), last)
+    return total + last
 
 
 def _line(result: Result, tally: SessionCounts) -> Text:
@@ -244,7 +256,12 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
         if world.render() is None:
             return None
         policies = load_policies(run, trust=trust)
-        frames = _play(world, [policies[name] for name in world.agents], seed)
+        try:
+            frames = _play(world, [policies[name] for name in world.agents], seed)
+        finally:
+            for policy in policies.values():
+                if isinstance(policy, PlayerPolicy):
+                    policy.close()
     finally:
         world.close()
     rate = frames_per_s(env)

@@ -290,15 +290,8 @@ class Arena:
 
     def _make(self, seat_group: SeatGroup) -> Player:
         plan, world, agents = self._plan, self._world, seat_group.agents
-        seats = Seats(
-            {world.agents[agent]: agent for agent in agents},
-            tuple(world.observation_spaces[agent] for agent in agents),
-            tuple(world.action_spaces[agent] for agent in agents),
-            tuple(agent in (self._masked or ()) for agent in agents),
-            seat_group.joint,
-            plan.settings,
-            self._description,
-        )
+        named = {world.agents[agent]: agent for agent in agents}
+        seats = Seats.of(world, named, self._masked or (), seat_group.joint, plan.settings, self._description)
         isolation = Isolation(plan.limits, plan.sandbox) if plan.isolated[seat_group.entry] else None
         spaces = self.spaces(seat_group) if seat_group.joint else None
         return make_player(plan.entries[seat_group.entry], seats, isolation, spaces)

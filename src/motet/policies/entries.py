@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cloudpickle
 import numpy as np
@@ -29,6 +29,9 @@ from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.directory import RunDirectory
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
+
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
 
 __all__ = [
     "BUILT_IN",
@@ -384,20 +387,21 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     which = str(int(folder.name)) if folder.name.isdigit() else folder.name
     newest = step is None and not (path / "checkpoint.json").is_file()
     title = run.path.name if newest else f"{run.path.name}@{which}"
-    specs = {}
+    specs, isolate = {}, None
     for name in names:
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
         specs[name] = PolicySpec(run_policy, arguments, title if agent is None else f"{title}:{agent}")
     if agent is None:
-        entries = _partners_of(run, configs, trust)
-        specs |= {name: entry.on(name) for name, entry in entries.items() if not entry.shared}
+        partners = _partners_of(run, configs, trust)
+        specs |= {name: entry.on(name) for name, (_, entry) in partners.items() if not entry.shared}
+        isolate = True if any(entry.isolate for _, entry in partners.values()) else None
     if len(specs) == 1 and (agent is not None or len(configs) == 1):  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
-    return Entry(next(iter(specs.values())), by_agent=specs)
+    return Entry(next(iter(specs.values())), by_agent=specs, isolate=isolate)
 
 
-def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, Entry]:
+def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, tuple[Partner, Entry]]:
     """Return the partners of a run, by agent."""
     stored = {name: one for name, one in configs.items() if str(one.get("class")).endswith(".partner:Partner")}
     if not stored:
@@ -406,7 +410,7 @@ def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> 
     from motet.runs.config import rebuild_agents
 
     found = restored(rebuild_agents(stored, trust=trust), run.path, trust)
-    return {name: partner.entry(run.config().get("world", {})) for name, partner in found.items()}
+    return {name: (partner, partner.entry(run.config().get("world", {}))) for name, partner in found.items()}
 
 
 def run_entry(path: Path, *, trust: bool = False) -> Entry:
@@ -523,9 +527,10 @@ def load_policies(
             name: run_policy(configs[agent], weights[agent], name, trust, *own[name]) for name, agent in learned.items()
         }
         if partners:
-            from motet.policies.partner import local_policies
+            from motet.policies.partner import player_policies
 
-            found |= local_policies(partners, made, config.get("world", {}))
+            made.reset(0)
+            found |= player_policies(partners, made, config.get("world", {}))
         return {name: found[name] for name in made.agents}
     finally:
         made.close()

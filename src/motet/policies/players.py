@@ -6,7 +6,7 @@ Evaluations and the partners of a training run make their players here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -18,6 +18,7 @@ from motet.policies.entries import Entry
 from motet.policies.joint import JointPolicies, joint_spaces
 from motet.policies.local import LocalPolicy
 from motet.policy import PolicySpec, WorldDescription
+from motet.world import World
 
 if TYPE_CHECKING:
     from motet.isolation.policy import PolicyLimits
@@ -69,6 +70,27 @@ class Seats:
     settings: Mapping[str, Any]
     """Settings of the world, as policies see them."""
     description: WorldDescription | None
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        agents: Mapping[str, int],
+        masked: Collection[int],
+        joint: bool,
+        settings: Mapping[str, Any],
+        description: WorldDescription | None,
+    ) -> Seats:
+        """Return the seats of some agents of a world. ``masked``: indices of the agents with action masks."""
+        return cls(
+            agents,
+            tuple(world.observation_spaces[agent] for agent in agents.values()),
+            tuple(world.action_spaces[agent] for agent in agents.values()),
+            tuple(agent in masked for agent in agents.values()),
+            joint,
+            settings,
+            description,
+        )
 
     def spaces(self) -> tuple[Any, Any]:
         """Return the spaces of the player's questions and answers."""

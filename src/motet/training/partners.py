@@ -99,15 +99,7 @@ def fixed_policies(
     made = []
     for names in groups.values():
         entry, agents = entries[names[0]], {name: world.agents.index(name) for name in names}
-        seats = Seats(
-            agents,
-            tuple(world.observation_spaces[agent] for agent in agents.values()),
-            tuple(world.action_spaces[agent] for agent in agents.values()),
-            tuple(agent in masked for agent in agents.values()),
-            entry.shared,
-            settings,
-            description,
-        )
+        seats = Seats.of(world, agents, masked, entry.shared, settings, description)
         stored = given[names[0]].stored(entry, names[0], f"{PARTNERS}/{stems[names[0]]}")
         title, what = stored.name or entry.title, f"policy of {', '.join(names)}"
         sent = Portable(entry, what, "policy"), Portable(stored, what, "policy")
