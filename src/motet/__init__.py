@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from motet.evaluation.regret import regret
     from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
-    from motet.isolation.policy import PolicyLimits
     from motet.pace import Pace
     from motet.placement import Cluster
     from motet.policies.entries import load_policies
+    from motet.policies.limits import PolicyLimits
     from motet.policies.partner import Partner
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
@@ -69,7 +69,7 @@ __getattr__, __dir__ = lazily(
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
         "Partner": "motet.policies.partner",
-        "PolicyLimits": "motet.isolation.policy",
+        "PolicyLimits": "motet.policies.limits",
         "Publication": "motet.publication",
         "Replay": "motet.replay",
         "ReplaySpec": "motet.replay",

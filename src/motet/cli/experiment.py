@@ -42,7 +42,7 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
-from motet.isolation.policy import PolicyLimits
+from motet.policies.limits import PolicyLimits
 from motet.policies.partner import Partner
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of

@@ -24,8 +24,8 @@ from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
 from motet.evaluation.result import Episode
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.policies.limits import PolicyLimits
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.system.files import write_whole

@@ -15,8 +15,8 @@ from typing import Any
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.experiment import experiment_schema
 from motet.evaluation.evaluate import EvaluationSettings
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.policies.limits import PolicyLimits
 from motet.policies.partner import Partner
 from motet.schedule import Exponential, Linear, Stages
 from motet.settings import describe_settings

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from motet.errors import MotetError
-from motet.policies.entries import load_policies
-from motet.policies.partner import PlayerPolicy, needs_trust
+from motet.isolation.players import PlayerPolicy, load_players
+from motet.policies.partner import needs_trust
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
@@ -255,7 +255,7 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None
         world.reset(seed)
         if world.render() is None:
             return None
-        policies = load_policies(run, trust=trust)
+        policies = load_players(run, trust=trust)
         try:
             frames = _play(world, [policies[name] for name in world.agents], seed)
         finally:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from motet.errors import PolicyFailure, WorldError
 from motet.evaluation.latency import LatencyHistogram
+from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player
 from motet.policies.entries import Entry
 from motet.policies.joint import joint_question, joint_spaces
-from motet.policies.players import Isolation, Player, Seats, check_mask, make_player
 from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
 from motet.policy import Policy, RandomPolicy, WorldDescription
@@ -29,7 +29,7 @@ from motet.world.film import Film, drawing, frames_per_s
 from motet.world.masks import masked_agents
 
 if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
+    from motet.policies.limits import PolicyLimits
 
 __all__ = ["Arena", "EpisodePlan", "Failure", "Played", "Task", "seat_groups"]
 
@@ -68,7 +68,7 @@ class EpisodePlan:
         """Seconds that a policy process may stay silent: 12 times its longest limit, since the machine may be busy."""
         if not any(self.isolated):
             return 0.0
-        from motet.isolation.policy import PolicyLimits
+        from motet.policies.limits import PolicyLimits
 
         limits = self.limits or PolicyLimits()
         return 12 * max(limits.start_s, limits.reset_s, limits.decision_s)

@@ -22,9 +22,9 @@ from motet.evaluation.episode import Played, StandIn
 from motet.evaluation.game import EpisodeTasks, Game
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.result import Evaluation
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.policies.entries import Entry
+from motet.policies.limits import PolicyLimits
 from motet.settings import check_fields
 from motet.system.child import interrupts
 from motet.system.raised import DETAIL, printable

@@ -15,8 +15,8 @@ from motet.errors import SettingError
 from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Measured
+from motet.isolation.players import world_settings
 from motet.policies.entries import Entry, check_entries, entries
-from motet.policies.players import world_settings
 from motet.runs.config import describe_world
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.world import as_world

@@ -32,14 +32,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt
 
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
 from motet.isolation import mailbox as _mailbox
@@ -48,8 +46,8 @@ from motet.isolation import sandbox as _sandbox
 from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.process import PolicyStart
+from motet.policies.limits import PolicyLimits
 from motet.policy import PolicySpec, WorldDescription
-from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -63,39 +61,8 @@ _SLICE_S = 0.02
 """Seconds between two checks of the process while waiting for its answer."""
 _MOST_STRAYS = 100
 """How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
+_DEFAULTS = PolicyLimits()
 _GUARDED = sys.platform == "linux"
-
-
-@dataclass(frozen=True)
-class PolicyLimits:
-    """Limits of an isolated policy: time, memory, open files and output.
-
-    Motet watches memory and CPU time itself. The kernel's limits do not fit: the one on memory breaks torch, the one on
-    CPU time adds up over all episodes, and the one on processes does not hold for root.
-
-    >>> PolicyLimits(decision_s=0.5).decision_s
-    0.5
-    """
-
-    start_s: Annotated[float, Gt(0), FINITE] = 30.0
-    """Maximum seconds until the policy is made."""
-    reset_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """Maximum seconds for a reset."""
-    decision_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """Maximum seconds for a decision."""
-    memory_bytes: Annotated[int, Ge(2**20)] | None = None
-    """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
-    cpu_s: Annotated[float, Gt(0), FINITE] | None = None
-    """Maximum seconds of CPU time for a decision, all threads and processes together."""
-    open_files: Annotated[int, Ge(16)] = 256
-    """Maximum number of open files."""
-    output_bytes: Annotated[int, Ge(1024)] = 65536
-    """Bytes of the policy's output that are kept. Older output is dropped."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
-            raise SettingError(f"memory_bytes and cpu_s are only valid on Linux (got {sys.platform}): leave them out")
 
 
 def sandbox_gaps() -> tuple[str, ...]:
@@ -133,7 +100,7 @@ class IsolatedPolicy:
         *,
         agent: str = "",
         world: Mapping[str, Any] = {},
-        limits: PolicyLimits = PolicyLimits(),
+        limits: PolicyLimits = _DEFAULTS,
         sandbox: Literal["no", "best-effort", "strict"] = "no",
         masked: bool = False,
         description: WorldDescription | None = None,

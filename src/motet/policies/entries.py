@@ -32,6 +32,7 @@ from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
+    from motet.world import World
 
 __all__ = [
     "BUILT_IN",
@@ -42,6 +43,7 @@ __all__ = [
     "entries",
     "is_run_policy",
     "load_policies",
+    "load_with",
     "read_weights",
     "run_entry",
     "run_policy",
@@ -508,6 +510,20 @@ def load_policies(
         policies["agent_0"].reset(seed=0)
         action = policies["agent_0"].act(observation)
     """
+    from motet.policies.partner import local_policies
+
+    return load_with(run, local_policies, step, world=world, trust=trust)
+
+
+def load_with(
+    run: str | os.PathLike[str],
+    make_partners: Callable[[Mapping[str, tuple[Partner, Entry]], World, Mapping[str, Any]], dict[str, Policy]],
+    step: int | None = None,
+    *,
+    world: Any = None,
+    trust: bool = False,
+) -> dict[str, Policy]:
+    """Load the policies of a run as :func:`load_policies` does. ``make_partners`` makes those of its partners."""
     from motet.runs.config import rebuild_world
     from motet.world import as_world
 
@@ -527,10 +543,8 @@ def load_policies(
             name: run_policy(configs[agent], weights[agent], name, trust, *own[name]) for name, agent in learned.items()
         }
         if partners:
-            from motet.policies.partner import player_policies
-
             made.reset(0)
-            found |= player_policies(partners, made, config.get("world", {}))
+            found |= make_partners(partners, made, config.get("world", {}))
         return {name: found[name] for name in made.agents}
     finally:
         made.close()

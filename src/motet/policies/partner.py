@@ -12,23 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge
 
 from motet.errors import SettingError
-from motet.isolation.policy import PolicyLimits
 from motet.policies.entries import BUILT_IN, Entry, as_entry, is_run_policy, run_entry
-from motet.policies.joint import joint_question
-from motet.policies.players import Isolation, Player, Seats, make_player
-from motet.policies.teams import describe_world
-from motet.policy import Policy, PolicySpec
+from motet.policies.limits import PolicyLimits
+from motet.policies.teams import describe_world, make_policy, shared_policy
+from motet.policy import JointPolicy, Policy, PolicySpec, asker
 from motet.settings import check_fields
 from motet.system.imports import path_of
 from motet.world import World
-from motet.world.masks import masked_agents
 
-__all__ = ["Partner", "PlayerPolicy", "as_partner", "needs_trust", "player_policies", "restored"]
+__all__ = ["Partner", "as_partner", "local_policies", "needs_trust", "restored"]
 
 
 @dataclass(frozen=True)
@@ -171,55 +166,62 @@ def _paths(policy: Any) -> list[str]:
     return [path for path in (spec.factory, spec.translate) if isinstance(path, str) and path]
 
 
-def player_policies(
+def local_policies(
     partners: Mapping[str, tuple[Partner, Entry]], world: World, described: Mapping[str, Any]
 ) -> dict[str, Policy]:
-    """Return the partners of a run, one policy for each agent. Isolated ones have processes, which ``close`` ends.
+    """Make the partners of a run in this process, one policy for each agent. Isolated ones are refused.
 
     A policy that acts for several agents at once is asked for one of them at a time.
     """
     settings = dict(described.get("settings", {}))
-    description, masked = describe_world(world, settings), masked_agents(world)
-    groups: dict[str, list[str]] = {}
-    for name, (_, entry) in partners.items():
-        groups.setdefault(entry.key if entry.shared else f"agent {name}", []).append(name)
+    known = {"world": settings, "description": describe_world(world, settings)}
+    spaces = dict(zip(world.agents, zip(world.observation_spaces, world.action_spaces, strict=True), strict=True))
     found: dict[str, Policy] = {}
-    for names in groups.values():
-        (partner, entry), agents = partners[names[0]], {name: world.agents.index(name) for name in names}
-        seats = Seats.of(world, agents, masked, entry.shared, settings, description)
-        isolation = Isolation(partner.limits, partner.sandbox) if entry.isolate else None
-        player = make_player(entry, seats, isolation)
-        found |= {name: PlayerPolicy(player, seats, name) for name in names}
+    shared: dict[str, list[str]] = {}
+    for name, (_, entry) in partners.items():
+        if entry.isolate:
+            raise SettingError(
+                f"agent {name}: its policy {entry.title} is isolated, so it is not loaded into this process; fix: play "
+                "the run with motet.evaluate"
+            )
+        if entry.shared:
+            shared.setdefault(entry.key, []).append(name)
+        else:
+            own = {"observation_space": spaces[name][0], "action_space": spaces[name][1], "agent": name, **known}
+            found[name] = _WithMask(make_policy(entry.on(name), own))
+    for names in shared.values():
+        offered = {
+            "agents": tuple(names),
+            "observation_spaces": {name: spaces[name][0] for name in names},
+            "action_spaces": {name: spaces[name][1] for name in names},
+        }
+        seats = {name: world.agents.index(name) for name in names}
+        made = shared_policy(partners[names[0]][1].spec, seats, {**offered, **known})
+        found |= {name: _SeatOfJoint(made, name) for name in names}
     return found
 
 
-class PlayerPolicy:
-    """One agent of a player, as a Policy.
+class _WithMask:
+    """A policy that may be given a mask, whatever its own signature is."""
 
-    Args:
-        player: the player.
-        seats: its seats.
-        agent: the agent, which is one of them.
-    """
-
-    def __init__(self, player: Player, seats: Seats, agent: str) -> None:
-        self._player, self._seats, self._agent = player, seats, agent
-        self._space = seats.spaces()[0]
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._ask = policy, asker(policy.act)
 
     def reset(self, seed: int) -> None:
-        """Begin a new episode."""
-        self._player.ask_reset(seed)
-        self._player.answer()
+        self._policy.reset(seed)
 
-    def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """Return the action for one observation."""
-        if not self._seats.joint:
-            self._player.ask(observation, mask)
-            return self._player.answer()
-        masks = {} if mask is None else {self._agent: mask}
-        self._player.ask(joint_question(list(self._seats.agents), self._space, {self._agent: observation}, masks))
-        return self._player.answer()[self._agent]
+    def act(self, observation: Any, mask: Any = None) -> Any:
+        return self._ask(observation, mask)
 
-    def close(self) -> None:
-        """End the process of an isolated policy."""
-        self._player.close()
+
+class _SeatOfJoint:
+    """One agent of a joint policy, as a Policy."""
+
+    def __init__(self, policy: JointPolicy, agent: str) -> None:
+        self._policy, self._agent, self._ask = policy, agent, asker(policy.act_jointly, "masks")
+
+    def reset(self, seed: int) -> None:
+        self._policy.reset(seed)
+
+    def act(self, observation: Any, mask: Any = None) -> Any:
+        return self._ask({self._agent: observation}, {} if mask is None else {self._agent: mask})[self._agent]

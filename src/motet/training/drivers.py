@@ -27,7 +27,8 @@ from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
-from motet.training.partners import FixedPolicy, PartneredWorlds, close_partners, host_partners, partnered
+from motet.training.partnered import PartneredWorlds, close_partners, partnered
+from motet.training.partners import FixedPolicy, host_partners
 from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch

@@ -32,7 +32,8 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
-from motet.training.partners import PartneredWorlds, close_partners, host_partners, partnered
+from motet.training.partnered import PartneredWorlds, close_partners, partnered
+from motet.training.partners import host_partners
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch

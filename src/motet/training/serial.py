@@ -20,7 +20,7 @@ from motet.runs.plain import encode
 from motet.system.child import one_thread
 from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
 from motet.training.learner import StackMember
-from motet.training.partners import close_partners
+from motet.training.partnered import close_partners
 from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]

@@ -6,24 +6,36 @@ Evaluations and the partners of a training run make their players here.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from motet.errors import PolicyFailure
-from motet.policies.entries import Entry
-from motet.policies.joint import JointPolicies, joint_spaces
+from motet.isolation.policy import IsolatedPolicy
+from motet.policies.entries import Entry, load_with
+from motet.policies.joint import JointPolicies, joint_question, joint_spaces
+from motet.policies.limits import PolicyLimits
 from motet.policies.local import LocalPolicy
-from motet.policy import PolicySpec, WorldDescription
+from motet.policies.partner import Partner
+from motet.policies.teams import describe_world
+from motet.policy import Policy, PolicySpec, WorldDescription
 from motet.world import World
+from motet.world.masks import masked_agents
 
-if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
-
-__all__ = ["Isolation", "Player", "Seats", "check_mask", "make_player", "world_settings"]
+__all__ = [
+    "Isolation",
+    "Player",
+    "PlayerPolicy",
+    "Seats",
+    "check_mask",
+    "load_players",
+    "make_player",
+    "world_settings",
+]
 
 
 class Player(Protocol):
@@ -133,8 +145,6 @@ def make_player(
     known["description"] = seats.description
     if isolation is None:
         return LocalPolicy(spec, observation_space, action_space, **known)
-    from motet.isolation.policy import IsolatedPolicy, PolicyLimits
-
     limits = isolation.limits or PolicyLimits()
     return IsolatedPolicy(
         spec, observation_space, action_space, limits=limits, sandbox=isolation.sandbox, alive=isolation.alive, **known
@@ -159,3 +169,62 @@ def world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) ->
     plain = (bool, int, float, str, type(None))
     defaults = {one.name: one.default for one in parameters if isinstance(one.default, plain)}
     return {**defaults, **described.get("settings", {})}
+
+
+def load_players(run: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Policy]:
+    """Load the policies of a run as :func:`motet.load_policies` does, with isolated partners in processes."""
+    return load_with(run, player_policies, trust=trust)
+
+
+def player_policies(
+    partners: Mapping[str, tuple[Partner, Entry]], world: World, described: Mapping[str, Any]
+) -> dict[str, Policy]:
+    """Return the partners of a run, one policy for each agent. Isolated ones have processes, which ``close`` ends.
+
+    A policy that acts for several agents at once is asked for one of them at a time.
+    """
+    settings = dict(described.get("settings", {}))
+    description, masked = describe_world(world, settings), masked_agents(world)
+    groups: dict[str, list[str]] = {}
+    for name, (_, entry) in partners.items():
+        groups.setdefault(entry.key if entry.shared else f"agent {name}", []).append(name)
+    found: dict[str, Policy] = {}
+    for names in groups.values():
+        (partner, entry), agents = partners[names[0]], {name: world.agents.index(name) for name in names}
+        seats = Seats.of(world, agents, masked, entry.shared, settings, description)
+        isolation = Isolation(partner.limits, partner.sandbox) if entry.isolate else None
+        player = make_player(entry, seats, isolation)
+        found |= {name: PlayerPolicy(player, seats, name) for name in names}
+    return found
+
+
+class PlayerPolicy:
+    """One agent of a player, as a Policy.
+
+    Args:
+        player: the player.
+        seats: its seats.
+        agent: the agent, which is one of them.
+    """
+
+    def __init__(self, player: Player, seats: Seats, agent: str) -> None:
+        self._player, self._seats, self._agent = player, seats, agent
+        self._space = seats.spaces()[0]
+
+    def reset(self, seed: int) -> None:
+        """Begin a new episode."""
+        self._player.ask_reset(seed)
+        self._player.answer()
+
+    def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+        """Return the action for one observation."""
+        if not self._seats.joint:
+            self._player.ask(observation, mask)
+            return self._player.answer()
+        masks = {} if mask is None else {self._agent: mask}
+        self._player.ask(joint_question(list(self._seats.agents), self._space, {self._agent: observation}, masks))
+        return self._player.answer()[self._agent]
+
+    def close(self) -> None:
+        """End the process of an isolated policy."""
+        self._player.close()
