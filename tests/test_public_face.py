@@ -21,8 +21,9 @@ from motet.training.settings import Settings
 
 VERBS = ["as_world", "evaluate", "load_policies", "regret", "report", "resume", "tournament", "train"]
 NOUNS = [
-    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "League", "MotetError", "Pace", "PolicyLimits"),
-    *("Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "Tournament", "World"),
+    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "League", "MotetError", "Pace"),
+    *("Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "Tournament"),
+    "World",
 ]
 
 

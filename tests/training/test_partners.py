@@ -1,22 +1,30 @@
 """Partners: given policies act for some agents in training, in evaluations and in resumed runs, while others learn."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
 from support.given_policies import Cycler, Vectorised
 
 import motet
 from motet import Partner, Settings, resume, train
 from motet.algorithms import DQNConfig
+from motet.arrays import ArraySpec
+from motet.cli.summary import episode_gif
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
 from motet.runs.directory import RunDirectory
+from motet.system.memory import Segment
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
 from motet.worlds import MatrixGame, TreasureHunt
@@ -287,3 +295,100 @@ def test_evaluation_of_a_run_takes_its_partners_too(tmp_path):
     game("constant,kw.action=1", run=tmp_path / "run")
     result = motet.evaluate(GAME, str(tmp_path / "run"), motet.EvaluationSettings(episodes=2, jobs=1))
     assert all(episode.returns[1] >= 10 for episode in result.episodes)
+
+
+def test_isolated_partner_is_not_imported_by_the_caller(tmp_path):
+    """Not by training, and not by the film or the evaluation after it."""
+    (tmp_path / "unseen_partner.py").write_text(
+        "import support.given_policies as given\n"
+        "import os, pathlib\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'importers').open('a').write(f'{{os.getpid()}}\\n')\n"
+        "Policy = given.Cycler\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        game(Partner("unseen_partner:Policy,isolate=yes"), replace(SERIAL, steps=30), run=tmp_path / "run")
+        assert episode_gif(tmp_path / "run", trust=True) is not None
+        with pytest.raises(SettingError, match="isolated, so it is not loaded into this process"):
+            motet.load_policies(tmp_path / "run", trust=True)
+    importers = (tmp_path / "importers").read_text().split()
+    assert importers and str(os.getpid()) not in importers
+
+
+def test_film_shows_partners_whatever_their_signature(tmp_path):
+    leader = Partner(f"class={GIVEN}:Leader,kind=joint")
+    agents = {"agent_0": DQN, "agent_1": leader, "agent_2": leader}
+    train(HUNT, agents, replace(SERIAL, steps=30), run=tmp_path / "joint")
+    game(Partner(f"{GIVEN}:Cycler"), replace(SERIAL, steps=30), run=tmp_path / "single")
+    for name in ("joint", "single"):
+        assert episode_gif(tmp_path / name, trust=True).stat().st_size > 0
+        assert len(motet.load_policies(tmp_path / name, trust=True)) == (3 if name == "joint" else 2)
+
+
+def test_memory_of_a_run_is_hidden_from_forked_processes():
+    segment = Segment({"word": ArraySpec((8,), "uint64")})
+    segment["word"][:] = 7
+    address = segment["word"].ctypes.data
+    segment.hide_from_children()
+    pid = os.fork()
+    if pid == 0:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+        os._exit(int(any(low <= address < high for low, high in ranges)))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class Doors(ParallelEnv):
+    """Two agents choose among three doors, of which one is closed in each turn."""
+
+    metadata: ClassVar = {"name": "doors"}
+
+    def __init__(self):
+        self.possible_agents = ["agent_0", "agent_1"]
+        seen = spaces.Dict({"observation": spaces.Box(0, 1, (3,)), "action_mask": spaces.Box(0, 1, (3,), np.int8)})
+        self.observation_spaces = dict.fromkeys(self.possible_agents, seen)
+        self.action_spaces = {name: spaces.Discrete(3) for name in self.possible_agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.turn = list(self.possible_agents), 0
+        return self._seen(), {name: {} for name in self.agents}
+
+    def _seen(self):
+        mask = np.ones(3, np.int8)
+        mask[self.turn % 3] = 0
+        return {a: {"observation": np.ones(3, np.float32), "action_mask": mask.copy()} for a in self.possible_agents}
+
+    def step(self, actions):
+        assert all(action != self.turn % 3 for action in actions.values()), "a closed door"
+        self.turn += 1
+        flags = dict.fromkeys(self.possible_agents, self.turn == 10)
+        self.agents = [] if self.turn == 10 else self.agents
+        rewards = dict.fromkeys(self.possible_agents, 1.0)
+        return self._seen(), rewards, flags, dict.fromkeys(flags, False), {name: {} for name in flags}
+
+    def observation_space(self, agent):
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent):
+        return self.action_spaces[agent]
+
+
+def test_partner_gets_the_mask_and_must_keep_to_it():
+    class Last:
+        def reset(self, seed):
+            pass
+
+        def act(self, observation, mask):
+            return int(np.flatnonzero(mask)[-1])
+
+    assert make_roster(Doors, {"agent_0": DQN, "agent_1": "random"}, SERIAL).masked == [True, True]
+    for partner in ("random", "noop", Partner(Last)):
+        assert train(Doors, {"agent_0": DQN, "agent_1": partner}, SERIAL).returns["agent_1"] == 10
+    with pytest.raises(PolicyFailure, match=r"partner Cycler of agent_1: the action is ., which the mask does not"):
+        train(Doors, {"agent_0": DQN, "agent_1": Partner(Cycler)}, SERIAL)
+
+
+def test_last_action_of_a_broken_episode_is_allowed_by_the_mask():
+    partner = Partner(f"{GIVEN}:Fragile,isolate=yes,kw.after=0")
+    with pytest.raises(PolicyFailure, match="max_failures is 10"):
+        train(Doors, {"agent_0": DQN, "agent_1": partner}, SERIAL)

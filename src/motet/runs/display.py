@@ -169,7 +169,10 @@ def frame(
     parts.append(_agents(snapshot, shown, history, width, ascii_only))
     if hidden := len(snapshot.agents) - len(shown):
         parts.append(Text(f"and {hidden} more agents", style="dim"))
-    parts += [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in _partners(snapshot)]
+    parts += [
+        Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+        for text in _partners(snapshot, 24 if width >= _WIDE else 10)
+    ]
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
@@ -241,11 +244,14 @@ def _agents(
     return table
 
 
-def _partners(snapshot: Snapshot) -> list[str]:
-    """One line for each agent that acts by a given policy."""
+def _partners(snapshot: Snapshot, most: int) -> list[str]:
+    """One line for each agent that acts by a given policy, aligned with the table of agents."""
+    rows = snapshot.partners[:_PARTNERS_SHOWN]
+    names = [label(row.name, most) for row in rows]
+    width = max(map(len, ("agent", *names, *(label(row.name, most) for row in snapshot.agents))), default=0)
     lines = [
-        f"{label(row.name, 24)}  {short(row.mean_return)}  fixed: {label(row.policy, 40)}{_failures(row)}"
-        for row in snapshot.partners[:_PARTNERS_SHOWN]
+        f"{name:<{width}}  {short(row.mean_return):>7}  fixed: {label(row.policy, 40)}{_failures(row)}"
+        for name, row in zip(names, rows, strict=True)
     ]
     hidden = len(snapshot.partners) - len(lines)
     return [*lines, *([f"and {hidden} more partners"] if hidden else [])]
