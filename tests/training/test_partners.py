@@ -21,13 +21,14 @@ from motet.arrays import ArraySpec
 from motet.cli.summary import episode_gif
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
+from motet.plan import Robot, enumerate_states, solve
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
 from motet.runs.directory import RunDirectory
 from motet.system.memory import Segment
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster
-from motet.worlds import MatrixGame, TreasureHunt
+from motet.worlds import MatrixGame, Rooms, TreasureHunt
 
 GIVEN = "support.given_policies"
 DQN = DQNConfig(hidden=(8,), min_rows=32, batch_size=8, capacity=1000)
@@ -392,3 +393,16 @@ def test_last_action_of_a_broken_episode_is_allowed_by_the_mask():
     partner = Partner(f"{GIVEN}:Fragile,isolate=yes,kw.after=0")
     with pytest.raises(PolicyFailure, match="max_failures is 10"):
         train(Doors, {"agent_0": DQN, "agent_1": partner}, SERIAL)
+
+
+def test_plan_acts_as_a_partner(tmp_path):
+    """The robot acts by its plan; the human learns, and the robot's policy is the one that an evaluation plays."""
+    rooms = partial(Rooms, map="closet")
+    model = rooms()
+    goals = {human: model.goals(human) for human in model.human_agent_indices}
+    solve(enumerate_states(model, workers=1), goals, robot=Robot(), workers=1).save(tmp_path / "plan")
+    learner, planned = (name for name in model.possible_agents for kind in ("human", "robot") if kind in name)
+    agents = {learner: DQN, planned: Partner(str(tmp_path / "plan"))}
+    result = train(rooms, agents, replace(SERIAL, steps=40, evaluate_every=20), run=tmp_path / "run")
+    assert list(result.updates) == [learner]
+    assert resume(tmp_path / "run", steps=10).steps == 50
