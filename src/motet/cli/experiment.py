@@ -36,18 +36,19 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
-from motet.policies.limits import PolicyLimits
-from motet.policies.partner import Partner
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
+
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
 
 __all__ = ["Experiment", "experiment_schema", "read", "short_name"]
 
@@ -86,6 +87,9 @@ class Experiment:
 
 def _partner(own: dict[str, Any], where: str) -> Partner:
     """The partner that the table of an agent describes."""
+    from motet.policies.limits import PolicyLimits  # here, so that help is fast
+    from motet.policies.partner import Partner
+
     if "algorithm" in own:
         raise SettingError(f"{where}: an agent must have an algorithm or a policy, got both; a policy does not learn")
     if not isinstance(policy := own.pop("policy"), str):
@@ -213,6 +217,9 @@ def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
 
 def _partner_schema() -> dict[str, Any]:
     """The properties of an agent's table that belong to a partner."""
+    from motet.policies.limits import PolicyLimits
+    from motet.policies.partner import Partner
+
     found = dict(json_schema(Partner, {})["properties"])
     del found["copy"]
     return found | {"policy": {"type": "string"}, "limits": json_schema(PolicyLimits, {})}

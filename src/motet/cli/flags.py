@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -28,11 +28,13 @@ from motet.cli.experiment import Experiment, read, short_name
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags
 from motet.errors import SettingError
-from motet.policies.partner import Partner
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
+
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
 
 __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
