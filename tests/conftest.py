@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import resource_tracker
@@ -15,6 +16,10 @@ from support.family import descendants
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job has it so, and its children after it; here they are to be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests never write to the user's home. Child processes inherit the variable.
+STATE = tempfile.TemporaryDirectory(prefix="motet-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
@@ -49,6 +54,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Let the garbage collector pass over what was imported and collected for the tests, which stays until the end."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the state directory of the tests."""
+    STATE.cleanup()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ import pytest
 import motet
 from motet.cli import flags, plan, play, report, train
 from motet.cli.completion import _subcommands
+from motet.cli.eval import EvalFlags
 from motet.cli.experiment import Experiment
 from motet.cli.tournament import WITHOUT, TournamentFlags
 from motet.evaluation.evaluate import EvaluationSettings
@@ -19,9 +20,9 @@ from motet.isolation.policy import PolicyLimits
 from motet.plan import enumerate_states, solve
 from motet.training.settings import Settings
 
-VERBS = ["as_world", "evaluate", "load_policies", "regret", "report", "resume", "tournament", "train"]
+VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "regret", "report", "resume", "tournament", "train"]
 NOUNS = [
-    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "League", "MotetError", "Pace"),
+    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League", "MotetError", "Pace"),
     *("Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "Tournament"),
     "World",
 ]
@@ -165,12 +166,19 @@ def test_flags_of_eval_are_the_parameters_of_evaluate():
     check_settings_flags(options, without=())
 
 
+def test_flags_of_focal_evaluations_are_the_parameters_of_evaluate_focal():
+    own = fields(EvalFlags) - fields(play.Play) - SHOWN
+    assert own | {"world"} == set(defaults(motet.evaluate_focal))
+    given = {item.name: item.default for item in dataclasses.fields(EvalFlags)}
+    assert given["focal_seats"] == (str(defaults(motet.evaluate_focal)["focal_seats"]),)
+
+
 def test_flags_of_tournament_are_the_parameters_of_tournament():
     own = (fields(TournamentFlags) - fields(play.Play)) | {"policy"}
     python = {name: default for name, default in defaults(motet.tournament).items() if name != "world"}
     assert {REPEATED.get(name, name) for name in own} == set(python)
     given = {item.name: item.default for item in dataclasses.fields(TournamentFlags)}
-    for name in ("rounds", "group", "dir"):
+    for name in ("rounds", "group", "until_clear", "delta", "dir"):
         assert given[name] == python[name]
     check_settings_flags(_subcommands()["tournament"], WITHOUT)
 

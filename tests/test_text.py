@@ -124,7 +124,16 @@ def evaluation(names, agents, world, detail):
     described = {"path": f"module:{world}", "settings": {world: world}}
     chosen = {"episodes": 3, "seed": 0, "stand_in": "noop", "max_failures": 10}
     games = some_games(names, agents, detail)
-    return Evaluation(described, agents, tuple(told), chosen, games, {names[1]: 1}, True, measured)
+    return Evaluation(
+        world=described,
+        agents=agents,
+        policies=tuple(told),
+        settings=chosen,
+        episodes=games,
+        out={names[1]: 1},
+        partial=True,
+        measured=measured,
+    )
 
 
 def tournament(names, agents, world, detail):
@@ -132,7 +141,17 @@ def tournament(names, agents, world, detail):
     described = {"path": None, "given": world, "why": detail}
     chosen = {"seed": 0, "stand_in": "noop", "max_failures": 10, "rounds": 1}
     games = some_games(names, agents, detail)
-    return Tournament(described, agents, tuple(told), chosen, (names,), games, {names[1]: 1}, True, 1.0)
+    return Tournament(
+        world=described,
+        agents=agents,
+        policies=tuple(told),
+        settings=chosen,
+        pairings=(names,),
+        games=games,
+        out={names[1]: 1},
+        partial=True,
+        seconds=1.0,
+    )
 
 
 class Words(HTMLParser):

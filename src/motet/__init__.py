@@ -13,6 +13,7 @@ from motet.system.preload import preload as _preload
 if TYPE_CHECKING:
     from motet.errors import MotetError
     from motet.evaluation.evaluate import EvaluationSettings, evaluate
+    from motet.evaluation.focal import FocalEvaluation, evaluate_focal
     from motet.evaluation.regret import regret
     from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
@@ -35,6 +36,7 @@ __all__ = [
     "Evaluation",
     "EvaluationSettings",
     "Field",
+    "FocalEvaluation",
     "League",
     "MotetError",
     "Pace",
@@ -50,6 +52,7 @@ __all__ = [
     "__version__",
     "as_world",
     "evaluate",
+    "evaluate_focal",
     "load_policies",
     "regret",
     "report",
@@ -65,6 +68,7 @@ __getattr__, __dir__ = lazily(
         "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",
         "Field": "motet.replay",
+        "FocalEvaluation": "motet.evaluation.focal",
         "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
@@ -79,6 +83,7 @@ __getattr__, __dir__ = lazily(
         "World": "motet.world",
         "as_world": "motet.world",
         "evaluate": "motet.evaluation.evaluate",
+        "evaluate_focal": "motet.evaluation.focal",
         "load_policies": "motet.policies.entries",
         "regret": "motet.evaluation.regret",
         "report": "motet.reports.report",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["Score", "score", "student"]
+__all__ = ["GameShare", "Score", "score", "share", "student"]
 
 CONFIDENCE = 0.95
 
@@ -42,6 +42,49 @@ def score(values: Sequence[float]) -> Score | None:
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = student(CONFIDENCE, count - 1) * deviation / math.sqrt(count)
     return Score(count, mean, mean - half, mean + half, deviation, min(values), max(values))
+
+
+@dataclass(frozen=True)
+class GameShare:
+    """A share of games with its 95 % confidence interval, all from 0 to 1."""
+
+    share: float
+    low: float
+    high: float
+
+
+def share(rounds: Sequence[Sequence[float]]) -> GameShare | None:
+    """Return the mean of values from 0 to 1 with Wilson's interval, or None for no values.
+
+    The values of one round may depend on each other; rounds are independent. The interval is that of as many
+    independent values as have the observed variance between rounds: at least the number of rounds, at most the number
+    of values.
+
+    >>> one = share([[1.0], [1.0], [1.0], [0.0]])
+    >>> one.share, round(one.low, 3), round(one.high, 3)
+    (0.75, 0.301, 0.954)
+    """
+    kept = [values for values in rounds if values]
+    if not kept:
+        return None
+    count = sum(map(len, kept))
+    mean = math.fsum(value for values in kept for value in values) / count
+    n = _independent(kept, count, mean)
+    z2 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) ** 2
+    middle = (mean + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    return GameShare(mean, max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
+
+
+def _independent(rounds: Sequence[Sequence[float]], count: int, mean: float) -> float:
+    """Return the number of independent values that would have the observed variance of the mean."""
+    if len(rounds) in (1, count):
+        return len(rounds)
+    squares = math.fsum(math.fsum(value - mean for value in values) ** 2 for values in rounds)
+    variance = squares / count**2 * len(rounds) / (len(rounds) - 1)
+    if variance == 0:  # equal rounds: without a mixed one, nothing shows that the values are independent
+        return count if 0 < mean < 1 else len(rounds)
+    return min(float(count), max(float(len(rounds)), mean * (1 - mean) / variance))
 
 
 def student(confidence: float, freedom: int) -> float:

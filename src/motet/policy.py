@@ -179,21 +179,27 @@ class BehaviourPolicy:
         explore: bool = False,
         n_frames: int = 1,
     ) -> None:
-        self.behaviour, self.n_frames, self._explore = behaviour, n_frames, explore
+        self._behaviour, self._explore = behaviour, explore
+        self.n_frames = n_frames
         self._carried = EpisodeState(1, n_frames)
         # Copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
+    @property
+    def behaviour(self) -> Behaviour:
+        """The behaviour, with its weights loaded. It can act on a batch, without the frames that a policy stacks."""
+        return self._behaviour
+
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
-        self.behaviour.begin(seed)
+        self._behaviour.begin(seed)
         self._carried.begin(0)
 
     def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
         """Return the action for one observation."""
         one = map_nest(lambda array: np.asarray(array)[None], observation)
         masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
-        actions, _ = self._carried.ask(self.behaviour, _ONLY, one, masks, self._explore)
+        actions, _ = self._carried.ask(self._behaviour, _ONLY, one, masks, self._explore)
         return actions[0]
 
 

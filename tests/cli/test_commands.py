@@ -14,6 +14,7 @@ import pytest
 from support import EXAMPLES
 
 from motet.cli import main
+from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.runs.directory import RunDirectory
@@ -181,12 +182,61 @@ def test_a_users_world_and_its_settings(tmp_path, monkeypatch, capsys):
     )
     flags = ["my_worlds:make", "--world.turns", "5", "--steps", "40", *TINY, "--run", "mine"]
     assert main(["train", *flags]) == 0
-    assert "motet resume mine --steps 40 --trust" in capsys.readouterr().out
-    assert main(["resume", "mine", "--steps", "10"]) == 2
-    assert "--trust" in capsys.readouterr().err
+    assert "motet resume mine --steps 40\n" in capsys.readouterr().out
     assert RunDirectory.open("mine").config()["world"] == {"path": "my_worlds:make", "settings": {"turns": 5}}
-    assert main(["resume", "mine", "--steps", "10", "--trust"]) == 0
-    assert set(load_policies("mine", trust=True)) == {"player_0", "player_1"}
+    assert main(["resume", "mine", "--steps", "10"]) == 0
+    assert set(load_policies("mine")) == {"player_0", "player_1"}
+    shutil.copytree("mine", "theirs")
+    assert main(["resume", "theirs", "--steps", "10"]) == 2
+    assert "--trust" in capsys.readouterr().err
+    assert main(["resume", "theirs", "--steps", "10", "--trust"]) == 0
+    assert set(load_policies("theirs", trust=True)) == {"player_0", "player_1"}
+
+
+def test_factories_with_any_keyword_take_settings_as_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    world = ["pettingzoo.classic.rps_v2:parallel_env", "--world.max-cycles", "4", "--world.num_actions=5"]
+    assert main(["train", *world, "--steps", "20", *TINY, "--run", "mine"]) == 0
+    given = RunDirectory.open("mine").config()["world"]
+    assert given == {"path": world[0], "settings": {"max_cycles": 4, "num_actions": 5}}
+    result = tmp_path / "out.json"
+    assert main(["eval", *world, "-p", "random", "-n", "2", "--out", str(result)]) == 0
+    assert json.loads(result.read_text())["result"]["world"]["settings"] == given["settings"]
+    pole = ["gym:CartPole-v1", "--world.sutton_barto_reward"]
+    assert main(["train", *pole, "--steps", "20", *TINY, "--run", "pole"]) == 0
+    assert RunDirectory.open("pole").config()["world"]["settings"]["sutton_barto_reward"] is True
+    capsys.readouterr()
+    assert main(["train", *world, "--world.colour", "red"]) == 1
+    assert "colour" in capsys.readouterr().err
+    Path("fixed.py").write_text("from motet.worlds import MatrixGame\ndef make(turns: int = 3): return MatrixGame()\n")
+    assert main(["train", "fixed:make", "--world.colour", "red"]) == 2
+    assert "--world.colour" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("3", 3), ("-3", -3), ("0.5", 0.5), ("True", True), ("false", False), ("None", None), ("[1,2]", [1, 2])),
+        *(("red", "red"), ("1x", "1x"), ('"3"', "3")),
+    ],
+)
+def test_values_of_keyword_flags_are_json_or_text(text, value):
+    def make(**kwargs): ...
+
+    for words in ([f"--world.x={text}"], ["--world.x", text]):
+        found, rest = keyword_flags(make, [*words, "--steps", "3"])
+        assert found == {"x": value} and type(found["x"]) is type(value) and rest == ["--steps", "3"]
+
+
+def test_keyword_flags_are_checked():
+    def make(size: int = 3, **kwargs): ...
+
+    assert keyword_flags(make, ["--world.size", "4", "--world.fast"]) == ({"fast": True}, ["--world.size", "4"])
+    for wrong, says in (("--world.3", "name of a setting"), ("--world.", "name of a setting")):
+        with pytest.raises(SettingError, match=says):
+            keyword_flags(make, [wrong, "1"])
+    with pytest.raises(SettingError, match="must be given once"):
+        keyword_flags(make, ["--world.a", "1", "--world.a", "2"])
 
 
 NONSENSE = {

@@ -6,7 +6,9 @@ import pytest
 
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli import main
-from motet.cli.hints import _FOREIGN, foreign
+from motet.cli.eval import EvalFlags
+from motet.cli.hints import _FOREIGN, _PLAY, foreign
+from motet.cli.play import _flags, static_flags
 from motet.training.settings import Settings
 
 SETTINGS = {item.name for item in dataclasses.fields(Settings)} | {"run", "agents"}
@@ -44,6 +46,7 @@ def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
         ("--batch-size 8", "use --dqn.batch-size"),
         ("--total-timesteps 10", "use --steps"),
         ("--async-training", "training is asynchronous unless"),
+        ("--parallel-policy", "motet eval and motet tournament have it: --isolate"),
         ("--env x", "the world is the first argument"),
         ("--ppo.gamma 0.9", "the algorithm is dqn: use --dqn.gamma, or --algorithm ppo"),
         ("--stepps 10", "did you mean --steps?"),
@@ -57,6 +60,31 @@ def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(given, hint, ca
     assert main(["train", "matrix", *given.split()]) == 2
     error = capsys.readouterr().err
     assert hint in error and error.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "given, hint",
+    [
+        ("eval matrix -p random --parallel-policy", "--parallel-policy is not a flag of motet eval; use --isolate"),
+        ("tournament matrix -p random -p noop --parallel-policy", "of motet tournament; use --isolate"),
+        ("eval matrix -p random --num-episodes 3", "use --episodes"),
+        ("tournament matrix -p random -p noop --num-episodes 3", "motet tournament WORLD --help-all lists all flags"),
+        ("eval matrix -p random --decision-timeout=3", "use --limits.decision-s"),
+        ("eval matrix -p random --isolat", "did you mean --isolate?"),
+        ("eval matrix -p random --world.turnss 3", "did you mean --world.turns?"),
+        ("eval matrix random", "takes one world and flags, got also random; give policies with -p"),
+    ],
+)
+def test_an_unknown_flag_of_eval_and_tournament_is_answered_with_the_one_that_was_meant(given, hint, capsys):
+    assert main(given.split()) == 2
+    error = capsys.readouterr().err
+    assert hint in error and error.startswith("error: ")
+
+
+def test_every_flag_of_eval_that_is_suggested_exists():
+    known = set(_flags(static_flags(EvalFlags)))
+    assert {f"--{ours}".replace("_", "-") for ours in _PLAY} <= known
+    assert not {f"--{theirs}".replace("_", "-") for names in _PLAY.values() for theirs in names} & known
 
 
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):

@@ -388,6 +388,24 @@ class Clearing(Environment):
             self.world.is_done = True
 
 
+class CentredAgent(Agent):
+    """Sees the gems relative to its own place."""
+
+    def pov(self, world):
+        gems = np.array([[isinstance(entity, Gem) for entity in line] for line in world.map], np.float64)
+        return np.roll(gems, [-at for at in self.location], (0, 1)).reshape(1, -1)
+
+
+class Centred(Environment):
+    """Few gems, and agents that can learn to walk to them."""
+
+    max_turns = 40
+
+    def setup_agents(self, seed):
+        self.world.spawn = 0.01
+        self.agents = [CentredAgent(RandomModel(seed + index)) for index in range(self.n_agents)]
+
+
 class SharedModel(Environment):
     """All agents ask one model, and remember nothing: their rewards are known to ``act`` alone."""
 

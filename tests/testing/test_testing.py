@@ -420,3 +420,57 @@ def test_the_example_of_worlds_as_arrays_runs(capsys):
     assert len(path.read_text().splitlines()) <= 60
     runpy.run_path(str(path), run_name="__main__")
     assert "equals the single environment" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("factory", [Unseeded, Remembers, ForgetsTheStream, SharesItsState, LooksBack])
+def test_clauses_that_are_harmless_for_training_say_so(factory):
+    with pytest.raises(WorldError, match=r"; harmless for training: .") as told:
+        check_world(factory)
+    assert "not harmless" not in str(told.value)
+
+
+@pytest.mark.parametrize("factory", [Aliased, StickyReward, LateReward, KeepsEnds, Endless])
+def test_clauses_that_are_not_harmless_say_so(factory):
+    with pytest.raises(WorldError, match="; not harmless: training would fail, or learn from wrong data"):
+        check_world(factory, limit=500)
+
+
+def test_a_harmless_clause_does_not_hide_another_one():
+    class Both(Unseeded):
+        def reward(self, agent):
+            return 1.0 if self.turn > 3 else super().reward(agent)
+
+    with pytest.raises(WorldError, match=r"^broken clause .reward..*not harmless"):
+        check_world(Both)
+
+    class Two(Unseeded):
+        observe = LooksBack.observe
+
+    with pytest.raises(WorldError) as told:
+        check_world(Two)
+    assert str(told.value).count("; harmless for training: ") == str(told.value).count("broken clause") == 2
+
+
+def test_recorded_actions_that_no_longer_fit_are_not_played():
+    """The order of the agents, whose actions differ, is drawn without the seed."""
+
+    class Order(Corridor):
+        action_spaces = (Discrete(3), Discrete(2))
+        first = 0
+
+        def reset(self, seed=None):
+            super().reset(seed)
+            Order.first += 1
+
+        def group(self):
+            return () if self.over else ((self.turn + Order.first) % 2,)
+
+        def mask(self, agent):
+            return None
+
+        def act(self, actions):
+            assert self.action_spaces[self.group()[0]].contains(actions[0])
+            super().act(actions)
+
+    with pytest.raises(WorldError, match=r"same seed, same episode.*group was .*; harmless for training"):
+        check_world(Order)

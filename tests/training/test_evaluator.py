@@ -77,7 +77,12 @@ def test_the_player_meets_every_anchor_on_both_sides():
     for _ in range(2):
         outcome = challenge.play([Always(0)], lambda w: w)
         record = {"won": 2, "lost": 2, "drawn": 0}
-        assert outcome.notes == {"opponents": {"heads": record, "tails": record}}
+        assert outcome.notes["opponents"] == {"heads": record, "tails": record}
+        win, loss = {"won": 2, "lost": 0, "drawn": 0}, {"won": 0, "lost": 2, "drawn": 0}
+        assert outcome.notes["sides"] == {
+            "player_0": {"heads": win, "tails": loss},
+            "player_1": {"heads": loss, "tails": win},
+        }
         assert outcome.score == 0.5 and outcome.totals.shape == (8, 1) and outcome.team == 0.0
 
 

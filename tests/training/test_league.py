@@ -395,7 +395,8 @@ def test_anchors_are_found_by_name_and_by_path():
     assert play.makers[1].value == ("some:where",)
     with pytest.raises(
         SettingError,
-        match="anchors must be one of weak, strong, or 'module:attribute' of a policy factory, got 'storng'",
+        match="anchors must be one of weak, strong, a run directory, or 'module:attribute' of a policy factory, got "
+        "'storng'",
     ):
         SelfPlay.of(Hockey(), League(anchors=("storng",)), lambda path: None)
     assert SelfPlay.of(MatrixGame(), League(), lambda path: None).partitions(once=False) == {"": 1.0}

@@ -160,10 +160,16 @@ def test_object_acts_by_copies_and_must_be_given_again(tmp_path):
 
 def test_foreign_class_in_a_config_needs_trust(tmp_path):
     game(Partner(f"{GIVEN}:Cycler"), run=tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")  # so that it is not known as a run of this user
     with pytest.raises(SettingError, match="trust"):
-        resume(tmp_path / "run", steps=40)
+        resume(tmp_path / "moved", steps=40)
     with pytest.raises(SettingError, match="trust"):
-        motet.load_policies(tmp_path / "run", world=GAME)
+        motet.load_policies(tmp_path / "moved", world=GAME)
+
+
+def test_run_of_this_user_with_a_foreign_partner_needs_no_trust(tmp_path):
+    game(Partner(f"{GIVEN}:Cycler"), run=tmp_path / "run")
+    assert resume(tmp_path / "run", steps=40).steps == 160
 
 
 def test_copy_outside_of_the_run_directory_is_refused(old, tmp_path):

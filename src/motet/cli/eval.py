@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from motet.cli.play import (
     Play,
@@ -15,13 +17,16 @@ from motet.cli.play import (
     plain_table,
     print_failed,
     print_failures,
+    print_win_rates,
     progress,
     tell_of_failed,
     tell_who_always_failed,
 )
 from motet.errors import SettingError
-from motet.evaluation.evaluate import evaluate, first_line
+from motet.evaluation.evaluate import EvaluationSettings, evaluate, first_line
+from motet.evaluation.focal import FocalEvaluation, evaluate_focal
 from motet.evaluation.result import Evaluation
+from motet.reports.focal_page import SEATS, focal_seats_sentence
 from motet.reports.results_page import score_cell, seconds, shared_line
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video
@@ -52,7 +57,8 @@ The same seed gives the same result, byte for byte.
 Without a value, --sandbox means strict.
 
   motet eval runs/mine --episodes 200 --jobs 4
-  motet eval matrix -p runs/mine -p my.module:Policy,isolate=yes"""
+  motet eval matrix -p runs/mine -p my.module:Policy,isolate=yes
+  motet eval treasure_hunt --focal runs/mine --background forager"""
 
 _SEATS_SHOWN = 12
 
@@ -63,11 +69,22 @@ class EvalFlags(Play):
 
     video: Path | None = None
     """Video file (.gif; .mp4 with imageio[ffmpeg]) for one episode: the first in --film, by default episode 0."""
+    focal: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
+    """Measure what this policy adds to a team of --background policies. Each episode is played with and without it."""
+    background: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="POLICY")] = ()
+    """A policy of the team; repeat the flag for several."""
+    focal_seats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|SEAT")] = ("1",)
+    """Number of seats of the focal policy, drawn for each episode; or the names of its seats."""
 
 
 def evaluate_(arguments: Sequence[str]) -> int:
     """Run ``motet eval`` and return the exit code."""
     chosen, settings, factory = parse(arguments, EvalFlags, "motet eval", ABOUT)
+    if chosen.focal is not None:
+        return _evaluate_focal(chosen, settings, factory)
+    for name, given in (("background", chosen.background), ("focal-seats", chosen.focal_seats != ("1",))):
+        if given:
+            raise SettingError(f"{name} is only valid with --focal")
     run = chosen.name_ if (Path(chosen.name_) / "config.json").is_file() else None
     policies = list(chosen.policy) or ([run] if run else [])
     if not policies:
@@ -95,6 +112,60 @@ def evaluate_(arguments: Sequence[str]) -> int:
     return tell_who_always_failed(result.names, result.episodes, "episode") or code
 
 
+def _evaluate_focal(chosen: Any, settings: EvaluationSettings, factory: Any) -> int:
+    for name, given in (("policy", chosen.policy), ("video", chosen.video), ("film", settings.film)):
+        if given:
+            raise SettingError(f"{name} is not valid with --focal, which plays the --background policies twice")
+    names = chosen.focal_seats
+    seats = int(names[0]) if len(names) == 1 and names[0].lstrip("-").isdigit() else names
+    with progress("games") as (on_progress, on_message):
+        result = evaluate_focal(
+            factory,
+            chosen.focal,
+            list(chosen.background),
+            settings,
+            focal_seats=seats,
+            on_progress=on_progress,
+            on_message=on_message,
+        )
+    code = finish(result, chosen, show_focal)
+    tell_of_failed(result.games, "game")
+    return tell_who_always_failed(result.names, result.games, "game") or code
+
+
+def show_focal(result: FocalEvaluation) -> None:
+    """Print the table of an evaluation in mixed teams."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from motet.runs.display import fitted
+
+    console = Console(file=sys.stdout, highlight=False)
+    table = plain_table("return", f"with {label(result.focal, 40)}", "background alone", "change")
+    for what, one in result.changes().items():
+        cells = ["-"] * 3
+        if one is not None:
+            cells = [str(score_cell(each).text) for each in (one.mixed, one.background, one.change)]
+        table.add_row(SEATS[what], *cells)
+    console.print(fitted(table, console))
+    print_failures(result.games, "game", console)
+    print_failed(result.games, "game", console)
+    console.print()
+    if shared := shared_line(result):
+        console.print(Text(shared, style="dim"), soft_wrap=True)
+    for name, game in result.out.items():
+        words = f"{label(name)} failed too often and was removed after game {game}"
+        console.print(Text(words, style="red"), soft_wrap=True)
+    if result.partial:
+        games = f"{len(result.games):,} of {counted(2 * result.settings['episodes'], 'game')}"
+        console.print(
+            Text(f"partial: {games}; {first_line(result.stopped) or 'interrupted'}", style="yellow"), soft_wrap=True
+        )
+    done = f"{counted(len(result.pairs()), 'episode')}, each played twice, seed {result.settings['seed']}"
+    line = f"{done}, {clock(result.measured.seconds)} with {counted(result.measured.jobs, 'job')}"
+    console.print(Text(f"{focal_seats_sentence(result)}; {line}", style="dim"), soft_wrap=True)
+
+
 def show(result: Evaluation) -> None:
     """Print the tables of an evaluation."""
     from rich.console import Console
@@ -106,6 +177,7 @@ def show(result: Evaluation) -> None:
     console.print(fitted(_scores(result), console))
     if len(result.agents) > 1:
         _print_seats(result, console)
+    print_win_rates(result, console)
     print_failures(result.episodes, "episode", console)
     print_failed(result.episodes, "episode", console)
     console.print()

@@ -27,6 +27,7 @@ from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags
+from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
@@ -100,6 +101,9 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     maker = world_factory(experiment.world) if experiment.world else None
     for path, text in own:
         _set_of_agent(experiment, path, text)
+    if maker is not None:
+        keywords, given = keyword_flags(maker, given)
+        experiment.world_settings |= keywords
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
         raise SettingError(f"agents is not a setting of the world {experiment.world}")

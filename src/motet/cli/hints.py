@@ -9,7 +9,7 @@ from typing import Any
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.text import nearest
 
-__all__ = ["foreign", "unknown_flags", "unknown_keys"]
+__all__ = ["foreign", "unknown_flags", "unknown_keys", "unknown_play_flags"]
 
 _FOREIGN: dict[str, tuple[str, ...]] = {
     # ours: theirs. A name with a dot belongs to the algorithm's settings.
@@ -50,7 +50,7 @@ _FOREIGN: dict[str, tuple[str, ...]] = {
 }
 _ADVICE = {
     **dict.fromkeys(
-        ("async_training", "asynchronous", "parallel_policy", "parallel_training", "async"),
+        ("async_training", "asynchronous", "parallel_training", "async"),
         "training is asynchronous unless you set --engine serial, or --slack 0 with --updates-per-step",
     ),
     **dict.fromkeys(
@@ -62,7 +62,21 @@ _ADVICE = {
         "networks learn on the CPU; on a Ray cluster --cluster.learner-gpus gives learners a GPU",
     ),
     **dict.fromkeys(("algo", "agent_type", "method"), "use --algorithm"),
+    **dict.fromkeys(("parallel_policy", "parallel_policies"), "motet eval and motet tournament have it: --isolate"),
 }
+_PLAY = {
+    # ours: theirs, for motet eval and motet tournament.
+    "isolate": ("parallel_policy", "parallel_policies", "subprocess", "isolated", "separate_processes"),
+    "episodes": ("n_episodes", "num_episodes", "n_eval_episodes", "eval_episodes", "evaluation_duration"),
+    "jobs": ("num_workers", "n_jobs", "workers", "num_processes", "n_envs", "num_envs"),
+    "policy": ("policies", "agent", "agents", "team", "teams", "model", "checkpoint"),
+    "out": ("output", "output_file", "out_file", "json", "results"),
+    "stand_in": ("fallback", "fallback_policy", "default_policy"),
+    "limits.decision_s": ("timeout", "time_limit", "decision_timeout", "step_timeout", "max_decision_time"),
+    "limits.memory_bytes": ("memory_limit", "max_memory"),
+    "film": ("render", "record"),
+}
+_PLAYS = {theirs: ours for ours, names in _PLAY.items() for theirs in names}
 _OURS = {theirs: ours for ours, names in _FOREIGN.items() for theirs in names}
 
 
@@ -104,6 +118,28 @@ def unknown_flags(unknown: Sequence[str], known: Iterable[str], algorithm: str) 
         else:
             advice = "motet train WORLD --help-all lists all flags"
         lines.append(f"{flag} is not a flag of motet train; {advice}")
+    return "\n".join(lines)
+
+
+def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: str) -> str:
+    """Why some flags of ``motet eval`` or ``motet tournament`` were refused, and what may have been meant.
+
+    >>> unknown_play_flags(["--parallel-policy"], ["--isolate"], "motet eval")
+    '--parallel-policy is not a flag of motet eval; use --isolate'
+    """
+    flags, known = [word.partition("=")[0] for word in unknown if word.startswith("-")], list(known)
+    if not flags:
+        return f"{command} takes one world and flags, got also {' '.join(unknown)}; give policies with -p"
+    lines = []
+    for flag in flags:
+        ours = f"--{_PLAYS.get(flag.lstrip('-').lower().replace('-', '_'), '')}".replace("_", "-")
+        if ours in known:
+            advice = f"use {ours}"
+        elif near := nearest(flag, known):
+            advice = f"did you mean {near}?"
+        else:
+            advice = f"{command} WORLD --help-all lists all flags"
+        lines.append(f"{flag} is not a flag of {command}; {advice}")
     return "\n".join(lines)
 
 

@@ -10,24 +10,28 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from motet.cli.experiment import Experiment
 from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
+from motet.cli.hints import unknown_play_flags
+from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
-from motet.evaluation.result import Episode
+from motet.evaluation.result import Episode, SeededResult
 from motet.placement import Cluster
 from motet.policies.limits import PolicyLimits
+from motet.reports.win_rates import named_win_rates, rule_sentence, share_text
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
+from motet.runs.trust import make_importable
 from motet.system.files import write_whole
 from motet.text import counted, label, plain
 from motet.worlds.catalogue import WORLDS, world_factory
@@ -39,6 +43,7 @@ __all__ = [
     "plain_table",
     "print_failed",
     "print_failures",
+    "print_win_rates",
     "progress",
     "static_flags",
     "tell_of_failed",
@@ -49,6 +54,7 @@ __all__ = [
 arg = tyro.conf.arg
 
 _FAILED_SHOWN = 10
+_WIN_RATES_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -112,13 +118,21 @@ def parse(
         )
     name = given.pop(place) if place is not None else ""
     maker = _maker(name, "--trust" in given) if name else None
+    keywords: dict[str, Any] = {}
+    if maker is not None:
+        keywords, given = keyword_flags(maker, given)
     world = world_flags(maker, Experiment(name)) if maker is not None else None
     if helps:
         last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
         show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
-    chosen: Any = tyro.cli(options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,))
-    return chosen, _settings(chosen), _made(maker, chosen)
+    chosen: Any
+    chosen, unknown = tyro.cli(
+        options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+    )
+    if unknown:
+        raise SettingError(unknown_play_flags(unknown, _flags(options, without), prog))
+    return chosen, _settings(chosen), _made(maker, chosen, keywords)
 
 
 def static_flags(kind: type[Play], without: Sequence[str] = ()) -> Any:
@@ -142,6 +156,17 @@ def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool)
     return dataclasses.make_dataclass(kind.__name__, rows, bases=(kind,), frozen=True)
 
 
+def _flags(options: Any, without: Sequence[str] = ()) -> list[str]:
+    """All flags of the command, to find the one that was meant. ``without``: fields that are not flags of it."""
+    names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
+    for item in dataclasses.fields(options):
+        prefix = {"settings_": "", "world_": "world."}.get(item.name)
+        if prefix is not None:
+            names += [f"{prefix}{inner.name}" for inner in dataclasses.fields(item.default)]  # type: ignore[arg-type]
+    names += [f"limits.{item.name}" for item in dataclasses.fields(PolicyLimits)]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in without]
+
+
 def _settings(chosen: Any) -> EvaluationSettings:
     values = {item.name: getattr(chosen.settings_, item.name) for item in dataclasses.fields(EvaluationSettings)}
     limits = None if values["limits"] == PolicyLimits() else values["limits"]
@@ -160,7 +185,9 @@ def _bare_sandbox(given: list[str]) -> list[str]:
 
 def _maker(name: str, trust: bool) -> Callable[..., Any]:
     if (Path(name) / "config.json").is_file():
-        return rebuild_world(RunDirectory.open(name).config().get("world", {}), trust=trust)
+        run = RunDirectory.open(name)
+        config = run.config()
+        return rebuild_world(config.get("world", {}), trust=trust or make_importable(run.path, config))
     if name not in WORLDS and ":" not in name:
         nothing = "which is a directory but not a run" if Path(name).is_dir() else "and no run directory has that name"
         raise SettingError(
@@ -170,10 +197,10 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
     return world_factory(name)
 
 
-def _made(maker: Callable[..., Any] | None, chosen: Any) -> Callable[[], Any]:
+def _made(maker: Callable[..., Any] | None, chosen: Any, keywords: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of the world, with the settings from flags."""
     assert maker is not None  # None only with --help, which has exited
-    settings = {}
+    settings = dict(keywords)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)
         if value != parameter.default:
@@ -279,7 +306,7 @@ def _key(text: str, pad: str) -> str:
     return key if len(key) < 1000 else f"? {key}\n{pad}"
 
 
-def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> int:
+def finish(result: SeededResult, chosen: Play, show: Callable[[Any], None]) -> int:
     """Write the requested files, print the result, and return the exit code."""
     everything = result.as_dict()
     as_json = json.dumps(everything, indent=1, allow_nan=False)
@@ -297,16 +324,6 @@ def finish(result: _PlayResult, chosen: Play, show: Callable[[Any], None]) -> in
     if result.partial and not result.stopped:
         return 130
     return 1 if result.stopped or result.failed() else 0
-
-
-class _PlayResult(Protocol):
-    @property
-    def partial(self) -> bool: ...
-    @property
-    def stopped(self) -> str: ...
-    def failed(self) -> dict[str, int]: ...
-    def as_dict(self) -> dict[str, Any]: ...
-    def html(self) -> str: ...
 
 
 def _write(path: Path, text: str) -> None:
@@ -366,6 +383,26 @@ def print_failed(episodes: Sequence[Episode], what: str, console: Any) -> None:
     hidden = len(failed) - _FAILED_SHOWN
     if hidden > 0:
         console.print(Text(f"and {counted(hidden, f'more failed {what}')}", style="dim"))
+
+
+def print_win_rates(result: SeededResult, console: Any) -> None:
+    """Print the games won, drawn and lost, if the world declares how games are won."""
+    from rich.text import Text
+
+    from motet.runs.display import fitted
+
+    rows = [row for own in named_win_rates(result).values() for row in own]
+    if result.rule is None or not rows:
+        return
+    table = plain_table("win rate", "won", "drawn", "lost", "games")
+    for words, rate in rows[:_WIN_RATES_SHOWN]:
+        table.add_row(words, *(share_text(one) for one in (rate.won, rate.drawn, rate.lost)), f"{rate.games:,}")
+    console.print()
+    console.print(fitted(table, console))
+    if (hidden := len(rows) - _WIN_RATES_SHOWN) > 0:
+        console.print(Text(f"and {hidden:,} more, in the JSON", style="dim"))
+    line = f"{rule_sentence(result.rule)}; in brackets 95 % intervals"
+    console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def tell_of_failed(episodes: Sequence[Episode], what: str) -> None:

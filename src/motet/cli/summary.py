@@ -17,25 +17,23 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from motet.errors import MotetError
+from motet.errors import MotetError, SettingError
 from motet.isolation.players import PlayerPolicy, load_players
-from motet.policies.partner import needs_trust
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
 from motet.runs.history import SessionCounts
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
+from motet.runs.trust import foreign_code, is_own, make_importable
 from motet.system.files import write_whole
 from motet.text import clock, label, legible, plain, short, typed
 from motet.training.run import Result
 from motet.world import as_world
-from motet.world.film import drawing, frames_per_s
+from motet.world.film import Film, frames_per_s, made_to_draw
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 
-_FRAMES = 200  # maximum number of frames of an episode
-_PIXELS = 480  # maximum height and width of a frame
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666")
 
 
@@ -52,6 +50,9 @@ def summarise(
     console.print()
     console.print(fitted(_table(result, history, tally), console))
     console.print(_line(result, tally), soft_wrap=True)
+    if (rates := _win_rates(_evaluations(run))) is not None:
+        console.print()
+        console.print(fitted(rates, console))
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -136,6 +137,23 @@ def _line(result: Result, tally: SessionCounts) -> Text:
     )
 
 
+def _win_rates(evaluations: Sequence[dict[str, Any]]) -> PlainTable | None:
+    """The win rates of the newest evaluation in self-play, by opponent and side; None if there are none."""
+    if not evaluations or not (sides := evaluations[-1].get("sides")):
+        return None
+    table = PlainTable()
+    table.add_column(f"win rate at step {evaluations[-1]['step']:,}", style="cyan", no_wrap=True)
+    for side in sides:
+        table.add_column(f"as {label(side, 40)}", justify="right", no_wrap=True)
+    table.add_column("games", justify="right", no_wrap=True)
+    for opponent in next(iter(sides.values())):
+        rows = [side[opponent] for side in sides.values()]
+        games = [sum(row.values()) for row in rows]
+        rates = [(row["won"] + 0.5 * row["drawn"]) / n if n else None for row, n in zip(rows, games, strict=True)]
+        table.add_row(label(opponent, 40), *map(short, rates), f"{sum(games):,}")
+    return table
+
+
 def _learned_nothing(history: Sequence[Snapshot]) -> str:
     """A warning that names the agents without any update; empty if there are none."""
     if not (names := [label(row.name, 40) for row in history[-1].agents if not row.updates] if history else []):
@@ -160,9 +178,8 @@ def _picture(what: str, make: Callable[[], Path | None]) -> Text:
 
 def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> list[tuple[str, str]]:
     config = directory.config()
-    paths = [config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values())]
-    policies = [agent["policy"] for agent in config["agents"].values() if "policy" in agent and not agent.get("copy")]
-    foreign = any(path is None or not path.startswith("motet.") for path in paths) or needs_trust(policies)
+    unknown = None in (config["world"].get("path"), *(agent.get("class") for agent in config["agents"].values()))
+    foreign = (unknown or foreign_code(config)) and not is_own(directory.path, config)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept = typed(run), typed(run / "best")
@@ -245,51 +262,49 @@ def _dot(steps: Sequence[int]) -> str | None:
 # ---- the GIF of an episode
 
 
-def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path | None:
-    """Play an episode greedily with the newest policies, and write it as a GIF; None if the world cannot render."""
-    plain = RunDirectory.open(run).config().get("world", {})
-    factory = rebuild_world(plain, trust=trust)
-    env = drawing(factory)()
-    world = as_world(env)
+def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
+    """Play an episode greedily with the newest policies, and write it as a GIF. Raises if the world cannot render."""
+    config = RunDirectory.open(run).config()
+    factory = rebuild_world(config.get("world", {}), trust=trust or make_importable(run, config))
+    env, unable = made_to_draw(factory)
+    world, film = as_world(env), Film(unable)
     try:
         world.reset(seed)
-        if world.render() is None:
-            return None
+        film.capture(world)
+        if not hasattr(world, "each_turn") and film.problem:
+            raise SettingError(film.problem)
         policies = load_players(run, trust=trust)
         try:
-            frames = _play(world, [policies[name] for name in world.agents], seed)
+            _play(world, [policies[name] for name in world.agents], seed, film)
         finally:
             for policy in policies.values():
                 if isinstance(policy, PlayerPolicy):
                     policy.close()
     finally:
         world.close()
+    if not film.frames:
+        raise SettingError(film.problem)
     rate = frames_per_s(env)
     target = run / "episode.gif"
-    write_whole(target, lambda beside: _write_gif(beside, frames, rate))
+    write_whole(target, lambda beside: _write_gif(beside, film.frames, rate))
     return target
 
 
-def _play(world: Any, policies: Sequence[Any], seed: int) -> list[np.ndarray[Any, Any]]:
+def _play(world: Any, policies: Sequence[Any], seed: int, film: Film) -> None:
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
-    frames, ended, segments = [world.render()], set[int](), 0
-    while (group := world.group()) and len(frames) < _FRAMES:
+    ended, segments = set[int](), 0
+    while (group := world.group()) and not film.problem:
         for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
         world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
         ended.update(end.agent for end in world.ended())
-        following = world.group()
-        if not following or following[0] <= group[0]:  # all agents have had their turn
-            frames.append(world.render())
-    return frames
+        film.capture(world, group)
 
 
 def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], rate: float) -> None:
     import imageio.v3
 
-    step = max(1, -(-max(frames[0].shape[:2]) // _PIXELS))
-    small = [np.ascontiguousarray(frame[::step, ::step]) for frame in frames]
-    imageio.v3.imwrite(path, small, extension=".gif", duration=1000 / max(rate, 1.0), loop=0)
+    imageio.v3.imwrite(path, list(frames), extension=".gif", duration=1000 / max(rate, 1.0), loop=0)

@@ -17,6 +17,7 @@ from motet.cli.play import (
     plain_table,
     print_failed,
     print_failures,
+    print_win_rates,
     progress,
     tell_of_failed,
     tell_who_always_failed,
@@ -24,6 +25,7 @@ from motet.cli.play import (
 from motet.evaluation.evaluate import first_line
 from motet.evaluation.tournament import Tournament, tournament
 from motet.reports.results_page import score_cell, shared_line
+from motet.reports.win_rates import verdict_sentence
 from motet.text import clock, counted, label
 
 __all__ = ["tournament_"]
@@ -40,7 +42,8 @@ The same seed gives the same table.
 
 Without a value, --sandbox means strict.
 
-  motet tournament matrix -p tit_for_tat -p random --dir cups/1"""
+  motet tournament matrix -p tit_for_tat -p random --dir cups/1
+  motet tournament hockey -p runs/new -p runs/old --until-clear"""
 
 
 WITHOUT = ("episodes", "film")
@@ -51,8 +54,12 @@ WITHOUT = ("episodes", "film")
 class TournamentFlags(Play):
     """The flags of ``motet tournament``."""
 
-    rounds: int = 10
-    """Number of rounds. In each round, every policy meets every other one, once on each seat."""
+    rounds: int | None = None
+    """Rounds, in each of which all policies meet on each seat: by default 10, with --until-clear at most 1,000."""
+    until_clear: bool = False
+    """Stop as soon as it is clear which of two policies is better: a sequential test with an error rate of 5 %."""
+    delta: float | None = None
+    """With --until-clear: the difference to detect, as a share of points. By default 0.05: 55 % of the points."""
     group: int = 2
     """Number of policies in a game. If the world has more seats, the policies share them."""
     pairing: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="A,B")] = ()
@@ -72,6 +79,8 @@ def tournament_(arguments: Sequence[str]) -> int:
             rounds=chosen.rounds,
             group=chosen.group,
             pairings=pairings,
+            until_clear=chosen.until_clear,
+            delta=chosen.delta,
             dir=chosen.dir,
             settings=settings,
             on_progress=on_progress,
@@ -103,9 +112,12 @@ def show(result: Tournament, path: Path | None) -> None:
             f"{failures.get(name, 0):,}",
         )
     console.print(fitted(table, console))
+    print_win_rates(result, console)
     if 1 < len(found) <= 12:
         cross = result.cross_table()
-        table = plain_table("win rate against", *(label(name, 40) for name in found))
+        table = plain_table(
+            "win rate against" if result.rule is None else "points against", *(label(name, 40) for name in found)
+        )
         for name in found:
             shares = (f"{cross[name][other][0]:.0%}" if other in cross[name] else "-" for other in found)
             table.add_row(label(name, 40), *shares)
@@ -114,6 +126,9 @@ def show(result: Tournament, path: Path | None) -> None:
     print_failures(result.games, "game", console)
     print_failed(result.games, "game", console)
     console.print()
+    if result.verdict is not None:
+        words = verdict_sentence(result.verdict)
+        console.print(Text(words, style="yellow" if result.verdict.better is None else "green"), soft_wrap=True)
     if shared := shared_line(result):
         console.print(Text(shared, style="dim"), soft_wrap=True)
     for name, game in result.out.items():

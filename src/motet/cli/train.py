@@ -63,7 +63,8 @@ def resume(
         run: The run directory.
         steps: Number of additional steps. By default the steps that remain of the original number.
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
-        trust: Allow the run to import worlds and algorithms outside of motet, which runs their code.
+        trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
+            trained on this machine need no trust.
         wandb: Also send metrics to Weights & Biases.
         address: Address of the Ray cluster, if it has changed.
     """

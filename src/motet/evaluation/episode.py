@@ -25,8 +25,9 @@ from motet.seeds import seed_for
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
-from motet.world.film import Film, drawing, frames_per_s
+from motet.world.film import Film, frames_per_s, made_to_draw
 from motet.world.masks import masked_agents
+from motet.world.winning import WonBy
 
 if TYPE_CHECKING:
     from motet.policies.limits import PolicyLimits
@@ -62,6 +63,8 @@ class EpisodePlan:
     """Whether the seats of one isolated policy share a process."""
     pooled: bool = True
     """Whether policies are kept between episodes and reset, instead of made again."""
+    won_by: WonBy | None = None
+    """Which rewards decide who wins. None: the world declares no rule, and no deciding score is kept."""
 
     @property
     def patience_s(self) -> float:
@@ -138,6 +141,8 @@ class Played:
     """Cause of a failed episode. It counts for no policy."""
     detail: str = ""
     """Human-readable description of the failure; may differ between runs."""
+    deciding: tuple[float, ...] = ()
+    """Score by agent that decides who wins. Empty if the episode failed or the world declares no rule."""
 
     @classmethod
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
@@ -184,6 +189,7 @@ class Arena:
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        self._unable = ""  # why the world that renders cannot draw, if making it raised
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
@@ -210,6 +216,7 @@ class Arena:
         run: _EpisodeRun | None = None
         try:
             world, rate = self._made(task.film)
+            film = Film(self._unable) if film else None
             run = _EpisodeRun(self, world, task, film)
             return replace(run.play(), frames_per_s=rate)
         except _MachineryError as problem:
@@ -234,7 +241,7 @@ class Arena:
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
             self.heartbeat(0)
-            env = (drawing(self._plan.world) if film else self._plan.world)()
+            env, self._unable = made_to_draw(self._plan.world) if film else (self._plan.world(), self._unable)
             self._world = as_world(env)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
@@ -346,7 +353,8 @@ class _EpisodeRun:
         self._decisions = [0] * len(world.agents)
         self._segments = [1] * len(world.agents)
         self._ended: set[int] = set()  # agents whose last segment is over
-        self._earned = [0.0] * len(world.agents)  # rewards of closed segments, as reported with their ends
+        self._earned = [0.0] * len(world.agents)  # rewards that were read before the end of the episode
+        self._final = [0.0] * len(world.agents)  # rewards with which segments ended, if they decide who wins
         self._turn = 0
 
     def play(self) -> Played:
@@ -370,6 +378,7 @@ class _EpisodeRun:
             seats=task.seats,
             out=task.out,
             returns=returns,
+            deciding=tuple(self._final) if plan.won_by == "end" else returns if plan.won_by else (),
             decisions=tuple(self._decisions),
             turns=self._turn,
             failures=tuple(self._failures),
@@ -408,17 +417,24 @@ class _EpisodeRun:
 
     def _run(self) -> None:
         world, film = self._world, self._film
+        by_end = self._plan.won_by == "end"  # the last reward counts separately, so rewards are read in every turn
         if film:
             film.capture(world)
         while not self._forfeited and (group := tuple(world.group())):
             self._begin_segments(group)
+            if by_end:
+                for agent in group:
+                    self._earned[agent] += float(world.reward(agent))
             actions = self._decide(group)
             if actions is None:
                 return
             world.act(actions)
             for end in world.ended():
                 self._ended.add(end.agent)
-                self._earned[end.agent] += end.reward or 0.0
+                reward = float(world.reward(end.agent)) if by_end and end.reward is None else end.reward or 0.0
+                self._earned[end.agent] += reward
+                if by_end:
+                    self._final[end.agent] += reward
             self._turn += 1
             self._arena.heartbeat(self._turn)
             if film:

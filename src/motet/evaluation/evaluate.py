@@ -13,15 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt
 
 from motet.errors import MotetError, SettingError
-from motet.evaluation.episode import Played, StandIn
+from motet.evaluation.episode import EpisodePlan, Played, StandIn, Task
 from motet.evaluation.game import EpisodeTasks, Game
 from motet.evaluation.jobs import Disqualification, JobPool
-from motet.evaluation.result import Evaluation
+from motet.evaluation.result import Evaluation, Measured
 from motet.placement import Cluster
 from motet.policies.entries import Entry
 from motet.policies.limits import PolicyLimits
@@ -31,6 +31,9 @@ from motet.system.raised import DETAIL, printable
 from motet.text import counted, plain, valid
 
 __all__ = ["EvaluationSettings", "evaluate"]
+
+DECISIVE = ("episodes", "seed", "stand_in", "max_failures", "max_failed_episodes")
+"""The settings that determine the result."""
 
 
 @dataclass(frozen=True)
@@ -116,52 +119,78 @@ def evaluate(
     True
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
+    game = Game.of(world, policies, chosen)
+    game.check_seats()
+    tasks = EpisodeTasks(game, chosen.episodes, chosen.film)
+    done = play_tasks(game, tasks, game.fullest, chosen, workers, on_progress, on_message, "episode")
+    return Evaluation(
+        world=game.described,
+        agents=game.agents,
+        policies=tuple(describe_entry(entry) for entry in game.entries),
+        settings={name: getattr(chosen, name) for name in DECISIVE},
+        episodes=tuple(game.episode(one) for one in done.played),
+        out=done.out,
+        partial=done.partial,
+        measured=done.measured,
+        stopped=done.stopped,
+        rule=game.rule,
+    )
+
+
+class PlayedTasks(NamedTuple):
+    """What :func:`play_tasks` returns."""
+
+    played: list[Played]
+    out: dict[str, int]
+    partial: bool
+    stopped: str
+    measured: Measured
+
+
+def play_tasks(
+    game: Game,
+    tasks: Sequence[Task],
+    need: Callable[[EpisodePlan], int],
+    settings: EvaluationSettings,
+    workers: JobPool | None,
+    on_progress: Callable[[int, int], None],
+    on_message: Callable[[str], None],
+    what: str,
+) -> PlayedTasks:
+    """Play all tasks. ``need``: the maximum number of policy processes of a task; ``what``: a task in messages."""
     notes: list[str] = []
 
     def note(line: str) -> None:
         notes.append(line)
         on_message(line)
 
-    game = Game.of(world, policies, chosen)
-    game.check_seats()
-    tasks = EpisodeTasks(game, chosen.episodes, chosen.film)
-    plan, jobs = game.plan(game.fullest, chosen, note)
-    judge = Disqualification([entry.title for entry in game.entries], chosen.max_failures, chosen.max_failed_episodes)
+    plan, jobs = game.plan(need, settings, note)
+    names = [entry.title for entry in game.entries]
+    judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
     began, played, stopped = time.perf_counter(), list[Played](), list[str]()
-    own = workers or players(min(jobs, len(tasks)), chosen)
+    own = workers or players(min(jobs, len(tasks)), settings)
     try:
         with interrupts() as stop:
             for one in to_the_end(own.play(plan, tasks, judge, stop, jobs, note), stopped):
                 played.append(one)
                 if one.failed:
-                    note(failed_line(one, "episode"))
+                    note(failed_line(one, what))
                 on_progress(len(played), len(tasks))
     finally:
         if workers is None:
             own.close()
     partial = len(played) < len(tasks)
-    for name, episode in judge.out.items():
-        often = counted(chosen.max_failures, "time")
-        note(f"{name} failed {often} and is disqualified after episode {episode}: the stand-in acts for it")
+    for name, number in judge.out.items():
+        often = counted(settings.max_failures, "time")
+        note(f"{name} failed {often} and is disqualified after {what} {number}: the stand-in acts for it")
     for one in played:
         if one.undrawn:
-            note(f"episode {one.number} was not rendered: {one.undrawn}")
-    why = why_stopped(stopped, judge, chosen) if partial else ""
+            note(f"{what} {one.number} was not rendered: {one.undrawn}")
+    why = why_stopped(stopped, judge, settings) if partial else ""
     if partial:
-        note(f"{why or 'interrupted'}: {len(played)} of {len(tasks)} episodes were played")
-    decisive = ("episodes", "seed", "stand_in", "max_failures", "max_failed_episodes")
+        note(f"{why or 'interrupted'}: {len(played)} of {len(tasks)} {what}s were played")
     measured = game.measured(played, time.perf_counter() - began, jobs, plan, notes)
-    return Evaluation(
-        world=game.described,
-        agents=game.agents,
-        policies=tuple(describe_entry(entry) for entry in game.entries),
-        settings={name: getattr(chosen, name) for name in decisive},
-        episodes=tuple(game.episode(one) for one in played),
-        out=dict(judge.out),
-        partial=partial,
-        measured=measured,
-        stopped=why,
-    )
+    return PlayedTasks(played, dict(judge.out), partial, why, measured)
 
 
 def to_the_end(results: Iterator[Played], stopped: list[str], *, begun: bool = False) -> Iterator[Played]:

@@ -20,12 +20,13 @@ from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.world import as_world
+from motet.world.winning import WinRule
 from motet.worlds.catalogue import world_factory
 
 if TYPE_CHECKING:
     from motet.evaluation.evaluate import EvaluationSettings
 
-__all__ = ["EpisodeTasks", "Game"]
+__all__ = ["EpisodeTasks", "Game", "most_processes", "shared_out"]
 
 _SEATS = 20  # key that keeps these seeds apart from others
 
@@ -40,6 +41,8 @@ class Game:
     agents: tuple[str, ...]
     entries: tuple[Entry, ...]
     seed: int
+    rule: WinRule | None = None
+    """How the world declares that games are won; None if it does not."""
 
     @classmethod
     def of(cls, world: Any, policies: Any, settings: EvaluationSettings) -> Game:
@@ -50,13 +53,14 @@ class Game:
             key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
             for key, value in describe_world(factory).items()
         }
-        probe = as_world(factory())
+        env = factory()
+        probe, rule = as_world(env), WinRule.declared_by(env)
         agents = probe.agents
         probe.close()
         chosen = entries(policies, agents, trust=settings.trust, world=described)
         check_picklable(factory, "world", "world", MAKE_IT_THERE)
         check_entries(chosen)
-        return cls(factory, described, world_settings(factory, described), agents, chosen, settings.seed)
+        return cls(factory, described, world_settings(factory, described), agents, chosen, settings.seed, rule)
 
     def seats(self, number: int) -> tuple[int, ...]:
         """Return the entry on each seat in one episode: fixed seats first, the others in proportion."""
@@ -64,7 +68,7 @@ class Game:
         own = {entry.seat: i for i, entry in enumerate(self.entries) if entry.seat is not None}
         free = [agent for agent in self.agents if agent not in own]
         others = [i for i, entry in enumerate(self.entries) if entry.seat is None]
-        chosen = _shared_out(len(free), others, [self.entries[i].proportion for i in others], rng)
+        chosen = shared_out(len(free), others, [self.entries[i].proportion for i in others], rng)
         sitting = own | dict(zip(free, chosen, strict=True))
         return tuple(sitting[agent] for agent in self.agents)
 
@@ -126,6 +130,7 @@ class Game:
         plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
             settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
+            self.rule.won_by if self.rule else None,
         )  # fmt: skip
         most = settings.max_processes
         needed = need(plan)
@@ -152,6 +157,7 @@ class Game:
             number=played.number,
             policies=tuple(titles[i] for i in played.seats),
             returns=played.returns,
+            deciding=played.deciding,
             decisions=played.decisions,
             turns=played.turns,
             failures=played.failures,
@@ -198,7 +204,13 @@ class EpisodeTasks(Sequence[Task]):
         return Task(number, self._game.seats(number), (number,), film=number in self._film)
 
 
-def _shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
+def most_processes(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
+    """Return the maximum number of policy processes of a task."""
+    seatings = {task.seats: task for task in tasks}.values()
+    return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
+
+
+def shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], rng: np.random.Generator) -> list[int]:
     """Share out seats in proportion, shuffled. Shares are rounded up or down at random, without bias."""
     if not seats:
         return []

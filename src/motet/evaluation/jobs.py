@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -164,7 +164,7 @@ class JobPool:
         jobs: int,
         on_message: Callable[[str], None],
         known: Mapping[int, Played] = {},
-    ) -> Iterator[Played]:
+    ) -> Generator[Played, None, None]:
         """Play all tasks and yield the results in the order of the tasks.
 
         It ends early if ``stop`` is set or the judge ends it. ``known`` holds results of some tasks by number; such a

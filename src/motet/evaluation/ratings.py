@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.world.winning import WinRule
 
 __all__ = ["Rating", "ratings", "strengths", "wins"]
 
 _MEAN = 1500.0
 _UNIT = 400 / math.log(10)
+_HIGHER = WinRule()  # the higher score wins
 _DEVIATIONS = 1.959963984540054  # standard deviations of a normal distribution, for 95 %
 
 Floats = npt.NDArray[np.float64]
@@ -37,11 +39,11 @@ class Rating:
     games: int
 
 
-def wins(players: int, games: Sequence[Mapping[int, float]]) -> Floats:
+def wins(players: int, games: Sequence[Mapping[int, float]], rule: WinRule = _HIGHER) -> Floats:
     """Return ``[players, players]``: the number of wins of the first over the second. A draw is half a win for each.
 
-    A game maps each of its players to a score. With ``n > 2`` players every pair counts; all pairs of a game together
-    weigh as much as ``n - 1`` games.
+    A game maps each of its players to a score; ``rule`` compares two scores. With ``n > 2`` players every pair counts;
+    all pairs of a game together weigh as much as ``n - 1`` games.
 
     >>> wins(2, [{0: 3.0, 1: 1.0}, {0: 2.0, 1: 2.0}]).tolist()
     [[0.0, 1.5], [0.5, 0.0]]
@@ -52,7 +54,7 @@ def wins(players: int, games: Sequence[Mapping[int, float]]) -> Floats:
         for one, own in scores.items():
             for other, theirs in scores.items():
                 if one != other:
-                    won[one, other] += share * (1.0 if own > theirs else 0.5 if own == theirs else 0.0)
+                    won[one, other] += share * (1 + rule.outcome(own, theirs)) / 2
     return won
 
 
@@ -94,8 +96,10 @@ def _connected(won: Floats) -> bool:
     return bool(reach.all())
 
 
-def ratings(players: int, games: Sequence[Mapping[int, float]], *, prior: float = 1.0) -> list[Rating]:
-    """Return the ratings of all players, from the scores of the players in each game.
+def ratings(
+    players: int, games: Sequence[Mapping[int, float]], *, rule: WinRule = _HIGHER, prior: float = 1.0
+) -> list[Rating]:
+    """Return the ratings of all players, from the scores of the players in each game, which ``rule`` compares.
 
     >>> [round(one.rating) for one in ratings(2, [{0: 1.0, 1: 0.0}] * 3 + [{0: 0.0, 1: 1.0}], prior=0.0)]
     [1595, 1405]
@@ -104,7 +108,7 @@ def ratings(players: int, games: Sequence[Mapping[int, float]], *, prior: float 
         raise SettingError(
             f"players must be an int >= 2 and games must not be empty, got {players} players and {len(games)} games"
         )
-    theta, covariance = strengths(wins(players, games), prior)
+    theta, covariance = strengths(wins(players, games, rule), prior)
     found = []
     for player in range(players):
         rating = _MEAN + _UNIT * float(theta[player])

@@ -8,26 +8,29 @@ from __future__ import annotations
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from motet.evaluation.episode import FailedBy, Failure
 from motet.evaluation.latency import LatencyHistogram
+from motet.evaluation.win_rates import WinRate, WinRateKey, plain_win_rates, win_rates
 from motet.intervals import Score, score
 from motet.runs.config import versions
 from motet.runs.directory import RunDirectory
+from motet.world.winning import WinRule
 
 __all__ = [
     "Episode",
     "Evaluation",
     "Measured",
     "SeededResult",
-    "failed_by_cause",
     "failed_episodes",
     "plain_episode",
+    "plain_measured",
     "plain_score",
 ]
 
@@ -61,6 +64,8 @@ class Episode:
     """Cause of a failed episode: ``world`` (it raised) or ``job`` (its process ended or hung); else empty."""
     detail: str = field(default="", compare=False)
     """Human-readable description of the failure; may differ between runs."""
+    deciding: tuple[float, ...] = ()
+    """Score by agent that decides who wins. Empty if the episode failed or the world declares no ``won_by``."""
 
     @property
     def counts(self) -> bool:
@@ -86,12 +91,89 @@ class Measured:
     """Messages during the evaluation."""
 
 
-class SeededResult:
-    """A result that depends only on the seed. Two are equal if their :meth:`deterministic` bytes are equal."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SeededResult(ABC):
+    """What all results have in common. Two are equal if their :meth:`deterministic` bytes are equal."""
 
+    world: dict[str, Any]
+    """Import path and settings of the world."""
+    agents: tuple[str, ...]
+    policies: tuple[dict[str, Any], ...]
+    """Name, source, kind, seat and proportion of each policy, and whether it is shared."""
+    settings: dict[str, Any]
+    """The settings that determine the result."""
+    out: dict[str, int]
+    """Disqualified policies, with the episode after which they were out."""
+    partial: bool
+    """Whether there are fewer episodes than requested."""
+    stopped: str = ""
+    """Why it stopped early; empty if it was interrupted."""
+    rule: WinRule | None = None
+    """How games are won; None if the world declares no ``won_by``."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the policies, without repetitions."""
+        return tuple(dict.fromkeys(one["name"] for one in self.policies))
+
+    @property
+    @abstractmethod
+    def played(self) -> tuple[Episode, ...]:
+        """All episodes."""
+
+    @abstractmethod
     def result(self) -> dict[str, Any]:
         """Return the part that depends only on the seed, as plain values."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+
+    @abstractmethod
+    def html(self) -> str:
+        """Return a self-contained HTML page."""
+
+    def failed(self) -> dict[str, int]:
+        """Return the number of failed episodes by cause: ``world``, ``job``."""
+        return dict(sorted(Counter(episode.failed for episode in self.played if episode.failed).items()))
+
+    def _failure_counts(self) -> dict[str, int]:
+        """Return the number of failures by policy."""
+        return dict(Counter(failure.policy for episode in self.played for failure in episode.failures))
+
+    def win_rates(self) -> dict[WinRateKey, WinRate]:
+        """Return the games won, drawn and lost, by policy, opponent (None: all) and seat (None: all).
+
+        A policy that forfeited has lost. Empty if the world declares no ``won_by``.
+        """
+        if self.rule is None:
+            return {}
+        return win_rates(self.agents, self.names, self.played, self.rule, self._round_of())
+
+    def _round_of(self) -> Callable[[int], Hashable]:
+        """Return a function from the number of an episode to its round. Rounds are independent of each other."""
+        return lambda number: number
+
+    def _common(self) -> dict[str, Any]:
+        """Return the plain values with which all results begin."""
+        return {
+            "partial": self.partial,
+            "stopped": self.stopped,
+            "world": self.world,
+            "agents": list(self.agents),
+            "policies": [dict(one) for one in self.policies],
+            "settings": dict(self.settings),
+        }
+
+    def _plain_wins(self) -> dict[str, Any]:
+        """Return the rule and the win rates as plain values; empty if the world declares no ``won_by``."""
+        if self.rule is None:
+            return {}
+        return {
+            "won_by": self.rule.won_by,
+            "winning_margin": self.rule.margin,
+            "win_rates": plain_win_rates(self.win_rates()),
+        }
 
     def deterministic(self) -> bytes:
         """Return the part that depends only on the seed, as bytes to compare."""
@@ -106,7 +188,7 @@ class SeededResult:
         return hash(self.deterministic())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation(SeededResult):
     """Result of an evaluation. Everything except ``measured`` depends only on the seed.
 
@@ -118,26 +200,13 @@ class Evaluation(SeededResult):
     (2, ['tit_for_tat', 'random'], False)
     """
 
-    world: dict[str, Any]
-    """Import path and settings of the world."""
-    agents: tuple[str, ...]
-    policies: tuple[dict[str, Any], ...]
-    """Name, source, kind, seat and proportion of each policy, and whether it is shared."""
-    settings: dict[str, Any]
-    """The settings that determine the result."""
     episodes: tuple[Episode, ...]
-    out: dict[str, int]
-    """Disqualified policies, with the episode after which they were out."""
-    partial: bool
-    """Whether there are fewer episodes than requested."""
     measured: Measured
-    stopped: str = ""
-    """Why the evaluation stopped early; empty if it was interrupted."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the policies, without repetitions."""
-        return tuple(dict.fromkeys(one["name"] for one in self.policies))
+    def played(self) -> tuple[Episode, ...]:
+        """All episodes."""
+        return self.episodes
 
     def scores(self) -> dict[str, Score | None]:
         """Return the mean return per seat by policy: averaged over its seats in an episode, then over episodes."""
@@ -179,10 +248,6 @@ class Evaluation(SeededResult):
                 counted.setdefault(failure.policy, Counter())[failure.cause] += 1
         return {name: dict(sorted(counted[name].items())) for name in self.names if name in counted}
 
-    def failed(self) -> dict[str, int]:
-        """Return the number of failed episodes by cause: ``world``, ``job``."""
-        return failed_by_cause(self.episodes)
-
     def result(self) -> dict[str, Any]:
         """Return the part that depends only on the seed, as plain values."""
         scores = [{"policy": name, "seat": None, **plain_score(one)} for name, one in self.scores().items() if one]
@@ -191,14 +256,10 @@ class Evaluation(SeededResult):
         ]
         team = self.team()
         return {
-            "partial": self.partial,
-            "stopped": self.stopped,
-            "world": self.world,
-            "agents": list(self.agents),
-            "policies": [dict(one) for one in self.policies],
-            "settings": dict(self.settings),
+            **self._common(),
             "scores": scores + seats,
             "team": None if team is None else plain_score(team),
+            **self._plain_wins(),
             "failures": self.failures(),
             "out": dict(self.out),
             "failed": self.failed(),
@@ -207,34 +268,7 @@ class Evaluation(SeededResult):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, in the format that docs/evaluate.md describes."""
-        measured = self.measured
-        details = [
-            {"episode": one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
-            for episode in self.episodes
-            for one in episode.failures
-        ]
-        latency = {
-            name: {
-                "decisions": one.count,
-                "mean_s": one.seconds / max(one.count, 1),
-                "median_s": one.quantile(0.5),
-                "p99_s": one.quantile(0.99),
-                "longest_s": one.longest,
-            }
-            for name, one in measured.latency.items()
-        }
-        # In files the latency is called "tempo", to stay compatible with earlier versions.
-        named = {
-            "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
-        }
-        extra = {
-            "tempo": latency,
-            "notes": list(measured.notes),
-            "failures": details,
-            "failed_episodes": failed_episodes(self.episodes),
-            "versions": versions(),
-        }
-        return {"format": FORMAT, "result": self.result(), "measured": {**named, **extra}}
+        return {"format": FORMAT, "result": self.result(), "measured": plain_measured(self.measured, self.episodes)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, atomically."""
@@ -248,9 +282,35 @@ class Evaluation(SeededResult):
         return evaluation_page(self)
 
 
-def failed_by_cause(episodes: Sequence[Episode]) -> dict[str, int]:
-    """Return the number of failed episodes by cause."""
-    return dict(sorted(Counter(episode.failed for episode in episodes if episode.failed).items()))
+def plain_measured(measured: Measured, episodes: Sequence[Episode], what: str = "episode") -> dict[str, Any]:
+    """Return plain values for JSON: the measurements, and the texts of failures."""
+    details = [
+        {what: one.episode, "turn": one.turn, "policy": one.policy, "detail": one.detail, "output": one.output}
+        for episode in episodes
+        for one in episode.failures
+    ]
+    latency = {
+        name: {
+            "decisions": one.count,
+            "mean_s": one.seconds / max(one.count, 1),
+            "median_s": one.quantile(0.5),
+            "p99_s": one.quantile(0.99),
+            "longest_s": one.longest,
+        }
+        for name, one in measured.latency.items()
+    }
+    # In files the latency is called "tempo", to stay compatible with earlier versions.
+    named = {
+        "tempo" if item.name == "latency" else item.name: getattr(measured, item.name) for item in fields(measured)
+    }
+    extra = {
+        "tempo": latency,
+        "notes": list(measured.notes),
+        "failures": details,
+        f"failed_{what}s": failed_episodes(episodes, what),
+        "versions": versions(),
+    }
+    return {**named, **extra}
 
 
 def failed_episodes(episodes: Sequence[Episode], what: str = "episode") -> list[dict[str, Any]]:
@@ -287,4 +347,5 @@ def plain_episode(episode: Episode) -> dict[str, Any]:
         "forfeited": list(episode.forfeited),
         "failed": episode.failed or None,
         **({"segments": list(episode.segments)} if episode.segments else {}),
+        **({"deciding": list(episode.deciding)} if episode.deciding else {}),
     }

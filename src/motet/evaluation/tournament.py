@@ -9,22 +9,21 @@ and gives the same table as without the interruption.
 
 from __future__ import annotations
 
-import hashlib
+import bisect
+import contextlib
 import itertools
-import json
-import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from motet.errors import CorruptionError, SettingError
-from motet.evaluation.episode import EpisodePlan, Failure, Played, Task, seat_groups
+from motet.errors import SettingError
+from motet.evaluation.episode import EpisodePlan, Played, Task
 from motet.evaluation.evaluate import (
     EvaluationSettings,
     describe_entry,
@@ -34,35 +33,35 @@ from motet.evaluation.evaluate import (
     why_stopped,
     with_changes,
 )
-from motet.evaluation.game import Game
+from motet.evaluation.game import Game, most_processes
+from motet.evaluation.game_log import GameLog, policy_digest, with_deciding_scores
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.ratings import Rating, ratings, wins
 from motet.evaluation.result import (
     Episode,
     SeededResult,
-    failed_by_cause,
     failed_episodes,
     plain_episode,
     plain_score,
 )
+from motet.evaluation.verdict import SequentialTest, Verdict
+from motet.evaluation.win_rates import policy_scores
 from motet.intervals import Score, score
-from motet.policies.entries import Entry
 from motet.runs.config import versions
-from motet.runs.directory import RunDirectory
-from motet.runs.status import hold
 from motet.system.child import interrupts
-from motet.system.imports import paths_now
 from motet.text import counted
+from motet.world.winning import WinRule
 
 __all__ = ["Tournament", "tournament"]
 
 FORMAT = 1
 """Version of the format of :meth:`Tournament.as_dict` and of tournament directories."""
 
+_ROUNDS, _MOST_ROUNDS, _DELTA = 10, 1000, 0.05  # defaults; the last two with until_clear
 _TOURNAMENT = 25  # key that keeps these seeds apart from others
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Tournament(SeededResult):
     """Result of a tournament. Two are equal if their :meth:`deterministic` bytes are equal.
 
@@ -71,58 +70,39 @@ class Tournament(SeededResult):
     (2, ['random', 'tit_for_tat'], False)
     """
 
-    world: dict[str, Any]
-    agents: tuple[str, ...]
-    policies: tuple[dict[str, Any], ...]
-    settings: dict[str, Any]
     pairings: tuple[tuple[str, ...], ...]
     games: tuple[Episode, ...]
-    out: dict[str, int]
-    partial: bool
     seconds: float
     """Duration; of a resumed tournament, only since it was resumed."""
-    stopped: str = ""
-    """Why the tournament stopped early; empty if it was interrupted."""
+    verdict: Verdict | None = None
+    """Which of two policies is better, if the tournament was to stop when that is clear."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the policies."""
-        return tuple(one["name"] for one in self.policies)
+    def played(self) -> tuple[Episode, ...]:
+        """All games."""
+        return self.games
 
     def scores(self) -> list[dict[int, float]]:
-        """Return the scores of each game, by index in ``names``: the mean return of a policy over its seats.
+        """Return the scores that decide each game, by index in ``names``: the mean over a policy's seats.
 
-        In a forfeited game the policies that forfeited have -1 and the others 0. A failed game has no scores.
+        In a forfeited game the policies that forfeited have -inf and the others 0. A failed game has no scores.
         """
-        found: list[dict[int, float]] = []
         index = {name: i for i, name in enumerate(self.names)}
-        for game in self.games:
-            if game.failed:
-                found.append({})
-                continue
-            own: dict[int, list[float]] = {}
-            for name, value in zip(game.policies, game.returns, strict=True):
-                own.setdefault(index[name], []).append(value)
-            if game.forfeited:
-                lost = {index[name] for name in game.forfeited}
-                found.append({i: -1.0 if i in lost else 0.0 for i in own})
-            else:
-                found.append({i: math.fsum(values) / len(values) for i, values in own.items()})
-        return found
+        return [{index[name]: value for name, value in policy_scores(game).items()} for game in self.games]
 
     def ratings(self) -> dict[str, Rating]:
         """Return the ratings by policy, the strongest first."""
         scores = [one for one in self.scores() if one]
         if not scores:
             return {}
-        found = ratings(len(self.names), scores)
+        found = ratings(len(self.names), scores, rule=self._decides)
         named = list(zip(self.names, found, strict=True))
         return dict(sorted(named, key=lambda pair: -pair[1].rating))
 
     def returns(self) -> dict[str, Score | None]:
         """Return the mean return by policy, over counted games."""
-        scores = [one for one, game in zip(self.scores(), self.games, strict=True) if game.counts]
-        return {name: score([one[i] for one in scores if i in one]) for i, name in enumerate(self.names)}
+        games = [policy_scores(replace(game, deciding=())) for game in self.games if game.counts]
+        return {name: score([one[name] for one in games if name in one]) for name in self.names}
 
     def cross_table(self) -> dict[str, dict[str, tuple[float, int]]]:
         """Return, by policy and opponent, the share of games won and the number of games. A draw is half a win."""
@@ -136,7 +116,7 @@ class Tournament(SeededResult):
         # A game counts as one between each two of its policies, regardless of the number of players.
         won = np.zeros((count, count))
         for one in scores:
-            won += wins(count, [one]) * (len(one) / 2)
+            won += wins(count, [one], self._decides) * (len(one) / 2)
         for i, name in enumerate(self.names):
             table[name] = {
                 other: (float(won[i, j] / met[i, j]), int(met[i, j])) for j, other in enumerate(self.names) if met[i, j]
@@ -145,18 +125,20 @@ class Tournament(SeededResult):
 
     def failures(self) -> dict[str, int]:
         """Return the number of failures by policy."""
-        found: dict[str, int] = {}
-        for game in self.games:
-            for failure in game.failures:
-                found[failure.policy] = found.get(failure.policy, 0) + 1
-        return found
+        return self._failure_counts()
 
-    def failed(self) -> dict[str, int]:
-        """How many games failed, by cause: ``world``, ``job``."""
-        return failed_by_cause(self.games)
+    @property
+    def _decides(self) -> WinRule:
+        """The rule of the world; if it declares none, the higher score wins."""
+        return self.rule or WinRule()
+
+    def _round_of(self) -> Callable[[int], Hashable]:
+        """Return a function from the number of a game to its round and pairing, whose games have the same seed."""
+        ends = list(itertools.accumulate(map(len, self.pairings)))
+        return lambda number: (number // ends[-1], bisect.bisect_right(ends, number % ends[-1]))
 
     def result(self) -> dict[str, Any]:
-        """What depends on the seed alone, as plain values."""
+        """Return the part that depends only on the seed, as plain values."""
         returns = self.returns()
         table = [
             {
@@ -170,18 +152,15 @@ class Tournament(SeededResult):
             for name, one in self.ratings().items()
         ]
         return {
-            "partial": self.partial,
-            "stopped": self.stopped,
-            "world": self.world,
-            "agents": list(self.agents),
-            "policies": [dict(one) for one in self.policies],
-            "settings": dict(self.settings),
+            **self._common(),
             "pairings": [list(pairing) for pairing in self.pairings],
+            **({} if self.verdict is None else {"verdict": self.verdict.plain()}),
             "ratings": table,
             "cross_table": {
                 name: {other: {"won": share, "games": count} for other, (share, count) in row.items()}
                 for name, row in self.cross_table().items()
             },
+            **self._plain_wins(),
             "failures": self.failures(),
             "out": dict(self.out),
             "failed": self.failed(),
@@ -205,9 +184,11 @@ def tournament(
     world: Any,
     policies: Sequence[Any],
     *,
-    rounds: int = 10,
+    rounds: int | None = None,
     group: int = 2,
     pairings: Sequence[Sequence[str]] | None = None,
+    until_clear: bool = False,
+    delta: float | None = None,
     dir: str | os.PathLike[str] | None = None,
     settings: EvaluationSettings | None = None,
     workers: JobPool | None = None,
@@ -220,10 +201,15 @@ def tournament(
     Args:
         world: as in :func:`motet.evaluate`; it needs two seats or more.
         policies: two or more policies, as in :func:`motet.evaluate`.
-        rounds: number of rounds. In each round every pairing plays one game for each rotation of its policies over the
-            seats, all with the same seed of the world.
+        rounds: number of rounds, 10 by default. In each round every pairing plays one game for each rotation of its
+            policies over the seats, all with the same seed of the world. With ``until_clear`` it is the maximum, 1,000
+            by default.
         group: number of policies in a game; if there are more seats, the policies share them in turn.
         pairings: which policies play each other, by name; by default all combinations of ``group`` policies.
+        until_clear: stop as soon as it is clear which of two policies is better: a sequential test, with an error rate
+            of 5 %. Then the result has a ``verdict``.
+        delta: with ``until_clear``, the difference that the test must detect: a share of points of 0.5 + ``delta`` for
+            the better policy. Default: 0.05.
         dir: a directory to which each game is written. If it holds the same tournament, that is resumed. Games that
             failed because their job ended or hung are then played again.
         settings: how games are played; ``episodes`` and ``film`` are ignored.
@@ -238,25 +224,34 @@ def tournament(
         result.ratings()["tit_for_tat"].rating
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
+    rounds = (_MOST_ROUNDS if until_clear else _ROUNDS) if rounds is None else rounds
     if rounds < 1:
         raise SettingError(f"rounds must be an int >= 1, got {rounds}")
     game = Game.of(world, list(policies), chosen)
     meetings = _meetings(game, group, pairings)
     game.check_seats()
+    test = _sequential_test(until_clear, delta, game)
     tasks = list(_tasks(game, meetings, rounds))
     names = [entry.title for entry in game.entries]
-    decisive = {"seed": chosen.seed, "stand_in": chosen.stand_in, "max_failures": chosen.max_failures, "rounds": rounds}
+    decisive: dict[str, Any] = {
+        "seed": chosen.seed,
+        "stand_in": chosen.stand_in,
+        "max_failures": chosen.max_failures,
+        "rounds": rounds,
+    }
+    if test is not None:
+        decisive |= {"until_clear": True, "delta": test.delta}
     asked = {
         "format": FORMAT,
         "world": game.described,
         "agents": list(game.agents),
-        "policies": [{**describe_entry(entry), "digest": _digest(entry)} for entry in game.entries],
+        "policies": [{**describe_entry(entry), "digest": policy_digest(entry)} for entry in game.entries],
         "settings": decisive,
         "pairings": [[names[i] for i in meeting] for meeting in meetings],
     }
-    log = _GameLog(None if dir is None else Path(dir), asked)
+    log = GameLog(None if dir is None else Path(dir), asked)
     with log:
-        played, seconds, out, stopped = _play(game, tasks, log, chosen, workers, on_progress, on_message)
+        played, seconds, out, stopped = _play(game, tasks, log, chosen, test, workers, on_progress, on_message)
     return Tournament(
         world=game.described,
         agents=game.agents,
@@ -265,49 +260,68 @@ def tournament(
         pairings=tuple(tuple(names[i] for i in meeting) for meeting in meetings),
         games=tuple(played),
         out=out,
-        partial=len(played) < len(tasks),
+        partial=len(played) < len(tasks) and not (test and test.clear),
+        verdict=test.verdict() if test else None,
         seconds=seconds,
         stopped=stopped,
+        rule=game.rule,
     )
 
 
 def _play(
     game: Game,
     tasks: Sequence[Task],
-    log: _GameLog,
+    log: GameLog,
     settings: EvaluationSettings,
+    test: SequentialTest | None,
     workers: JobPool | None,
     on_progress: Callable[[int, int], None],
     on_message: Callable[[str], None],
 ) -> tuple[list[Episode], float, dict[str, int], str]:
-    """Take the games that are in the log, then play the others. Games that failed because of a job are played again."""
+    """Take the games that are in the log, then play the others. Games that failed because of a job are played again.
+
+    With a test, stop after the pair of games that makes the verdict clear.
+    """
     names = [entry.title for entry in game.entries]
     judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
-    kept = {number: one for number, one in log.read(len(tasks)).items() if one.failed != "job"}
+    kept = with_deciding_scores(log.read(len(tasks)), game.rule, on_message)
     known = {number: _as_played(tasks[number], one, names) for number, one in kept.items()}
     if kept:
         on_message(f"{len(kept)} of {len(tasks)} games were played before")
     done: list[Episode] = []
-    while len(done) in known and not judge.ends and known[len(done)].out == judge.out_of(tasks[len(done)]):
+
+    def take(episode: Episode) -> bool:
+        """Add the next game; return whether the verdict is clear."""
+        done.append(episode)
+        if test is not None:
+            test.take(episode)
+        return test is not None and test.clear
+
+    clear = False
+    while len(done) in known and not (judge.ends or clear) and known[len(done)].out == judge.out_of(tasks[len(done)]):
         judge.take(known.pop(len(done)))
-        done.append(kept[len(done)])
+        clear = take(kept[len(done)])
     left = tasks[len(done) :]
-    plan, jobs = game.plan(lambda plan: _need(plan, tasks), settings, on_message)
+    plan, jobs = game.plan(lambda plan: most_processes(plan, tasks), settings, on_message)
     began, stopped = time.perf_counter(), list[str]()
-    if left and not judge.ends:
+    if left and not (judge.ends or clear):
         own = workers or players(min(jobs, len(left)), settings)
         try:
-            with interrupts() as stop:
-                results = own.play(plan, left, judge, stop, jobs, on_message, known)
+            with (
+                interrupts() as stop,
+                contextlib.closing(own.play(plan, left, judge, stop, jobs, on_message, known)) as results,
+            ):
                 for one in to_the_end(results, stopped, begun=bool(done)):
                     if one is known.get(one.number):
-                        done.append(kept[one.number])
+                        clear = take(kept[one.number])
                     else:
-                        done.append(game.episode(one))
+                        clear = take(game.episode(one))
                         log.write(done[-1])
                         if one.failed:
                             on_message(failed_line(one, "game"))
                     on_progress(len(done), len(tasks))
+                    if clear:
+                        break
         finally:
             if workers is None:
                 own.close()
@@ -315,8 +329,9 @@ def _play(
         often = counted(settings.max_failures, "time")
         on_message(f"{name} failed {often} and is disqualified after game {number}: the stand-in acts for it")
     _warn_of_voided(done, game, plan, on_message)
-    why = why_stopped(stopped, judge, settings) if len(done) < len(tasks) else ""
-    if len(done) < len(tasks):
+    unfinished = len(done) < len(tasks) and not clear
+    why = why_stopped(stopped, judge, settings) if unfinished else ""
+    if unfinished:
         on_message(f"{why or 'interrupted'}: {len(done)} of {len(tasks)} games were played")
     return done, time.perf_counter() - began, dict(judge.out), why
 
@@ -335,6 +350,22 @@ def _warn_of_voided(games: Sequence[Episode], game: Game, plan: EpisodePlan, on_
         f"warning: {counted(len(voided), 'game')} failed because the job ended or hung. A policy without isolation can "
         f"void a game that way. Seated without isolation: {suspects}. Use isolate to find the cause"
     )
+
+
+def _sequential_test(until_clear: bool, delta: float | None, game: Game) -> SequentialTest | None:
+    """Return the test that decides when to stop; None if all rounds are played."""
+    if not until_clear:
+        if delta is not None:
+            raise SettingError(f"delta is only valid with until_clear (got delta={delta})")
+        return None
+    if len(game.entries) != 2:
+        names = ", ".join(entry.title for entry in game.entries)
+        raise SettingError(f"policies must be two with until_clear, got {names}")
+    delta = _DELTA if delta is None else delta
+    if not 0 < delta < 0.5:
+        raise SettingError(f"delta must be a number > 0 and < 0.5, got {delta}")
+    first, second = (entry.title for entry in game.entries)
+    return SequentialTest((first, second), delta, game.rule or WinRule())
 
 
 def _meetings(game: Game, group: int, pairings: Sequence[Sequence[str]] | None) -> list[tuple[int, ...]]:
@@ -380,30 +411,6 @@ def _tasks(game: Game, meetings: Sequence[tuple[int, ...]], rounds: int) -> Any:
                 number += 1
 
 
-def _need(plan: EpisodePlan, tasks: Sequence[Task]) -> int:
-    """Return the maximum number of policy processes of a game."""
-    seatings = {task.seats: task for task in tasks}.values()
-    return max((sum(plan.isolated[seats.entry] for seats in seat_groups(plan, task)) for task in seatings), default=0)
-
-
-def _digest(entry: Entry) -> str:
-    """Return a digest of the policy's data, so that a tournament is not resumed with another policy by mistake."""
-    digest = hashlib.sha256()
-    for name, spec in [("", entry.spec), *entry.by_agent.items()]:
-        digest.update(name.encode(errors="surrogatepass"))
-        if spec.translate:
-            digest.update(str(getattr(spec.translate, "__qualname__", spec.translate)).encode(errors="surrogatepass"))
-        for key, value in sorted(spec.arguments.items()):
-            if isinstance(value, np.ndarray):
-                data = value.tobytes()
-            elif key == "data" and Path(str(value)).is_file():
-                data = Path(str(value)).read_bytes()
-            else:
-                data = repr(value).encode()
-            digest.update(key.encode(errors="surrogatepass") + b"\0" + data)
-    return digest.hexdigest()[:16]
-
-
 def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
     """Return a game of the log in the form that the judge takes."""
     out = tuple(sorted({names.index(name) for name in episode.out}))
@@ -416,89 +423,4 @@ def _as_played(task: Task, episode: Episode, names: Sequence[str]) -> Played:
         episode.turns,
         episode.failures,
         failed=episode.failed,
-    )
-
-
-class _GameLog:
-    """The directory of a tournament: its settings, and one line for each game in order.
-
-    A game that was played again has a later line, which replaces the earlier one.
-    """
-
-    def __init__(self, path: Path | None, asked: Mapping[str, Any]) -> None:
-        self._path, self._asked = path, json.loads(json.dumps(asked))
-        self._held: Any = None
-
-    def __enter__(self) -> _GameLog:
-        if self._path is not None:
-            try:
-                self._path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise SettingError(f"dir: {str(self._path)!r} cannot be written: {error.strerror or error}") from error
-            self._held = hold(self._path)
-            self._held.__enter__()
-            self._file = (self._path / "games.jsonl").open("ab")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._path is not None:
-            self._file.close()
-            self._held.__exit__(None, None, None)
-
-    def read(self, games: int) -> dict[int, Episode]:
-        """Return the games so far by number. An incomplete last line, left by a process that died, is cut off."""
-        if self._path is None:
-            return {}
-        header = self._path / "tournament.json"
-        if not header.is_file():
-            RunDirectory(self._path).write_json("tournament.json", self._asked)
-            self._file.truncate(0)
-            return {}
-        before, asked = paths_now(json.loads(header.read_text())), paths_now(self._asked)
-        if before != asked:
-            changed = [key for key in asked if before.get(key) != asked[key]]
-            raise SettingError(
-                f"dir: {str(self._path)!r} holds another tournament: {', '.join(changed)} differ; use another "
-                "directory, or the same arguments"
-            )
-        lines = (self._path / "games.jsonl").read_bytes().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            self._file.truncate(sum(map(len, lines[:-1])))
-            lines.pop()
-        found: dict[int, Episode] = {}
-        try:
-            for at, line in enumerate(lines):
-                plain = json.loads(line)
-                if plain["number"] not in range(min(len(found) + 1, games)):  # the next one, or one played again
-                    raise ValueError(f"line {at + 1} is game {plain['number']}")
-                found[plain["number"]] = _read_game(plain)
-            return found
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{self._path / 'games.jsonl'} cannot be read: {error}") from error
-
-    def write(self, episode: Episode) -> None:
-        """Append a game in one write."""
-        if self._path is not None:
-            plain = {**plain_episode(episode), **({"detail": episode.detail} if episode.failed else {})}
-            self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
-            self._file.flush()
-
-
-def _read_game(plain: Mapping[str, Any]) -> Episode:
-    number = plain["number"]
-    failures = tuple(
-        Failure(number, one["turn"], one["policy"], tuple(one["agents"]), one["cause"]) for one in plain["failures"]
-    )
-    return Episode(
-        number=number,
-        policies=tuple(plain["policies"]),
-        returns=tuple(plain["returns"]),
-        decisions=tuple(plain["decisions"]),
-        turns=plain["turns"],
-        failures=failures,
-        out=tuple(plain["out"]),
-        forfeited=tuple(plain["forfeited"]),
-        failed=plain.get("failed") or "",
-        detail=plain.get("detail", ""),
-        segments=tuple(plain.get("segments", ())),
     )

@@ -27,6 +27,7 @@ from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.directory import RunDirectory
+from motet.runs.trust import make_importable
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
@@ -377,7 +378,8 @@ def _yes(text: str, what: str) -> bool:
 def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Entry:
     """Return the policies of a run: each seat gets the agent of the same name, or all seats get ``agent``."""
     run, folder = _folder(path, step)
-    configs = run.config().get("agents", {})
+    config = run.config()
+    configs, trust = config.get("agents", {}), trust or make_importable(run.path, config)
     weights = read_weights(folder)
     names = [name for name in configs if name in weights]
     if agent is not None:
@@ -502,7 +504,8 @@ def load_policies(
         run: the run directory, or one of its checkpoints.
         step: step of the checkpoint; the newest by default.
         world: factory of the run's world, if the run does not name one.
-        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run. Runs
+            that this user has trained on this machine need no trust.
 
     ::
 
@@ -529,6 +532,7 @@ def load_with(
 
     directory, folder = _folder(Path(run), step)
     config, weights = directory.config(), read_weights(folder)
+    trust = trust or make_importable(directory.path, config)
     made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())
     configs = config.get("agents", {})
     try:

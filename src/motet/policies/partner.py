@@ -7,7 +7,7 @@ place among the agents, as an algorithm has. A run that acts as a partner is cop
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from motet.settings import check_fields
 from motet.system.imports import path_of
 from motet.world import World
 
-__all__ = ["Partner", "as_partner", "local_policies", "needs_trust", "restored"]
+__all__ = ["Partner", "as_partner", "local_policies", "restored"]
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,6 @@ def _restored(agent: str, partner: Partner, run: Path, trust: bool) -> Partner:
                     "trust its source, give --trust on the command line or trust=True in Python"
                 )
     return replace(partner, trust=trust)
-
-
-def needs_trust(policies: Iterable[Any]) -> bool:
-    """Whether one of the policies in a config (a string, or a described PolicySpec) is a class outside of motet."""
-    return any(
-        not path.startswith("motet.")
-        for policy in policies
-        for path in ([policy.get("factory", "")] if isinstance(policy, Mapping) else _paths(policy))
-    )
 
 
 def _paths(policy: Any) -> list[str]:

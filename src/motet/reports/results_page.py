@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING
 from motet.intervals import Score
 from motet.reports.charts import Bar, bars, strips
 from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
+from motet.reports.win_rates import verdict_section, win_rates_section
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
-    from motet.evaluation.result import Episode, Evaluation
+    from motet.evaluation.result import Episode, Evaluation, Measured, SeededResult
     from motet.evaluation.tournament import Tournament
 
-__all__ = ["evaluation_page", "score_cell", "seconds", "shared_line", "tournament_page"]
+__all__ = [
+    "evaluation_page",
+    "failed_section",
+    "failures_section",
+    "games_section",
+    "latency_section",
+    "score_cell",
+    "seconds",
+    "shared_line",
+    "tournament_page",
+    "why_partial",
+    "world_in_words",
+]
 
 _EPISODES = 1000  # maximum number of rows in the table of episodes
 _FAILURES = 200
@@ -42,7 +55,7 @@ def score_cell(one: Score) -> Shown:
     )
 
 
-def shared_line(result: Evaluation | Tournament) -> str:
+def shared_line(result: SeededResult) -> str:
     """Return a sentence about the shared policies; empty if no policy is shared."""
     shared = [one["name"] for one in result.policies if one.get("shared") or one["kind"] == "joint"]
     names = map(label, dict.fromkeys(shared))
@@ -53,21 +66,22 @@ def evaluation_page(result: Evaluation) -> str:
     """Return the HTML page as a string."""
     sections = [
         _scores(result),
+        win_rates_section(result),
         _seats(result),
         _watch(result),
-        _latency(result),
-        _failures(result),
-        _failed(result.episodes, "episode"),
+        latency_section(result.measured),
+        failures_section(result.episodes, result.measured, result.settings["stand_in"], "episode"),
+        failed_section(result.episodes, "episode"),
         _episodes(result),
     ]
     return page(
-        f"{_world(result)[0]}: {', '.join(label(name, 80) for name in result.names)}",
+        f"{world_in_words(result)[0]}: {', '.join(label(name, 80) for name in result.names)}",
         [part for part in sections if part is not None],
-        lead=f"{_world(result)[1]}, seed {result.settings['seed']}.",
+        lead=f"{world_in_words(result)[1]}, seed {result.settings['seed']}.",
     )
 
 
-def _world(result: Evaluation | Tournament) -> tuple[str, str]:
+def world_in_words(result: SeededResult) -> tuple[str, str]:
     """Return the name of the world, and the name with its settings."""
     name = (result.world.get("path") or str(result.world.get("given", "a world"))).rpartition(":")[2]
     settings = ", ".join(f"{key} {value}" for key, value in (result.world.get("settings") or {}).items())
@@ -80,7 +94,7 @@ def _scores(result: Evaluation) -> Section:
     if result.partial:
         asked = result.settings["episodes"]
         after = f"after {len(result.episodes):,} of {counted(asked, 'episode')}"
-        parts.append(_why_partial(result.stopped, after))
+        parts.append(why_partial(result.stopped, after))
     for name, episode in result.out.items():
         parts.append(
             note(f"{label(name)} failed too often and was disqualified after episode {episode}.", level="error")
@@ -185,8 +199,8 @@ def _player(result: Evaluation, episode: Episode) -> Html:
     )
 
 
-def _latency(result: Evaluation) -> Section:
-    measured = result.measured
+def latency_section(measured: Measured) -> Section:
+    """Return the section about decision latency."""
     columns = [
         Column("policy"),
         Column("process"),
@@ -213,15 +227,16 @@ def _latency(result: Evaluation) -> Section:
     return Section("Decision latency", [table(columns, rows, caption="Decision latency"), *said], lead=lead)
 
 
-def _failures(result: Evaluation) -> Section | None:
-    failures = [failure for episode in result.episodes for failure in episode.failures]
-    outputs = {name: text for name, text in result.measured.output.items() if text.strip()}
+def failures_section(episodes: Sequence[Episode], measured: Measured, stand_in: str, what: str) -> Section | None:
+    """Return the section about failures of policies and their output; None if there is neither."""
+    failures = [failure for episode in episodes for failure in episode.failures]
+    outputs = {name: text for name, text in measured.output.items() if text.strip()}
     if not failures and not outputs:
         return None
     parts: list[Html] = []
     if failures:
         columns = [
-            Column("episode", number=True),
+            Column(what, number=True),
             Column("turn", number=True),
             Column("policy"),
             Column("agents"),
@@ -245,11 +260,7 @@ def _failures(result: Evaluation) -> Section | None:
         parts.append(table(columns, rows, caption="Failures"))
     for name, text in outputs.items():
         parts.append(details(f"Last output of {label(name)}", _log(text.splitlines())))
-    lead = (
-        f"After a failure the stand-in ({result.settings['stand_in']}) acts until the end of the episode."
-        if failures
-        else ""
-    )
+    lead = f"After a failure the stand-in ({stand_in}) acts until the end of the {what}." if failures else ""
     return Section("Failures" if failures else "Output", parts, lead=lead)
 
 
@@ -287,7 +298,7 @@ def _seated(episode: Episode) -> list[Cell]:
     return [Shown(value, f"{short(value, 4)} {label(name)}") for name, value in pairs]
 
 
-def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
+def failed_section(episodes: Sequence[Episode], what: str) -> Section | None:
     """Return the section about failed episodes or games."""
     failed = [episode for episode in episodes if episode.failed]
     if not failed:
@@ -304,7 +315,8 @@ def _failed(episodes: Sequence[Episode], what: str) -> Section | None:
     return Section(f"Failed {what}s", [shown], lead=lead)
 
 
-def _why_partial(stopped: str, after: str) -> Html:
+def why_partial(stopped: str, after: str) -> Html:
+    """Return a note about an early end."""
     return note(f"Stopped {after}: {stopped}." if stopped else f"Interrupted {after}.", level="warning")
 
 
@@ -313,18 +325,26 @@ def _why_partial(stopped: str, after: str) -> Html:
 
 def tournament_page(result: Tournament) -> str:
     """Return the HTML page as a string."""
-    sections = [_ratings(result), _cross_table(result), _failed(result.games, "game"), _games(result)]
+    sections = [
+        verdict_section(result.verdict, result.settings.get("delta", 0.0)),
+        _ratings(result),
+        win_rates_section(result),
+        _cross_table(result),
+        failed_section(result.games, "game"),
+        games_section(result.agents, result.games),
+    ]
+    rounds = ("at most " if result.verdict else "") + counted(result.settings["rounds"], "round")
     return page(
-        f"{_world(result)[0]}: tournament",
+        f"{world_in_words(result)[0]}: tournament",
         [part for part in sections if part is not None],
-        lead=f"{_world(result)[1]}, seed {result.settings['seed']}, {counted(result.settings['rounds'], 'round')}.",
+        lead=f"{world_in_words(result)[1]}, seed {result.settings['seed']}, {rounds}.",
     )
 
 
 def _ratings(result: Tournament) -> Section:
     parts: list[Html] = []
     if result.partial:
-        parts.append(_why_partial(result.stopped, f"after {counted(len(result.games), 'game')}"))
+        parts.append(why_partial(result.stopped, f"after {counted(len(result.games), 'game')}"))
     for name, game in result.out.items():
         parts.append(note(f"{label(name)} failed too often and was disqualified after game {game}.", level="error"))
     failures, returns = result.failures(), result.returns()
@@ -366,20 +386,21 @@ def _cross_table(result: Tournament) -> Section:
             share, count = cross[name][other]
             cells.append(Shown(share, f"{share:.0%}", counted(count, "game")))
         rows.append([label(name), *cells])
-    lead = "Share of games that the policy of the row won against the policy of the column. A draw is half a win."
-    return Section("Cross table", [table(columns, rows, caption="Share of games won")], lead=lead)
+    lead = "Share of points of the policy of the row against the policy of the column. A draw is half a win."
+    return Section("Cross table", [table(columns, rows, caption="Share of points")], lead=lead)
 
 
-def _games(result: Tournament) -> Section:
+def games_section(agents: Sequence[str], games: Sequence[Episode]) -> Section:
+    """Return the section with the table of games."""
     columns = [
         Column("game", number=True),
-        *(Column(label(agent)) for agent in result.agents),
+        *(Column(label(agent)) for agent in agents),
         Column("failures", number=True),
     ]
     rows: list[list[Cell]] = []
-    for game in result.games[:_EPISODES]:
+    for game in games[:_EPISODES]:
         rows.append([game.number, *_seated(game), len(game.failures)])
-    more = len(result.games) - len(rows)
+    more = len(games) - len(rows)
     lead = f"Only the first {len(rows):,} are shown; {more:,} more are in the JSON." if more else ""
     return Section(
         "Games", [details(f"Table of {counted(len(rows), 'game')}", table(columns, rows, caption="Returns"))], lead=lead

@@ -162,10 +162,13 @@ def versions() -> dict[str, str]:
 
 
 def refuse_untrusted(plain: Any) -> None:
-    """Raise if plain values name a class outside of motet. Nothing is imported."""
+    """Raise if plain values name a class or an anchor outside of motet. Nothing is imported."""
     if isinstance(plain, Mapping):
         if plain.get("class") is not None:
             _named(plain["class"], "motet", trust=False)
+        for name in plain.get("anchors") or ():
+            if ":" in str(name):
+                _named(name, "motet", trust=False)
         plain = list(plain.values())
     if isinstance(plain, list):
         for item in plain:

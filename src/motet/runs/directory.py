@@ -11,6 +11,7 @@
       checkpoints/<step>/    <agent>.safetensors for each agent, checkpoint.json, optionally the replay and the actors;
                              checkpoint.json names the file of each agent, since not every name is a valid file name
       league/<step>/         in self-play: the snapshots in the pool
+      anchors/<name>/        in self-play: copies of earlier runs that are anchors
       league.jsonl           in self-play: one line per review
       partners/<agent>/      a copy of the run by whose policy the agent acts: config.json and one checkpoint
 
@@ -33,6 +34,7 @@ from motet._version import __version__
 from motet.errors import CorruptionError, SettingError, StorageError
 from motet.runs.checkpoint import Checkpoint, read_checkpoint, reading, write_checkpoint
 from motet.runs.plain import decode
+from motet.runs.trust import foreign_code, is_own, remember
 from motet.system.files import write_whole
 from motet.text import typed
 
@@ -72,18 +74,32 @@ class RunDirectory:
         return run
 
     def begin(self, config: Mapping[str, Any]) -> RunDirectory:
-        """Begin a new run. Raises instead of overwriting one. The caller must hold the directory's lock."""
+        """Begin a new run. Raises instead of overwriting one. The caller must hold the directory's lock.
+
+        The run is recorded as one of this user (:mod:`motet.runs.trust`).
+        """
         self._check_free()
+        whole = {"format": FORMAT, "motet": __version__, **config}
         try:
             for folder in (self.logs, self.checkpoints):
                 if not folder.exists():
                     folder.mkdir()
                     self._made.append(folder)
-            _write_json(self.path / "config.json", {"format": FORMAT, "motet": __version__, **config})
+            _write_json(self.path / "config.json", whole)
         except OSError as error:
             self.take_back()
             raise SettingError(f"run: {str(self.path)!r} cannot be written: {error.strerror or error}") from error
+        remember(self.path, whole)
         return self
+
+    def change_config(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Replace ``config.json``. ``before``: the config that the caller has read and used.
+
+        A run of this user stays one. So does a run to which this user has added the first code outside of motet.
+        """
+        self.write_json("config.json", config)
+        if is_own(self.path, before) or not foreign_code(before):
+            remember(self.path, config)
 
     def _check_free(self) -> None:
         if (self.path / "config.json").exists():
@@ -112,8 +128,9 @@ class RunDirectory:
         """Remove the files made for a run that never began, and nothing else. The caller must hold the lock."""
         for name in ("config.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
-        if self.logs in self._made:
-            shutil.rmtree(self.logs, ignore_errors=True)
+        for folder in (self.logs, self.anchors):
+            if folder in self._made:
+                shutil.rmtree(folder, ignore_errors=True)
         if self.path in self._made:
             shutil.rmtree(self.path / PARTNERS, ignore_errors=True)
         for folder in reversed(self._made):
@@ -129,6 +146,20 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The folder of all checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def anchors(self) -> Path:
+        """The folder of the copies of earlier runs that are anchors in self-play."""
+        return self.path / "anchors"
+
+    def make_anchors(self) -> Path:
+        """Make the folder of the anchors' copies. Raises if there is one, which belongs to somebody else."""
+        try:
+            self.anchors.mkdir()
+        except OSError as error:
+            raise SettingError(f"run: {str(self.anchors)!r} cannot be made: {error.strerror or error}") from error
+        self._made.append(self.anchors)
+        return self.anchors
 
     def config(self) -> dict[str, Any]:
         """The contents of ``config.json``."""

@@ -37,6 +37,9 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
     actions. Repeats each of them with the same seed, in the same world and in another one, and from snapshots if the
     world can save its state. Each episode must end within ``limit`` calls of ``act``. If the environment has a
     ``vector``, its worlds are compared with the single environment.
+
+    The error says whether the broken clause is harmless for training. Such clauses are raised last, all in one error,
+    so that they do not hide others.
     """
     if episodes < 1 or limit < 1:
         raise SettingError(f"episodes and limit must be ints >= 1, got {episodes} and {limit}")
@@ -44,26 +47,40 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
     world, other = as_world(given), as_world(factory())
     if world is other:
         raise SettingError("the factory must make a new world at each call, got the same one twice")
+    harmless: dict[str, str] = {}
     try:
         _check_shape(world)
-        begun = [_check_episode(world, other, seed + episode, limit) for episode in range(episodes)]
+        begun = [_check_episode(world, other, seed + episode, limit, harmless) for episode in range(episodes)]
         if not any(begun):
             _broken("reset", "after reset() there is no agent to act", "return the agents that act first from group()")
         _check_interrupted_reset(world)
         if has_vector(given):
             check_vector(factory, episodes, seed, limit)
+        if harmless:
+            raise WorldError("\n".join(harmless.values()))
     finally:
         world.close()
         other.close()
 
 
-def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
-    """Play one episode, then repeat it in all ways. Return False if there is no agent to act."""
+_HARMLESS = {
+    "same seed, same episode": "the only cost is that episodes, runs and evaluations cannot be repeated",
+    "get_state and set_state": "the only cost is that a resumed run does not continue exactly",
+    "fresh observations": "motet calls observe() once for each decision",
+}
+"""Clauses whose violation is harmless for training, and why. Of ``fresh observations`` only a part is."""
+
+
+def _check_episode(world: World, other: World, seed: int, limit: int, harmless: dict[str, str]) -> bool:
+    """Play one episode, then repeat it in all ways. Return False if there is no agent to act.
+
+    The first violation of each harmless clause is added to ``harmless``.
+    """
     choose = _Random(world, seed)
     world.reset(seed)
     if not world.group():
         return False
-    first = _CheckedEpisode(world, choose, limit)
+    first = _CheckedEpisode(world, choose, limit, harmless=harmless)
     states: list[tuple[int, int, Any]] = []
     while first.turn():
         if world.can_save and world.group() and first.turns in (1, 4, 16, 64, 256):
@@ -71,16 +88,19 @@ def _check_episode(world: World, other: World, seed: int, limit: int) -> bool:
     first.finish()
     for name, again in (("the same world", world), ("another world of the same factory", other)):
         again.reset(seed)
-        second = _CheckedEpisode(again, _SameActions(first.actions), limit)
+        second = _CheckedEpisode(again, _SameActions(first.actions), limit, harmless=harmless, like=first.trace)
         while second.turn():
             pass
-        _compare(f"a second episode with seed {seed} in {name}", "same seed, same episode", first, 0, second)
+        what = f"a second episode with seed {seed} in {name}"
+        _note(harmless, "same seed, same episode", _difference(what, first, 0, second), _SEEDED)
     for turns, played, state in states:
         other.set_state(state)
-        rest = _CheckedEpisode(other, _SameActions(first.actions[played:]), limit, first.marks[turns])
+        actions, like = _SameActions(first.actions[played:]), first.trace[turns:]
+        rest = _CheckedEpisode(other, actions, limit, first.marks[turns], harmless, like)
         while rest.turn():
             pass
-        _compare(f"the episode from a snapshot after {turns} turns on", "get_state and set_state", first, turns, rest)
+        what = f"the episode from a snapshot after {turns} turns on"
+        _note(harmless, "get_state and set_state", _difference(what, first, turns, rest), _WHOLE)
     return True
 
 
@@ -140,10 +160,23 @@ class _SameActions:
 
 
 class _CheckedEpisode:
-    """Plays one episode and checks each turn. ``trace`` records what happened in each turn, to be compared."""
+    """Plays one episode and checks each turn. ``trace`` records what happened in each turn, to be compared.
 
-    def __init__(self, world: World, choose: Choice, limit: int, mark: _Mark | None = None) -> None:
+    ``like``: the trace that is to be repeated. The episode stops where it differs, before the recorded actions are
+    played, which may not fit any more.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        choose: Choice,
+        limit: int,
+        mark: _Mark | None = None,
+        harmless: dict[str, str] | None = None,
+        like: list[dict[str, Any]] | None = None,
+    ) -> None:
         self.world, self.choose, self.limit = world, choose, limit
+        self.harmless, self.like = {} if harmless is None else harmless, like
         self.actions: list[Any] = []
         self.turns = 0
         self.trace: list[dict[str, Any]] = []
@@ -178,6 +211,11 @@ class _CheckedEpisode:
                 actions.append(self.choose(agent, mask))
             except StopIteration:
                 happened["group"] = "there is one more turn"
+                self.trace.append(happened)
+                return False
+        if self.like is not None and self.turns < len(self.like):
+            was = self.like[self.turns]
+            if any(was.get(key) != value for key, value in happened.items()):
                 self.trace.append(happened)
                 return False
         self.actions += actions
@@ -241,7 +279,12 @@ class _CheckedEpisode:
 
     def _observation(self, agent: int) -> str:
         where = self._where(agent)
-        mark = self._written_over(agent, self.world.observe(agent))
+        mark = _digest(_arrays(self.world.observe(agent)))
+        if self._written_over(agent, self.world.observe(agent)) != mark:
+            said = f"{where}: a second call of observe() returned something else"
+            mend = "do not change the state in observe(), and draw random numbers in reset() and act() only"
+            _note(self.harmless, "fresh observations", said, mend)
+            return mark
         if _digest(_arrays(self.world.observe(agent))) != mark:
             _broken(
                 "fresh observations",
@@ -336,26 +379,35 @@ _Mark = tuple[frozenset[int], frozenset[int], frozenset[int]]
 _NOBODY: _Mark = (frozenset(), frozenset(), frozenset())
 
 
-def _compare(what: str, clause: str, first: _CheckedEpisode, skip: int, second: _CheckedEpisode) -> None:
-    mend = (
-        "derive all randomness from the seed of reset(), and clear everything else in reset()"
-        if not skip
-        else "put everything that determines what follows into the state, random streams included; or set can_save to "
-        "False"
-    )
+_SEEDED = "derive all randomness from the seed of reset(), and clear everything else in reset()"
+_WHOLE = "put everything that determines what follows into the state, random streams included; or set can_save to False"
+
+
+def _difference(what: str, first: _CheckedEpisode, skip: int, second: _CheckedEpisode) -> str:
+    """Return the first difference between two episodes; empty if they are equal."""
     past = first.trace[skip:]
     for turn, (was, now) in enumerate(zip(past, second.trace, strict=False)):
         for key in was | now:
             if was.get(key) != now.get(key):
-                _broken(
-                    clause, f"{what} differs in turn {skip + turn}: {key} was {was.get(key)}, now {now.get(key)}", mend
-                )
+                return f"{what} differs in turn {skip + turn}: {key} was {was.get(key)}, now {now.get(key)}"
     if len(past) != len(second.trace):
-        _broken(clause, f"{what} has {len(second.trace)} turns; expected {len(past)}", mend)
+        return f"{what} has {len(second.trace)} turns; expected {len(past)}"
+    return ""
+
+
+def _note(harmless: dict[str, str], clause: str, what: str, mend: str) -> None:
+    """Keep the first violation of a clause that is harmless for training. ``what`` is empty if there is none."""
+    if what:
+        costs = _HARMLESS[clause]
+        harmless.setdefault(clause, f"{_says(clause, what, mend)}; harmless for training: {costs}")
+
+
+def _says(clause: str, what: str, mend: str) -> str:
+    return f"broken clause '{clause}': {what}; fix: {mend}"
 
 
 def _broken(clause: str, what: str, mend: str) -> NoReturn:
-    raise WorldError(f"broken clause '{clause}': {what}; fix: {mend}")
+    raise WorldError(f"{_says(clause, what, mend)}; not harmless: training would fail, or learn from wrong data")
 
 
 def _arrays(nest: Any) -> list[Any]:

@@ -6,11 +6,12 @@ from motet._lazy import lazily
 
 if TYPE_CHECKING:
     from motet.training.league import League
+    from motet.training.objects import object_world, train_objects
     from motet.training.recorder import Result
     from motet.training.run import resume, train
     from motet.training.settings import Settings
 
-__all__ = ["League", "Result", "Settings", "resume", "train"]
+__all__ = ["League", "Result", "Settings", "object_world", "resume", "train", "train_objects"]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -18,7 +19,9 @@ __getattr__, __dir__ = lazily(
         "League": "motet.training.league",
         "Result": "motet.training.recorder",
         "Settings": "motet.training.run",
+        "object_world": "motet.training.objects",
         "resume": "motet.training.run",
         "train": "motet.training.run",
+        "train_objects": "motet.training.objects",
     },
 )

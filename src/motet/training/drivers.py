@@ -26,7 +26,7 @@ from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
-from motet.training.opponents import Chooser, Frozen, Listener, Newest, Scripted, Versus
+from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
 from motet.training.progress import ActorProgress
@@ -170,7 +170,7 @@ def against(
         worlds,
         draw,
         results,
-        [Scripted(maker.value) for maker in play.makers],
+        [anchor_of(maker.value) for maker in play.makers],
         Newest(behaviour(), shared.publications[0].subscriber(), tuple(player.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,

@@ -37,6 +37,7 @@ from motet.training.partners import host_partners
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
+from motet.world.winning import decide
 
 __all__ = ["Evaluations", "play_evaluator", "play_greedily"]
 
@@ -139,7 +140,8 @@ class _Trial:
 class _Challenge:
     """Evaluation in self-play: games of the player against the anchors in turn, each on both sides.
 
-    The score is the mean of the win rates against the anchors, where a draw counts as half a win.
+    The score is the mean of the win rates against the anchors, where a draw counts as half a win. The notes count the
+    games by opponent, and by the player's side and opponent.
     """
 
     def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
@@ -150,7 +152,8 @@ class _Challenge:
         worlds = make_world_batch(roster.world.value, count, roster.masked, alive=alive)
         self._worlds = against(shared, worlds, self, self, partial(seed_for, roster.seed, _SEED), block=2)
         self._drawn, self._alive = 0, alive
-        self._told: list[tuple[int, int]] = []
+        self._told: list[tuple[int, int, int]] = []  # opponent, outcome, the player's side
+        self._sides, self._side = [agent.name for agent in roster.agents], 0
 
     def close(self) -> None:
         """Do nothing: there are no partners in self-play."""
@@ -166,23 +169,28 @@ class _Challenge:
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
         """Keep the result of a game."""
-        self._told.append((opponent, int(advantage > margin) - int(advantage < -margin)))
+        self._told.append((opponent, decide(advantage, margin), self._side))
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """Play one evaluation. ``seed_of``: the seed of each of its episodes, the same for both sides."""
         self._told.clear()
         self._drawn = 0
         seeds = [seed_of(w) for w in range(self._worlds.size)]
-        totals = np.concatenate(
-            [play_greedily(self._worlds, behaviours, seeds, alive=self._alive) for _side in range(2)]
-        )
-        met, rates = dict[str, dict[str, int]](), list[float]()
-        for i, name in enumerate(self._anchors):
-            ends = [end for opponent, end in self._told if opponent == anchor(i)]
-            won, lost, drawn = (ends.count(end) for end in (1, -1, 0))
-            met[name] = {"won": won, "lost": lost, "drawn": drawn}
-            rates.append((won + 0.5 * drawn) / len(ends))
-        return Outcome(totals, sum(rates) / len(rates), {"opponents": met})
+        totals = []
+        for self._side in range(2):  # the player changes sides after every episode
+            totals.append(play_greedily(self._worlds, behaviours, seeds, alive=self._alive))
+        met = {name: self._counts(i, (0, 1)) for i, name in enumerate(self._anchors)}
+        sides = {
+            name: {opponent: self._counts(i, (side,)) for i, opponent in enumerate(self._anchors)}
+            for side, name in enumerate(self._sides)
+        }
+        rates = [(row["won"] + 0.5 * row["drawn"]) / sum(row.values()) for row in met.values()]
+        return Outcome(np.concatenate(totals), sum(rates) / len(rates), {"opponents": met, "sides": sides})
+
+    def _counts(self, index: int, sides: Sequence[int]) -> dict[str, int]:
+        """Count the games against an anchor on these sides."""
+        ends = [end for opponent, end, side in self._told if opponent == anchor(index) and side in sides]
+        return {name: ends.count(end) for name, end in (("won", 1), ("lost", -1), ("drawn", 0))}
 
 
 class Evaluations:

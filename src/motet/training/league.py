@@ -28,6 +28,7 @@ from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import Publication
 from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
+from motet.world.winning import decide
 
 __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", "Standings", "anchor"]
 
@@ -35,7 +36,7 @@ NEWEST = 0
 """Opponent number of the player as it is now. Snapshots have the numbers 1, 2, 3, ..., anchors -1, -2, ..."""
 
 _RING = 1024  # results of an actor that the learner has not read yet, at most
-_LOSS, _DRAW, _WIN = range(3)
+_DRAW = 1  # the code of a draw; a loss is one less and a win is one more
 _MEMORY = 0.98  # decay of earlier games in a win rate with each game: about the last 50 games count
 
 
@@ -49,7 +50,8 @@ class League:
     """
 
     anchors: tuple[str, ...] | None = None
-    """Scripted players of the world by name, or 'module:attribute' of a policy factory. Default: all scripted ones."""
+    """Scripted players of the world by name, run directories, or 'module:attribute' of a policy factory. Default: all
+    scripted ones."""
     anchor_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Share of games against anchors."""
     anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
@@ -118,7 +120,7 @@ class Results:
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
         """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
-        outcome = _WIN if advantage > margin else _LOSS if advantage < -margin else _DRAW
+        outcome = _DRAW + decide(advantage, margin)
         self._ring[self._told % _RING] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1
 

@@ -18,12 +18,25 @@ import numpy.typing as npt
 from motet.algorithm import Behaviour, continue_stream, stream_of
 from motet.errors import SettingError
 from motet.nest import Nest, map_nest
-from motet.policy import Policy, asker
+from motet.policy import BehaviourPolicy, Policy, asker
 from motet.system.portable import Portable
+from motet.training.anchors import RunAnchor, is_run, run_anchor
 from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
+from motet.world.winning import WinRule
 
-__all__ = ["Chooser", "Frozen", "Listener", "Newest", "Opponent", "Scripted", "SelfPlay", "Versus"]
+__all__ = [
+    "Chooser",
+    "EarlierRun",
+    "Frozen",
+    "Listener",
+    "Newest",
+    "Opponent",
+    "Scripted",
+    "SelfPlay",
+    "Versus",
+    "anchor_of",
+]
 
 Masks = npt.NDArray[np.bool_] | None
 
@@ -34,7 +47,7 @@ class SelfPlay:
 
     league: League
     anchors: tuple[str, ...]
-    """Names of the anchors: scripted players of the world, or ``module:attribute`` of policy factories."""
+    """Names of the anchors: scripted players of the world, ``module:attribute`` of policy factories, or runs."""
     makers: tuple[Portable, ...]
     """The factory of each anchor."""
     by_total: bool
@@ -43,20 +56,31 @@ class SelfPlay:
     """Difference in reward above which a game is won; otherwise it is a draw."""
 
     @classmethod
-    def of(cls, world: Any, league: League, find: Callable[[str], Any]) -> SelfPlay:
-        """Resolve the league's settings for a world. ``find`` imports an anchor given as ``module:attribute``."""
+    def of(
+        cls, world: Any, league: League, find: Callable[[str], Any], spaces: tuple[Any, Any] = (None, None)
+    ) -> SelfPlay:
+        """Resolve the league's settings for a world.
+
+        ``find`` imports an anchor given as ``module:attribute``. ``spaces``: those that the policy of a run must fit.
+        """
         scripted: Mapping[str, Any] = getattr(world, "scripted", {})
         names = tuple(scripted) if league.anchors is None else league.anchors
         for name in names:
-            if name not in scripted and ":" not in name:
-                known = f"one of {', '.join(scripted)}, or " if scripted else ""
-                raise SettingError(f"anchors must be {known}'module:attribute' of a policy factory, got {name!r}")
+            if name not in scripted and ":" not in name and not is_run(name):
+                known = f"one of {', '.join(scripted)}, " if scripted else ""
+                raise SettingError(
+                    f"anchors must be {known}a run directory, or 'module:attribute' of a policy factory, got {name!r}"
+                )
+        runs = {name: run_anchor(name, *spaces) for name in names if name not in scripted and is_run(name)}
+        known_makers = {**scripted, **runs}
         makers = tuple(
-            Portable(scripted[name] if name in scripted else find(name), f"anchor {name}", "anchor") for name in names
+            Portable(known_makers[name] if name in known_makers else find(name), f"anchor {name}", "anchor")
+            for name in names
         )
-        margin = float(getattr(world, "winning_margin", 0.0)) if league.margin is None else league.margin
-        won_by = league.won_by or getattr(world, "won_by", "total")
-        return cls(league, names, makers, won_by == "total", margin)
+        titles = tuple(runs[name].title if name in runs else name for name in names)
+        names = titles if len(set(titles)) == len(titles) else names
+        rule = WinRule.resolved(world, league.won_by, league.margin)
+        return cls(league, names, makers, rule.won_by == "total", rule.margin)
 
     def partitions(self, once: bool) -> dict[str, float]:
         """The partitions of the player's replay with their shares of a batch; one partition if rows are read once."""
@@ -130,6 +154,31 @@ class Scripted:
         return np.stack(actions)
 
 
+class EarlierRun:
+    """An anchor that plays the policy of an earlier run, in all worlds at once."""
+
+    remembers = False
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+
+    def begin(self, world: int, seed: int) -> None:
+        """Start a game in a world."""
+
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+        """Return the actions in the worlds ``at``, without exploration."""
+        return self.behaviour.act(observations, masks, explore=False)[0]
+
+
+def anchor_of(make: Callable[[], Policy]) -> Scripted | EarlierRun:
+    """Make an anchor. The policy of a run that stacks frames is made once for each world, as a scripted player is."""
+    if isinstance(make, RunAnchor):
+        policy = make()
+        if isinstance(policy, BehaviourPolicy) and policy.n_frames == 1:
+            return EarlierRun(policy.behaviour)
+    return Scripted(make)
+
+
 class Frozen:
     """An opponent that plays a snapshot of the player."""
 
@@ -177,6 +226,10 @@ class Newest:
             self.behaviour.load(weights, {name: value[()] for name, value in header.items()})
 
 
+Learned = Frozen | Newest | EarlierRun
+"""Opponents that have learned, and may draw from a random stream."""
+
+
 class Versus:
     """A batch of two-player worlds in the form of a batch of one-player worlds.
 
@@ -199,7 +252,7 @@ class Versus:
         worlds: WorldBatch,
         draw: Chooser,
         results: Listener,
-        anchors: Sequence[Scripted],
+        anchors: Sequence[Scripted | EarlierRun],
         newest: Newest,
         freeze: Callable[[npt.NDArray[np.float32]], Frozen],
         seed_of: Callable[..., int],
@@ -220,7 +273,8 @@ class Versus:
         self._met = np.zeros(self.size, np.int64)  # the number of the opponent, by world
         self._segments = 0  # segments that opponents began within a game
         self._ahead = np.zeros(self.size)  # the player's reward minus the opponent's, as far as it decides the game
-        self._begin_anew(NEWEST)
+        for number in self._known:
+            self._begin_anew(number)
         self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # and where they are the player's
 
     @property
@@ -258,8 +312,9 @@ class Versus:
     def _begin_anew(self, number: int) -> None:
         """Start the random stream of an opponent, with a seed that depends on the number of games so far."""
         opponent = self._known[number]
-        if isinstance(opponent, Frozen | Newest):
-            opponent.behaviour.begin(self._seed_of(1, int(self._begun.sum()), number))
+        if isinstance(opponent, Learned):
+            purpose = 1 if number >= NEWEST else 3  # parts of a seed are not negative, the numbers of anchors are
+            opponent.behaviour.begin(self._seed_of(purpose, int(self._begun.sum()), abs(number)))
 
     def turns(self) -> list[Turn]:
         """Return the player's turn, which covers the worlds in which it acts now."""
@@ -334,7 +389,7 @@ class Versus:
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
-                   if isinstance(opponent, Frozen | Newest)}  # fmt: skip
+                   if isinstance(opponent, Learned)}  # fmt: skip
         return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams
 
     def set_state(self, state: Any) -> None:
@@ -349,7 +404,7 @@ class Versus:
         self._newest.set_state(newest)
         for number, opponent in self._known.items():
             self._begin_anew(number)
-            if isinstance(opponent, Frozen | Newest):
+            if isinstance(opponent, Learned):
                 continue_stream(opponent.behaviour, streams.get(number))
 
 

@@ -298,7 +298,12 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
             )
     if player.settings.n_frames > 1:
         raise SettingError(f"n_frames must be 1 in self-play, got {player.settings.n_frames}")
-    play = SelfPlay.of(made, settings.league, lambda path: import_named(path, "anchors", []))
+    play = SelfPlay.of(
+        made,
+        settings.league,
+        lambda path: import_named(path, "anchors", []),
+        (player.observation_space, player.action_space),
+    )
     if settings.evaluate_every is not None and not play.anchors:
         raise SettingError(
             "evaluate_every is only valid with anchors in self-play, since evaluations are games against anchors (got "

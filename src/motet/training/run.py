@@ -21,12 +21,14 @@ from motet.algorithm import AlgorithmConfig
 from motet.errors import SettingError, StartError, UnpicklableError
 from motet.policies.partner import Partner, restored
 from motet.runs.checkpoint import Checkpoint
-from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, run_config, versions
+from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold
+from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
 from motet.training import engines
+from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, local_room, make_roster, pace_of
@@ -94,6 +96,7 @@ def train(
             one = Run(roster, settings, callbacks, directory, resume_from, partial(_note, directory))
             try:
                 _copy_partners(directory, roster)
+                _keep_anchors(directory, roster, settings)
                 return _play(one)
             finally:
                 if not one.has_begun:
@@ -122,9 +125,11 @@ def resume(
         run: the run directory.
         steps: steps to do in addition to those already done; by default those that remain of the run's ``steps``.
         checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
-        world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script).
-        algorithm: as in :func:`train`, needed if the run's config cannot name it.
-        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run.
+        world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script). The config
+            then names this one.
+        algorithm: as in :func:`train`, needed if the run's config cannot name it. The config then names this one.
+        trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run. Runs
+            that this user has trained on this machine need no trust.
         address: the address of the Ray cluster, if it has changed.
         on_update: as in :func:`train`.
         on_message: as in :func:`train`.
@@ -135,6 +140,9 @@ def resume(
     with hold(directory.path):
         directory.sweep()
         config, kept = directory.config(), directory.load(checkpoint)
+        trust = trust or make_importable(directory.path, config)
+        if not trust:
+            refuse_untrusted(config["settings"])  # anchors too, which are imported with the league
         settings: Settings = rebuild(config["settings"], trust=trust)
         settings = settings if steps is None else replace(settings, steps=kept.step + steps)
         if address is not None:
@@ -157,14 +165,18 @@ def resume(
 
         def begun(fell_back: str) -> None:
             same = {key: value for key, value in config.items() if key != "fell_back"}
-            directory.write_json("config.json", {**same, "settings": describe(settings)})
+            now = run_config(factory, roster, settings)
+            given = {"world": world is not None, "agents": algorithm is not None, "settings": True}
+            directory.change_config(config, {**same, **{key: now[key] for key, new in given.items() if new}})
             _note(directory, fell_back)
             if gone := directory.give_up_after(kept.step):
                 steps_gone = ", ".join(f"{step:,}" for step in gone)
                 callbacks.message(f"the run continues from step {kept.step:,}; later checkpoints removed: {steps_gone}")
 
         with _room(settings) as room:
-            roster = make_roster(factory, chosen, settings, room)
+            roster = make_roster(factory, chosen, located(settings, directory), room)
+            if algorithm is not None:
+                _copy_partners(directory, roster)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
 
 
@@ -223,10 +235,20 @@ class Run:
         )
 
 
+def _keep_anchors(directory: RunDirectory, roster: Roster, settings: Settings) -> None:
+    """Copy the anchors that are earlier runs into the run directory, whose config then names the copies."""
+    play = roster.self_play
+    if play is not None and any(isinstance(maker.value, RunAnchor) for maker in play.makers):
+        now = copied(play.anchors, [maker.value for maker in play.makers], directory, settings)
+        config = directory.config()
+        directory.change_config(config, {**config, "settings": describe(now)})
+
+
 def _note(directory: RunDirectory, fell_back: str) -> None:
     """Write into ``config.json`` why the run fell back to the serial engine, if it did."""
     if fell_back:
-        directory.write_json("config.json", {**directory.config(), "fell_back": fell_back})
+        config = directory.config()
+        directory.change_config(config, {**config, "fell_back": fell_back})
 
 
 def _copy_partners(directory: RunDirectory, roster: Roster) -> None:

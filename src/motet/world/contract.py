@@ -25,7 +25,7 @@ If the agent is in a group again after its end, its next segment begins, and the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -299,6 +299,8 @@ def from_objects(
     learners: Sequence[int] | type | tuple[type, ...] | None = None,
     ask: Literal["get_action", "take_action"] | None = None,
     remember: bool = True,
+    at_once: bool = False,
+    render: Callable[[Any], Any] | None = None,
 ) -> World:
     """Return the World of an object gridworld, whose classes need no change.
 
@@ -328,6 +330,10 @@ def from_objects(
             ``get_action``. None: all agents that have ``pov`` and ask for actions.
         ask: the method that asks for an action. None: ``get_action`` of the agent, or ``take_action`` of its ``model``.
         remember: whether the original ``add_memory`` runs too.
+        at_once: whether all agents observe and decide before the first one acts. Only for agents without
+            ``take_turn`` and ``transition``; otherwise the environment decides the order.
+        render: a function of the environment that returns a picture, for films. None: ``render`` of the environment
+            or of its world, if there is one.
 
     The entities are ``world.entities`` (a collection, or a method that returns one). Without it they are the contents
     of ``world.map``, an array or nested lists of objects. Without that they are found by iterating over ``world``.
@@ -337,13 +343,21 @@ def from_objects(
     A seed is passed to ``reset(seed=...)`` if it takes one. Otherwise it seeds ``random`` and ``numpy.random``, from
     which such worlds draw.
     """
-    from motet.world.objects import Objects, plays_itself
-    from motet.world.pettingzoo import InTurn
+    from motet.world.objects import Objects, ObjectsAtOnce, plays_itself
+    from motet.world.pettingzoo import AtOnce, InTurn
 
     if learners is None and not plays_itself(environment):
         if ask is not None:
             raise SettingError(f"ask is only valid if agents ask for actions themselves, got {ask!r}")
-        return InTurn(Objects(environment, actions, observation, turns))
+        if at_once:
+            return AtOnce(ObjectsAtOnce(environment, actions, observation, turns, render=render))
+        return InTurn(Objects(environment, actions, observation, turns, render=render))
+    if at_once:
+        given = "learners" if learners is not None else f"a {type(environment).__name__} that plays its own turns"
+        raise SettingError(
+            f"at_once is only valid if motet plays the whole turn for all agents, got {given}: there each agent "
+            "observes, decides and acts where the environment's own code says so"
+        )
     from motet.world.self_driven import SelfDriven
 
-    return SelfDriven(environment, actions, observation, turns, learners, ask, remember)
+    return SelfDriven(environment, actions, observation, turns, learners, ask, remember, render)

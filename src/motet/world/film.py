@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 import io
@@ -14,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
+from motet.world.contract import offers
 
-__all__ = ["Film", "check_video", "drawing", "frames_per_s", "write_video"]
+__all__ = ["Film", "check_video", "frames_per_s", "made_to_draw", "picture_of", "write_video"]
 
 FRAMES = 200
 """Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
@@ -27,24 +27,55 @@ _VIDEOS = (".avi", ".mkv", ".mov", ".mp4")
 Picture = npt.NDArray[np.uint8]
 
 
-def drawing(factory: Callable[..., Any]) -> Callable[[], Any]:
-    """Return the factory with ``render_mode="rgb_array"``, if it has that parameter."""
+def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
+    """Make the copy of a world that is filmed. Return it, and the reason if it cannot be made so that it draws.
+
+    ``render_mode="rgb_array"`` is passed if the factory has that parameter, or takes any keyword. If it then raises,
+    because it does not know the mode or a package of the renderer is missing, the copy is made without the mode.
+    """
     try:
-        known = inspect.signature(factory).parameters
+        known = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return factory
-    return functools.partial(factory, render_mode="rgb_array") if "render_mode" in known else factory
+        return factory(), ""
+    if not any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD for one in known):
+        return factory(), ""
+    try:
+        return factory(render_mode="rgb_array"), ""
+    except Exception as error:  # noqa: BLE001 - reported if there are no frames; the episode is played all the same
+        return factory(), f"with render_mode='rgb_array' the world raised {type(error).__name__}: {error}"
+
+
+def picture_of(env: Any) -> Any:
+    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
+
+    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
+    because these do not pass the argument on.
+    """
+    inner = getattr(env, "unwrapped", env)
+    if not offers(inner, "render"):
+        return None
+    if "mode" in inspect.signature(inner.render).parameters:
+        return inner.render(mode="rgb_array")
+    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
+        return None
+    return env.render()
 
 
 def frames_per_s(env: Any) -> float:
     """Frames per second at which a world should be shown."""
-    return float((getattr(env, "metadata", None) or {}).get("render_fps", 10))
+    known = getattr(env, "metadata", None) or {}
+    return float(known.get("render_fps") or known.get("video.frames_per_second") or 10)
 
 
 class Film:
-    """The frames of one episode: one each time all agents have had their turn."""
+    """The frames of one episode: one each time all agents have had their turn.
 
-    def __init__(self) -> None:
+    Args:
+        unable: why the world cannot draw, if that is known from making it.
+    """
+
+    def __init__(self, unable: str = "") -> None:
+        self._unable = unable
         self._frames: list[Picture] = []
         self._every, self._rounds = 1, 0
         self.problem = ""
@@ -78,21 +109,48 @@ class Film:
         try:
             picture = world.render()
         except Exception as error:  # noqa: BLE001 - reported at the end
-            self.problem = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
+            raised = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
+            self.problem = self._unable or raised
             return
         if picture is None:
-            self.problem = "the world renders nothing"
-        else:
-            self._frames.append(_small(picture))
+            self.problem = self._unable or "the world renders nothing"
+            return
+        try:
+            self._frames.append(_small(_rgb(picture)))
+        except ValueError as error:
+            self.problem = str(error)
+
+    @property
+    def frames(self) -> list[Picture]:
+        """The frames so far, uint8 [height, width, 3]."""
+        return self._frames
 
     def pictures(self) -> tuple[bytes, ...]:
         """Return the frames as PNG; empty if the world renders nothing."""
         return tuple(map(_png, self._frames))
 
 
+def _rgb(picture: Any) -> Picture:
+    """Return a picture as uint8 [height, width, 3]. One without colours, or with opacity, is converted."""
+    found = np.asarray(picture)
+    if found.ndim == 2:
+        found = np.repeat(found[:, :, None], 3, axis=2)
+    if found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] not in (3, 4) or not found.size:
+        raise ValueError(f"render() must return uint8 [height, width, 3], got {found.dtype} {list(np.shape(picture))}")
+    rgb: Picture = found[:, :, :3]
+    return rgb
+
+
 def _small(picture: Picture) -> Picture:
+    """Return a picture that is at most PIXELS high and wide, by averaging blocks, so that thin lines stay visible."""
     step = max(1, -(-max(picture.shape[:2]) // PIXELS))
-    return np.ascontiguousarray(picture[::step, ::step])
+    if step == 1:
+        return np.ascontiguousarray(picture)
+    rows, columns = (np.arange(0, size, step) for size in picture.shape[:2])
+    sums = np.add.reduceat(np.add.reduceat(picture.astype(np.uint32), rows, axis=0), columns, axis=1)
+    counts = [np.diff(starts, append=size) for starts, size in zip((rows, columns), picture.shape[:2], strict=True)]
+    small: Picture = (sums // np.multiply.outer(*counts)[:, :, None]).astype(np.uint8)
+    return small
 
 
 def _png(picture: Picture) -> bytes:

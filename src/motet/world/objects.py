@@ -18,8 +18,9 @@ import numpy as np
 from motet.errors import SettingError
 from motet.system.raised import brief
 from motet.world.contract import offers
+from motet.world.film import picture_of
 
-__all__ = ["ObjectEnvironment", "Objects", "entity_transitions", "plays_itself"]
+__all__ = ["ObjectEnvironment", "Objects", "ObjectsAtOnce", "entity_transitions", "plays_itself"]
 
 TURN_LIMITS = ("config.experiment.max_turns", "config.max_turns", "max_turns", "world.max_turns")
 """Attributes that may hold an environment's turn limit. The first one that exists counts."""
@@ -41,8 +42,12 @@ class ObjectEnvironment:
         observation: Any,
         turns: float | None,
         learners: Learners = None,
+        render: Callable[[Any], Any] | None = None,
     ) -> None:
         kind = type(environment).__name__
+        if not (render is None or callable(render)):
+            raise SettingError(f"render must be a function of the environment that returns a picture, got {render!r}")
+        self._render = render
         for name in ("reset", "agents", "world"):
             if not hasattr(environment, name):
                 raise SettingError(f"an environment must have reset(), agents and world, got a {kind} without {name}")
@@ -121,47 +126,65 @@ class ObjectEnvironment:
         self.environment.reset()
 
     def render(self) -> Any:
-        return self.environment.render() if offers(self.environment, "render") else None
+        """Return a picture: by the function that was given, or by ``render`` of the environment or of its world."""
+        if self._render is not None:
+            return np.asarray(self._render(self.environment))
+        for owner in (self.environment, self.environment.world):
+            if (picture := picture_of(owner)) is not None:
+                return np.asarray(picture)
+        return None
 
     def close(self) -> None:
         if offers(self.environment, "close"):
             self.environment.close()
 
 
-class Objects(ObjectEnvironment):
-    """An object gridworld whose agents only observe and act, as an AEC environment."""
+class _Direct(ObjectEnvironment):
+    """An object gridworld whose agents only observe and act, so that motet plays the turn."""
 
     agents: list[str]
 
-    def reset(self, seed: int | None = None) -> None:
+    def _begin_episode(self, seed: int | None) -> None:
         super().reset(seed)
         players = list(self.environment.agents)
         if len(players) != self.count:
             raise ValueError(f"there are {len(players)} agents; expected {self.count}, as at the start")
         self.agents = self.possible_agents[:]
         self._players = dict(zip(self.agents, players, strict=True))
+        self._turn = 0
+
+    def observe(self, agent: str) -> Any:
+        return self._players[agent].pov(self.environment.world)
+
+    def _act(self, name: str, action: Any) -> tuple[float, bool]:
+        """Play the action of one agent. Return its reward, and whether it is done."""
+        world, player = self.environment.world, self._players[name]
+        reward = player.act(world, action)
+        try:
+            value = float(reward)
+        except (TypeError, ValueError):
+            raise TypeError(f"act() returned {brief(reward)}; expected a reward") from None
+        return value, bool(player.is_done(world))
+
+
+class Objects(_Direct):
+    """An object gridworld whose agents observe and act one after the other, as an AEC environment."""
+
+    def reset(self, seed: int | None = None) -> None:
+        self._begin_episode(seed)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in self.agents}
-        self._turn, self._over = 0, False
+        self._over = False
         self._begin_turn()
-
-    def observe(self, agent: str) -> Any:
-        return self._players[agent].pov(self.environment.world)
 
     def step(self, action: Any) -> None:
         name = self.agent_selection
         if action is None:
             self.agents.remove(name)
         else:
-            world, player = self.environment.world, self._players[name]
-            reward = player.act(world, action)
-            try:
-                self._cumulative_rewards[name] = float(reward)
-            except (TypeError, ValueError):
-                raise TypeError(f"act() returned {brief(reward)}; expected a reward") from None
-            self.terminations[name] = bool(player.is_done(world))
+            self._cumulative_rewards[name], self.terminations[name] = self._act(name, action)
             if self.terminations[name]:
                 return  # the agent stays selected, so that its end is reported with its present observation
         self._next()
@@ -192,6 +215,36 @@ class Objects(ObjectEnvironment):
         entity_transitions(self.environment, self._players.values())
         self._queue = self.agents[::-1]
         self.agent_selection = self._queue.pop()
+
+
+class ObjectsAtOnce(_Direct):
+    """An object gridworld whose agents all observe and decide before the first one acts, as a Parallel environment."""
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
+        self._begin_episode(seed)
+        entity_transitions(self.environment, self._players.values())
+        return {name: self.observe(name) for name in self.agents}, {name: {} for name in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Play a turn: the agents act in their order. Then entities begin the next turn, and all agents observe."""
+        present, seen, rewards = self.agents, dict[str, Any](), dict[str, float]()
+        ended, cut = dict.fromkeys(present, False), dict.fromkeys(present, False)
+        for name in present:
+            rewards[name], ended[name] = self._act(name, actions[name])
+            if ended[name]:
+                seen[name] = self.observe(name)  # at once: the others may still change what it sees
+        self._turn += 1
+        left = [name for name in present if not ended[name]]
+        if left and ended_itself(self.environment):
+            ended = dict.fromkeys(present, True)
+        elif left and self._turn == self.turns:
+            cut |= dict.fromkeys(left, True)
+            mark_done(self.environment.world)
+        elif left:
+            entity_transitions(self.environment, self._players.values())
+        seen |= {name: self.observe(name) for name in left}
+        self.agents = [name for name in present if not (ended[name] or cut[name])]
+        return seen, rewards, ended, cut, {name: {} for name in present}
 
 
 def plays_itself(environment: Any) -> bool:

@@ -12,6 +12,7 @@ from motet.errors import SettingError, WorldError
 from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
+from motet.world.film import picture_of
 from motet.world.objects import ObjectEnvironment
 from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
@@ -483,7 +484,7 @@ class Solo:
         self.env.set_state(state[1])
 
     def render(self) -> Any:
-        return self.env.render() if self.env.render_mode == "rgb_array" else None
+        return picture_of(self.env)
 
     def close(self) -> None:
         self.env.close()

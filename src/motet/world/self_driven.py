@@ -92,12 +92,19 @@ class _Cast(ObjectEnvironment):
     """The agents that motet plays, and the method by which each of them asks for actions."""
 
     def __init__(
-        self, environment: Any, actions: Any, observation: Any, turns: float | None, learners: Learners, ask: Ask | None
+        self,
+        environment: Any,
+        actions: Any,
+        observation: Any,
+        turns: float | None,
+        learners: Learners,
+        ask: Ask | None,
+        render: Callable[[Any], Any] | None,
     ) -> None:
         if ask not in (None, "get_action", "take_action"):
             raise SettingError(f"ask must be 'get_action', 'take_action' or None, got {ask!r}")
         self._ask = ask
-        super().__init__(environment, actions, observation, turns, learners)
+        super().__init__(environment, actions, observation, turns, learners, render)
 
     def playable(self, agents: Sequence[Any], learners: Learners) -> Learners:
         if learners is not None:
@@ -137,8 +144,9 @@ class SelfDriven(_Adapter):
         learners: Learners = None,
         ask: Ask | None = None,
         remember: bool = True,
+        render: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._cast = _Cast(environment, actions, observation, turns, learners, ask)
+        self._cast = _Cast(environment, actions, observation, turns, learners, ask, render)
         self._environment, self._remember = environment, remember
         self._number = {index: number for number, index in enumerate(self._cast.learners)}
         self._known = {id(agent): (index, agent) for index, agent in enumerate(environment.agents)}
