@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave
+from benchmarks.global_streams import CONTESTANTS as STREAMS
+from benchmarks.global_streams import steps_per_s
 from benchmarks.hockey import ARRAYS, LOOP, hockey_steps_per_s_vs_loop
 from benchmarks.object_worlds import CONTESTANTS as OBJECTS
 from benchmarks.object_worlds import turns_per_s
@@ -49,6 +51,7 @@ MEASURES = {
     "busy": Measure("CPU time inside updates over the learner's wall clock, with one actor (at least 0.9)", "1"),
     "hockey": Measure("hockey, 256 worlds, observations of both players at every step", "steps/s"),
     "objects": Measure("Object gridworlds, 4 agents, 1 ms of work per turn", "turns/s"),
+    "streams": Measure("Random streams of 2 worlds in an actor, 1 ms of work per step", "steps/s"),
     "td3": Measure("TD3 on Pendulum-v1, 256-256, batches of 256, one update per step", "steps/s"),
     "per": Measure("Prioritised sampling and updating, as a share of an update (at most 0.05)", "1"),
     "update": Measure("One update of TD3, sampling included", "us"),
@@ -59,6 +62,8 @@ COMPARISONS = {
     "hockey_steps_per_s_vs_loop": Comparison("hockey", ARRAYS, LOOP, 50),
     "own_rules_vs_own_loop": Comparison("objects", "own rules, motet", "own rules, own loop", 1 / 1.2),
     "objects_vs_own_loop": Comparison("objects", "no rules, motet", "no rules, own loop", 1 / 1.05),
+    "own_streams_vs_shared": Comparison("streams", "no draws, own streams", "no draws, shared streams", 1 / 1.01),
+    "drawn_streams_vs_shared": Comparison("streams", "draws, own streams", "draws, shared streams"),
     "td3_vs_sb3": Comparison("td3", "motet", SB3, 1.3),
 }
 
@@ -69,7 +74,7 @@ def run(settings: Settings) -> Result:
     """Measure everything."""
     one_thread()
     result = Result("collect", MEASURES, COMPARISONS, amounts=AMOUNTS)
-    for part in (_overlap, _busy, _against_sb3, _priorities, _hockey, _objects):
+    for part in (_overlap, _busy, _against_sb3, _priorities, _hockey, _objects, _streams):
         part(result, settings)
     return result
 
@@ -271,3 +276,8 @@ def _hockey(result: Result, settings: Settings) -> None:
 def _objects(result: Result, settings: Settings) -> None:
     asks = {name: turns_per_s(name, settings.seconds) for name in OBJECTS}
     interleave(result, "objects", asks, settings.repeats, warm=not settings.quick)
+
+
+def _streams(result: Result, settings: Settings) -> None:
+    asks = {name: steps_per_s(name, settings.seconds) for name in STREAMS}
+    interleave(result, "streams", asks, settings.repeats, warm=not settings.quick)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.family import descendants
 
+from motet.streams import streams_returned
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job has it so, and its children after it; here they are to be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,6 +25,13 @@ os.environ["XDG_STATE_HOME"] = STATE.name
 
 FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
+
+
+@pytest.fixture(autouse=True)
+def _own_streams() -> Iterator[None]:
+    """Worlds and policies that a test plays without an engine leave their random streams installed."""
+    with streams_returned():
+        yield
 
 
 @pytest.fixture(scope="session", params=["forkserver", "spawn"])

@@ -116,7 +116,7 @@ def test_checks_know_errors_alone():
 
 
 # What belongs to a contract but is kept apart for the reader's sake; bound by the same rule.
-PARTS = {f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces")}
+PARTS = {f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model")}
 PARTS |= {"motet.system.raised", "motet.system.imports"}
 
 

@@ -158,7 +158,7 @@ def test_annotations_can_be_read_and_every_field_has_a_text(cls):
     expected = {ReplaySpec: ["observation", "action"]}  # nests
     assert unread == expected.get(cls, [])
     lacking = [row.name for row in describe_settings(cls) if not row.text]
-    assert lacking == (["terminal_robot_value"] if cls is Robot else [])
+    assert lacking == []
 
 
 def test_a_name_for_type_checkers_costs_the_check_of_its_field_alone():

@@ -1,22 +1,15 @@
 """The site that ``make docs`` builds: every page is there, fits narrow screens, and loads nothing from elsewhere."""
 
-import functools
-import html
-import http.server
 import importlib
-import json
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 from support import ROOT
-from support.browser import browser
+from support.browser import misfits
 
 import motet
-
-WIDTHS = (1280, 390)
 
 
 @pytest.fixture(scope="module")
@@ -64,49 +57,6 @@ def test_examples_of_docstrings_are_code(site):
         assert "&gt;&gt;&gt;" not in text and ":class:`" not in text, page
 
 
-RUNNER = """<!doctype html><body><script>
-const found = [];
-function look(page, width) {
-  return new Promise(done => {
-    const frame = document.createElement("iframe");
-    frame.style = `border: 0; height: 900px; width: ${width}px`;
-    frame.onload = () => setTimeout(() => {
-      const page_document = frame.contentDocument, root = page_document.documentElement;
-      const wide = [...page_document.querySelectorAll("article :is(table, img, h1, h2, h3, h4, p, li)")]
-        .filter(one => one.offsetParent && one.getBoundingClientRect().right > width + 1)
-        .map(one => `${one.tagName} ${one.textContent.slice(0, 60)}`);
-      const loaded = frame.contentWindow.performance.getEntriesByType("resource").map(one => one.name);
-      found.push({page, width, wide, scrolls: root.scrollWidth - root.clientWidth,
-                  outside: loaded.filter(name => !name.startsWith(location.origin))});
-      frame.remove();
-      done();
-    }, 100);
-    frame.src = page;
-    document.body.append(frame);
-  });
-}
-(async () => {
-  for (const page of PAGES) for (const width of WIDTHS) await look(page, width);
-  document.body.textContent = JSON.stringify(found);
-})();
-</script></body>"""
-
-
 @pytest.mark.slow
 def test_every_page_fits_wide_and_narrow_screens(site, tmp_path):
-    known = [page for page in pages(site) if page != "404.html"]
-    (site / "runner.html").write_text(
-        RUNNER.replace("PAGES", json.dumps(known)).replace("WIDTHS", json.dumps(WIDTHS)), encoding="utf-8"
-    )
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        shown = browser(f"http://127.0.0.1:{server.server_port}/runner.html", tmp_path, budget_ms=120_000)
-        server.shutdown()
-    results = json.loads(html.unescape(re.search(r"<body>(.*)</body>", shown, re.S)[1]))
-    assert len(results) == len(known) * len(WIDTHS)
-    assert [one for one in results if one["scrolls"] > 0 or one["wide"] or one["outside"]] == []
+    assert misfits(site, [page for page in pages(site) if page != "404.html"], tmp_path) == []

@@ -32,6 +32,7 @@ from motet.evaluation.tournament import Tournament
 from motet.runs import display as _display
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
+from motet.runs.history import Curves
 from motet.runs.sinks import TensorBoard, Wandb, scalars
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems
@@ -386,7 +387,8 @@ def test_each_agent_is_in_the_legend_of_the_curves():
             made(self, parent, handles, labels, **more)
 
         patch.setattr(legend.Legend, "__init__", watched)
-        _summary._draw(io.BytesIO(), "$run", drawn, [])
+        none = np.zeros(0)
+        _summary._draw(io.BytesIO(), "$run", drawn, (none, none), Curves({"steps": none}, {}))
     assert [text.strip() for text in seen] == ["_a", "\\$b\\$", "\\ud800", "''", "c"]
 
 

@@ -100,4 +100,5 @@ _preload(
     *(f"motet.worlds.{name}" for name in ("cleanup", "hockey", "matrix", "rooms", "small_hunt", "treasure_hunt")),
     *("motet.isolation.process", "torch"),
     *(f"motet.algorithms.{name}" for name in ("_dqn_learner", "_iqn_learner", "_ppo_learner", "_td3_learner")),
+    "motet.system.quick_exit",
 )

@@ -24,6 +24,7 @@ from motet.errors import SettingError
 from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages, check_stages
 from motet.settings import check_fields
+from motet.streams import Streams, StreamUser, made_alike
 
 __all__ = [
     "Algorithm",
@@ -32,10 +33,12 @@ __all__ = [
     "Behaviour",
     "Field",
     "HeaderSpec",
+    "OwnStreams",
     "ReaderSettings",
     "SavesStream",
     "Sizes",
     "Update",
+    "make_behaviour",
     "stacked_batch",
 ]
 
@@ -256,16 +259,71 @@ class AlgorithmConfig(Protocol):
         ...
 
 
+class OwnStreams:
+    """A behaviour that may draw from the global random streams, with streams of its own."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.streams = Streams(StreamUser(f"the behaviour {type(behaviour).__name__}"))
+
+    def begin(self, seed: int) -> None:
+        """Start its random streams."""
+        with self.streams.begun(seed):
+            self.behaviour.begin(seed)
+
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version."""
+        with self.streams:
+            self.behaviour.load(weights, header)
+
+    def act(
+        self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+        """Return what the behaviour returns."""
+        with self.streams:
+            return self.behaviour.act(observations, masks, explore)
+
+
+def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_space: Space) -> Behaviour:
+    """Make the acting half of an algorithm. One that is not shipped with motet gets random streams of its own."""
+    name = f"the behaviour of {type(config).__name__}"
+    made = made_alike(name, lambda: config.behaviour(observation_space, action_space))
+    return made if is_shipped(made) else OwnStreams(made)
+
+
+def is_shipped(part: Algorithm | Behaviour) -> bool:
+    """Whether it belongs to an algorithm of motet, none of which draws from the global random streams."""
+    return type(part).__module__.startswith("motet.algorithms.")
+
+
+def users_behaviour(behaviour: Behaviour) -> Behaviour:
+    """Return the behaviour as the algorithm made it."""
+    return behaviour.behaviour if isinstance(behaviour, OwnStreams) else behaviour
+
+
 def stream_of(behaviour: Behaviour) -> Any:
     """Return the random stream of a behaviour as plain values; None if the behaviour does not save its stream."""
-    return behaviour.get_stream() if isinstance(behaviour, SavesStream) else None
+    inner = users_behaviour(behaviour)
+    return inner.get_stream() if isinstance(inner, SavesStream) else None
+
+
+def global_streams_of(behaviour: Behaviour) -> Any:
+    """Return the state of its global random streams as plain values; None if it has none."""
+    return behaviour.streams.get_state() if isinstance(behaviour, OwnStreams) else None
+
+
+def continue_global_streams(behaviour: Behaviour, state: Any) -> None:
+    """Continue from what :func:`global_streams_of` returned."""
+    if state is not None and isinstance(behaviour, OwnStreams):
+        behaviour.streams.set_state(state)
 
 
 def continue_stream(behaviour: Behaviour, stream: Any) -> bool:
     """Continue from what :func:`stream_of` returned; return False if it is None or the behaviour saves no stream."""
-    if stream is None or not isinstance(behaviour, SavesStream):
+    inner = users_behaviour(behaviour)
+    if stream is None or not isinstance(inner, SavesStream):
         return False
-    behaviour.set_stream(stream)
+    inner.set_stream(stream)
     return True
 
 

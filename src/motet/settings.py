@@ -100,7 +100,8 @@ def check_value(name: str, value: Any, kind: Any) -> None:
             check_value(name + when, taken, kind)
     elif not _fits(value, kind):
         words = _words(kind, schedules=not _is_number(value))
-        raise SettingError(f"{name} must be {_either(words)}, got {value!r}")
+        hint = f"; write ({value!r},)" if not isinstance(value, (tuple, list)) and _fits((value,), kind) else ""
+        raise SettingError(f"{name} must be {_either(words)}, got {value!r}{hint}")
 
 
 def _fits(value: Any, kind: Any, bounded: bool = True) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 __all__ = [
     "HIDDEN",
+    "aligned",
     "clock",
     "counted",
     "label",
@@ -125,6 +126,28 @@ def short(value: float | None, digits: int = 3) -> str:
             whole = not unit and value == int(value)
             return (text.rstrip("0").rstrip(".") if whole and "." in text else text) + unit
     return f"{value:.1e}"
+
+
+def aligned(values: Iterable[float | None], digits: int = 3, first: int | None = None) -> list[str]:
+    """Numbers of one column, all with the same unit and the same number of decimals.
+
+    ``first``: only so many numbers decide on both; what follows, such as their sum, has the same.
+
+    >>> aligned([9.0, -13.14, 0.5]), aligned([4321.0, 98765.0]), aligned([None, 2.0]), aligned([0.01, 0.0])
+    (['9.0', '-13.1', '0.5'], ['4.3k', '98.8k'], ['-', '2.00'], ['0.0100', '0.0000'])
+    """
+    found = list(values)
+    sizes = [abs(value) for value in found[:first] if value is not None and math.isfinite(value)]
+    # Rounded first, so that 9.999 counts as 10.0 and 999.9 as 1.00k.
+    largest = float(f"{max(sizes, default=0.0):.{digits}g}")
+    if 0 < largest < 1e-3:
+        return [short(value) if value is None or not math.isfinite(value) else f"{value:.1e}" for value in found]
+    unit, scale = next(((name, s) for name, s in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if largest >= s), ("", 1.0))
+    places = max(0, digits - 1 - (math.floor(math.log10(largest / scale)) if largest else 0))
+    return [
+        short(value) if value is None or not math.isfinite(value) else f"{value / scale:.{places}f}{unit}"
+        for value in found
+    ]
 
 
 def counted(number: int, what: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 VALUES = {"overlap_vs_blocking", "learner_busy", "hockey_steps_per_s_vs_loop", "td3_vs_sb3", "per_cost"}
 VALUES |= {"own_rules_vs_own_loop", "objects_vs_own_loop"}
+VALUES |= {"own_streams_vs_shared", "drawn_streams_vs_shared"}
 COMMAND = [sys.executable, "-m", "motet.cli", "bench", "collect", "--quick", "--repeats", "1", "--seconds", "0.02"]
 
 

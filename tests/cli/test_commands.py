@@ -311,7 +311,8 @@ class Torn(Plain):
 
 
 @pytest.mark.parametrize(
-    ("world", "words"), [("Plain", "there is nothing to draw"), ("Torn", "ZeroDivisionError: no canvas")]
+    ("world", "words"),
+    [("Plain", "the world renders nothing"), ("Torn", "render() raised ZeroDivisionError: no canvas")],
 )
 def test_a_world_that_cannot_be_drawn_is_trained_all_the_same(world, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -1,15 +1,21 @@
 """Names of other libraries and spelling mistakes lead to motet's own names."""
 
 import dataclasses
+import multiprocessing
 
+import gymnasium
 import pytest
 
+from motet.algorithms import DQNConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli import main
 from motet.cli.eval import EvalFlags
 from motet.cli.hints import _FOREIGN, _PLAY, foreign
 from motet.cli.play import _flags, static_flags
+from motet.errors import SettingError
+from motet.system.child import check_main_guard
 from motet.training.settings import Settings
+from motet.world import as_world
 
 SETTINGS = {item.name for item in dataclasses.fields(Settings)} | {"run", "agents"}
 OF_ALGORITHMS = {name: {item.name for item in dataclasses.fields(algorithm_config(name))} for name in ALGORITHMS}
@@ -130,3 +136,32 @@ def test_what_is_not_a_whole_number_is_refused(given, capsys):
     with pytest.raises(SystemExit):
         main(["train", "matrix", "--steps", given])
     assert f"expected a whole number, got '{given}'" in capsys.readouterr().err
+
+
+def test_a_run_is_not_mixed_with_other_files(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["train", "matrix", "--run", str(tmp_path), "--steps", "10", "--engine", "serial"]) == 2
+    assert "run must be a new or empty directory, got" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_one_number_for_a_tuple_gets_the_tuple():
+    with pytest.raises(SettingError, match=r"hidden must be a tuple of one or more ints >= 1, got 64; write \(64,\)"):
+        DQNConfig(hidden=64)
+
+
+def test_a_vector_environment_leads_to_worlds_per_actor():
+    with pytest.raises(SettingError, match=r"give a single one, and set worlds_per_actor \(--worlds-per-actor\)"):
+        as_world(gymnasium.make_vec("CartPole-v1", num_envs=2))
+
+
+def test_frames_that_a_world_suggests_can_be_turned_off_in_self_play(capsys):
+    assert main(["train", "treasure_hunt", "--self-play", "--steps", "10", "--engine", "serial"]) == 2
+    assert "if the world suggests it, set n_frames to 1 (--ALGORITHM.n-frames 1)" in capsys.readouterr().err
+
+
+def test_a_missing_main_guard_is_one_line_in_the_child(monkeypatch, capsys):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(SystemExit):
+        check_main_guard()
+    assert capsys.readouterr().err.count("\n") == 1

@@ -4,6 +4,7 @@ import functools
 import io
 import re
 import shutil
+import types
 
 import imageio.v3
 import numpy as np
@@ -12,13 +13,15 @@ from PIL import Image, ImageSequence
 from rich.console import Console
 
 from motet.algorithms import DQNConfig
-from motet.cli.summary import episode_gif, learning_curve, summarise
+from motet.cli.summary import _program, _rate, episode_gif, learning_curve, summarise
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
 from motet.runs.directory import RunDirectory
+from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history
 from motet.training.run import resume, train
 from motet.training.settings import Settings
+from motet.world.film import write_gif
 from motet.worlds import TreasureHunt
 
 DQN = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
@@ -135,3 +138,58 @@ def test_a_world_that_is_not_written_down_gets_no_episode_but_a_reason(tmp_path)
     assert "episode:        none: the run's world was" in console.file.getvalue()
     with pytest.raises(SettingError, match="cannot be imported"):
         load_policies(tmp_path / "run")
+
+
+def looks(*pairs):
+    """Snapshots of a run, from pairs of seconds and steps."""
+    return [Snapshot(float(seconds), steps, 1000, 0.0, None, [], []) for seconds, steps in pairs]
+
+
+@pytest.mark.parametrize(
+    ("history", "began", "rate"),
+    [
+        (looks((1, 0), (2, 0), (3, 100), (4, 300), (5, 500)), 0, 200.0),  # two seconds in which processes start
+        (looks((9, 900), (2, 1000), (3, 1100), (5, 1500)), 1000, 200.0),  # resumed
+        (looks((5, 500)), 0, 100.0),  # too short for more
+        ([], 0, 100.0),
+    ],
+)
+def test_the_rate_is_without_the_start(history, began, rate):
+    result = types.SimpleNamespace(steps=began + 500, began=began, seconds=5.0)
+    assert _rate(result, history) == pytest.approx(rate)
+
+
+def test_commands_can_be_pasted_from_where_the_user_is(tmp_path, monkeypatch):
+    programs = tmp_path / "my venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "motet"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert _program("motet") == "'my venv/bin/motet'", "as make train leaves it"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert _program("motet") == f"'{programs}/motet'"
+    monkeypatch.setenv("PATH", str(programs))
+    assert _program("motet") == "motet"
+    assert _program("tensorboard") == "tensorboard", "what is not installed has no path"
+
+
+@pytest.mark.parametrize("colours", [200, 2000])
+def test_a_gif_of_few_colours_keeps_them(tmp_path, colours):
+    chosen = np.random.default_rng(0).integers(0, 256, (colours, 3)).astype(np.uint8)
+    pictures = [chosen[np.random.default_rng(i).integers(0, colours, (40, 50))] for i in range(3)]
+    write_gif(tmp_path / "x.gif", pictures, 10.0)
+    with Image.open(tmp_path / "x.gif") as made:
+        found = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(made)]
+    assert len(found) == 3 and all(np.array_equal(*pair) for pair in zip(found, pictures, strict=True)) == (
+        colours < 257
+    )
+
+
+def test_the_episode_has_captions_below_its_frames(finished):
+    with Image.open(episode_gif(finished[0])) as made:
+        width, height = made.size
+    assert width >= 200 and height > width, "the caption is below a square world"

@@ -28,6 +28,7 @@ from motet.isolation.policy import PolicyLimits, sandbox_gaps
 from motet.policies.entries import as_given, entries
 from motet.policies.joint import TeamPolicy, filler, joint_spaces
 from motet.policy import PolicySpec, RandomPolicy
+from motet.text import short
 from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 
@@ -573,6 +574,12 @@ def test_drawing_an_episode_changes_nothing(workers):
     frames = drawn.episodes[1].frames
     assert len(frames) == 11
     assert all(frame.startswith(b"\x89PNG") for frame in frames)
+    one = drawn.episodes[1]
+    assert [caption.partition(",")[0] for caption in one.captions] == [
+        f"turn {i}" for i in range(0, one.turns + 1, len(drawn.agents))
+    ]
+    scores = ", ".join(f"{name}: {short(value)}" for name, value in zip(drawn.agents, one.returns, strict=True))
+    assert one.captions[-1] == f"turn {one.turns}, {scores}"
     page = drawn.html()
     assert "Rendered episodes" in page
     assert "<script>" in page

@@ -96,10 +96,27 @@ def test_a_model_of_the_user_s_own(tmp_path, monkeypatch, capsys):
     assert "does not take horizon" in capsys.readouterr().err
 
 
+def test_roles_and_goals_of_a_model_that_leaves_its_roles_open(tmp_path, capsys):
+    bushes = "support.bush_corridor:GeneratedBushes"
+    out = tmp_path / "plan"
+    flags = ["--horizon", "2", "--out", str(out)]
+    assert main(["plan", bushes, "--human-agents", "1", "agent_2", "--robot-agents", "0", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "power of agent_1 at the start" in shown and "agent_0 at the start: action 0 " in shown
+    assert Solution.load(out).graph.humans == (1, 2)
+    assert main(["plan", bushes, "--horizon", "2"]) == 2
+    assert "give --human-agents and --robot-agents" in capsys.readouterr().err
+    assert main(["plan", "support.bush_corridor:BushCorridor", "--horizon", "2"]) == 2
+    says = "model must have goals(human) or possible_goal_generator, to be solved for humans and a robot, or "
+    assert says + "transition_rewards, for best responses" in capsys.readouterr().err
+    assert main(["plan", "small_hunt", "--horizon", "2", "--human-agents", "0"]) == 2
+    assert "only valid for a model with goals(human) or possible_goal_generator" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "model must be one of rooms, small_hunt, or 'module:factory', got 'nowhere'"),
+        (["nowhere"], "model must be one of rooms, small_hunt, bushes, or 'module:factory', got 'nowhere'"),
         (["no_such_module:Model"], "model must be something that can be imported, got 'no_such_module:Model'"),
         (["rooms", "--map", "nowhere"], "or text of several lines, got 'nowhere'"),
         (["rooms", "--map", "blocked", "--max-states", "100"], "more than 100 states (max_states)"),

@@ -210,6 +210,15 @@ def test_too_many_states_are_refused():
         enumerate_states(Line(10**9), max_states=1000)
 
 
+def test_too_many_joint_actions_are_refused_before_they_are_listed():
+    class Crowd(Line):
+        agents = tuple(f"ant_{i}" for i in range(17))
+        action_space = SimpleNamespace(n=4)
+
+    with pytest.raises(ModelError, match=r"at most 1,048,576 joint actions, got 17,179,869,184: 17 agents .*ant_16 4"):
+        enumerate_states(Crowd())
+
+
 def test_too_little_memory_is_said_before_it_is_gone(monkeypatch):
     monkeypatch.setattr(enumeration_module, "_CHECK_EVERY", 500)
     monkeypatch.setattr(enumeration_module, "available_bytes", lambda: 10)

@@ -1,14 +1,17 @@
 """Solving: parallel equals serial, dtypes, refusals, and what can be done with a solution."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.foreign_models import GatedPath, ReachCell
 from support.small_models import Among, Layered, Parity
 
-from motet.errors import ModelError, NotReadyError, SettingError
-from motet.plan import Graph, Humans, Robot, Solution, enumerate_states, solve
+from motet.errors import MemoryShortError, ModelError, NotReadyError, SettingError
+from motet.plan import Graph, Humans, Robot, Solution, coverage, enumerate_states, memory, solve
 from motet.plan import sweeps as _sweeps
+from motet.system import machine
 from motet.worlds.rooms import Rooms
 
 
@@ -92,6 +95,59 @@ def test_an_overflow_is_named():
         solve(enumerate_states(rooms), {0: [(goal, 1e-3) for goal in rooms.goals(0)]}, robot=Robot(xi=100.0, eta=2.0))
 
 
+def test_state_without_a_goal_in_reach_is_named_before_the_sweeps(monkeypatch):
+    rooms = Rooms("freeing", horizon=3)
+    graph = enumerate_states(rooms)
+    monkeypatch.setattr("motet.plan.empowerment.backwards", None)  # would be called
+    *near, far = rooms.goals(0)
+    for goals in ([far], [far, *((goal, 0.0) for goal in near)]):
+        for convention in ("zero", "stay"):
+            with pytest.raises(ModelError, match=r"state \(2, .*: X_h of human_0 is 0: .* \(in 45 of 105 states\)"):
+                solve(graph, {0: goals}, Humans(achieved=convention))
+
+
+@pytest.mark.parametrize("achieved", ["zero", "one", "stay"])
+@pytest.mark.parametrize("seed", range(20))
+def test_coverage_is_where_power_is_positive(seed, achieved):
+    """The check finds the state that the sweep would find. With stay, the sweep may find one more: who stays for
+    certain does not go where it could."""
+    model = Layered(seed, (2, 2), (2,), depth=3, width=3)
+    graph = enumerate_states(model)
+    goals = model.goals[2:] if seed % 2 else [*model.goals[2:], (model.goals[0][0], 0.0)]
+    found = []
+    for check in (coverage.check_coverage, lambda *_: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("motet.plan.empowerment.check_coverage", check)
+            try:
+                solve(graph, goals, Humans(achieved=achieved))
+                found.append(None)
+            except ModelError as error:
+                if check is coverage.check_coverage and achieved != "stay":
+                    assert "states)" in str(error)
+                found.append(str(error).partition(": from here")[0])
+    assert found[0] == found[1]
+
+
+def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
+    model = Layered(1)
+    graph = enumerate_states(model)
+    monkeypatch.setattr(machine, "meminfo", lambda key: 1000)
+    says = r"the values and policies of \d+ states with 8 goals need .* KiB of memory, .* available\. Use fewer goals"
+    with pytest.raises(MemoryShortError, match=says):
+        solve(graph, model.goals, workers=1)
+    monkeypatch.setattr(machine, "meminfo", lambda key: 10)
+    with pytest.raises(MemoryShortError, match=r"8 goals in .* states need"):
+        solve(graph, model.goals, workers=1)
+    monkeypatch.undo()
+
+    def refuse(*_):
+        raise MemoryError("numpy's")
+
+    monkeypatch.setattr(memory.np, "zeros", refuse)
+    with pytest.raises(MemoryShortError, match=r"need .* of memory"):
+        memory.allocated({"value": ((3,), "float64")}, "some values")
+
+
 def test_goals_by_a_generator_are_those_of_lists_where_it_says_the_same():
     model = Layered(7, (2, 2), (2,))
     graph = enumerate_states(model)
@@ -103,6 +159,55 @@ def test_goals_by_a_generator_are_those_of_lists_where_it_says_the_same():
 
     assert_same(plain, solve(graph, lambda state, human: model.goals))
     assert_same(plain, solve(graph, Generator()))
+
+
+class Counted(Parity):
+    """Counts how often it is compared, hashed and asked."""
+
+    compared = hashed = asked = 0
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return self.odd == other.odd
+
+    def __hash__(self):
+        Counted.hashed += 1
+        return self.odd
+
+    def is_achieved(self, state):
+        Counted.asked += 1
+        return super().is_achieved(state)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_equal_answers_of_a_generator_are_kept_once(fresh, monkeypatch):
+    """The same objects are not compared by state, equal ones once; none is hashed by state."""
+    monkeypatch.setattr("motet.plan.parallel.PART_S", 1e6)  # two parts, however slow the machine is
+    same = [(Counted("even", 0), 1.0), (Counted("odd", 1), 0.5)]
+
+    def generate(state, human):
+        return [(Counted(goal.name, goal.odd), weight) for goal, weight in same] if fresh else same
+
+    counts = []
+    for depth in (5, 12):
+        model = Layered(7, (2, 2), (2,), depth=depth)
+        graph = enumerate_states(model)
+        Counted.compared = Counted.hashed = Counted.asked = 0
+        found = solve(graph, generate, workers=1)
+        assert Counted.asked == 2 * len(graph)
+        counts.append((Counted.hashed, Counted.compared - 4 * fresh * int((~graph.terminal).sum())))
+        assert found.weights.shape == (1, 4)
+        assert_same(found, solve(graph, same))
+    assert counts[0] == counts[1]
+
+
+def test_weights_that_differ_by_state_are_never_taken_for_equal():
+    model = Layered(7, (2,), (2,), depth=4)
+    graph = enumerate_states(model)
+    even, odd = Parity("even", 0), Parity("odd", 1)
+    found = solve(graph, lambda state, human: [(even, 1.0 + state[1]), (odd, 1.0)])
+    for number in np.flatnonzero(~graph.terminal).tolist():
+        assert found.weights[number].tolist() == [1.0 + graph.states[number][1], 1.0]
 
 
 def test_a_generator_may_give_other_goals_in_other_states():
@@ -124,6 +229,8 @@ def test_a_generator_may_give_other_goals_in_other_states():
         ([], "goals of agent_0 must be one or more, got none"),
         ({5: []}, r"goals must be given for the humans \(0, 1\), got the agents \[5\]"),
         ([3], "an object with is_achieved"),
+        (3, r"goals must be a list of goals, .* or an object with such a function `generate`, got 3"),
+        ([SimpleNamespace(is_achieved=bool)], "goal must be hashable, got namespace"),
         ([(Parity("even", 0), -1.0)], r"goal 'even' must have a finite weight >= 0, got -1\.0"),
         ([Parity("even", 0), Parity("even", 0)], "a goal twice"),
         ([(Parity("even", 0), 0.0)], "at least one goal of agent_0 must have a weight > 0, got 0 for all"),
@@ -190,10 +297,10 @@ def test_bad_settings_are_refused(make, says):
         make()
 
 
-def test_agents_that_are_neither_human_nor_robot_are_refused():
+def test_model_without_roles_is_refused_unless_they_are_given():
     model = Layered(1)
-    model.robot_agent_indices = []
-    with pytest.raises(SettingError, match="must name each of the agents agent_0, agent_1, agent_2 once"):
+    model.human_agent_indices = model.robot_agent_indices = []
+    with pytest.raises(SettingError, match=r"human_agents and robot_agents must name agents among .* got none"):
         solve(enumerate_states(model), model.goals)
 
 
@@ -227,6 +334,34 @@ def test_a_solution_is_saved_and_loaded_without_pickle(passage, tmp_path):
             np.load(file, allow_pickle=False)
     with pytest.raises(SettingError, match="expected a 'graph'"):
         Graph.load(tmp_path / "plan")
+
+
+def test_goals_are_known_as_objects_after_loading(passage, tmp_path):
+    rooms, graph, goals = passage
+    found = solve(graph, goals)
+    found.save(tmp_path / "plan")
+    loaded = Solution.load(tmp_path / "plan")
+    state = graph.states[100]
+    for goal in rooms.goals(0):
+        np.testing.assert_array_equal(loaded.policy(state, 0, goal), found.policy(state, 0, goal))
+        assert loaded.attainment(state, "human_0", goal) == found.attainment(state, "human_0", goal)
+    model = GatedPath()
+    foreign = solve(enumerate_states(model), model.possible_goal_generator)
+    foreign.save(tmp_path / "foreign")
+    there = ReachCell(model, 1, 2)  # without a name: by its text
+    again = Solution.load(tmp_path / "foreign")
+    assert again.value(model.get_state(), 1, there) == foreign.value(model.get_state(), 1, there)
+    with pytest.raises(SettingError, match="goal must be one of"):
+        again.value(model.get_state(), 1, ReachCell(model, 1, 9))
+
+
+def test_name_of_several_goals_is_refused():
+    model = Layered(4, (2,), (2,))
+    twins = [Among("twin", frozenset([(1, 0)])), Among("twin", frozenset([(1, 1)])), *model.goals]
+    found = solve(enumerate_states(model), twins)
+    assert found.attainment((0, 0), 0, twins[0]) != found.attainment((0, 0), 0, twins[1])
+    with pytest.raises(SettingError, match="goal 'twin' must be the name of one goal, got that of 2 goals"):
+        found.attainment((0, 0), 0, "twin")
 
 
 def test_policies_are_probabilities_and_priors_their_mean(passage):

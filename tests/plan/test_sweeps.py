@@ -8,7 +8,7 @@ import pytest
 from support.small_models import Parity, Round, Wide, believed, wanted
 
 from motet.errors import ModelError, WorkerLostError
-from motet.plan import Goal, Humans, Robot, best_response, enumerate_states, induction, solve
+from motet.plan import Goal, Humans, Robot, best_response, enumerate_states, evaluate_robot, induction, solve
 from motet.plan import sweeps as _sweeps
 from motet.plan.parallel import WorkerTeam, _start_here
 
@@ -112,6 +112,19 @@ def test_the_bits_do_not_depend_on_who_sweeps(use, wide, chosen, machines):
     assert others.spans and others.alive == 0
 
 
+def test_given_policies_are_sent_too(use, wide):
+    rng = np.random.default_rng(0)
+    humans = {human: rng.dirichlet(np.ones(2), len(wide)) for human in wide.humans}
+    given = {**PLAIN, "humans": humans, "robot": rng.dirichlet(np.ones(2), len(wide))}
+    here = evaluate_robot(wide, **given, workers=1)
+    others = Nearby(lost=(2,))
+    use(others)
+    there = evaluate_robot(wide, **given)
+    for name, array in here.arrays.items():
+        assert array.tobytes() == there.arrays[name].tobytes(), name
+    assert others.spans and others.alive == 0
+
+
 def test_a_machine_gets_its_own_states_and_is_told_each_row_once(use, wide):
     others = Nearby(rooms=(2,))
     use(others)
@@ -147,8 +160,11 @@ class Never:
         return False
 
 
-def test_the_state_at_fault_is_the_one_that_is_found_alone(use, wide):
+@pytest.mark.parametrize("early", [True, False])
+def test_the_state_at_fault_is_the_one_that_is_found_alone(use, wide, early, monkeypatch):
     assert isinstance(Never(), Goal)
+    if not early:  # then the sweeps find it
+        monkeypatch.setattr("motet.plan.empowerment.check_coverage", lambda *_: None)
     with pytest.raises(ModelError, match="X_h of a is 0") as here:
         solve(wide, [Never()], workers=1)
     use(Nearby())

@@ -108,7 +108,7 @@ def test_nothing_is_fetched_and_no_script_runs_but_its_own():
         assert name not in ("srcset", "action", "formaction", "xlink:href", "background") and not name.startswith("on")
         if name == "src":
             assert value.startswith("data:image/png;base64,")
-        if name == "href":
+        if name == "href" and not value.startswith("data:text/csv;charset=utf-8;base64,"):
             assert value.startswith("#") and ("section", "id", value[1:]) in seen.attributes
         assert "url(" not in (value or "") and "@import" not in (value or "")
     assert seen.tags.count("script") == seen.tags.count("style") == 1
@@ -134,6 +134,7 @@ def test_nothing_is_fetched_and_no_script_runs_but_its_own():
         ("img", {"src": "data:image/svg+xml;base64,AAAA"}),
         ("a", {"href": "javascript:alert(1)"}),
         ("a", {"href": "https://example.org"}),
+        ("a", {"href": "data:text/html;base64,AAAA"}),
         ("p", {"style": "background:url(x)"}),
         ("p", {"style": "left:1%;behavior:x"}),
     ],
@@ -160,6 +161,7 @@ def test_elements():
         lambda: picture(b"<svg>", alt="x"),
         lambda: player([], frames_per_s=1, alt="x"),
         lambda: player([PNG], frames_per_s=0, alt="x"),
+        lambda: player([PNG, PNG], frames_per_s=1, alt="x", labels=["one"]),
         lambda: lines([Line("x", [1, 2], [1])], title="t"),
         lambda: lines([Line("x", [1, 2], [1, 2], low=[0, 0])], title="t"),
     ],
@@ -207,6 +209,36 @@ def test_curves_are_where_the_numbers_say():
     assert f'd="M0.0 {up(0)}L500.0 {up(11)}L1000.0 {up(6)}L1000.0 {up(4)}L500.0 {up(9)}L0.0 {up(0)}Z"' in made
     gap = str(lines([Line("x", [0, 1, 2, 3], [0.0, math.nan, 0.0, 1.0])], title="t"))
     assert re.search(r'd="M0\.0 [\d.]+h0M666\.7 [\d.]+L1000\.0 [\d.]+"', gap), "a gap is not bridged"
+
+
+def saved(made):
+    """The CSV files of a page, by name."""
+    found = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]*)" download="([^"]*)"', str(made))
+    return {name: base64.b64decode(data).decode() for data, name in found}
+
+
+def test_each_chart_holds_its_data_as_csv():
+    curve = Line('up, "or" down', [0, 1], [0.5, math.nan], [0.0, 0.0], [1.0, math.inf])
+    assert saved(lines([curve, Line("=1+1", [2], [3])], title="Return of A & B")) == {
+        "return_of_a_b.csv": 'curve,x,y,low,high\n"up, ""or"" down",0,0.5,0,1\n"up, ""or"" down",1,,0,\n\'=1+1,2,3,,\n'
+    }
+    assert saved(bars([Bar("x", 2.0, 1.0, 3.0), Bar("y", -1.0)], title="b"))["b.csv"] == (
+        "name,value,low,high\nx,2,1,3\ny,-1,,\n"
+    )
+    assert saved(strips({"x": [1.0, 2.0], "y": []}, title="s"))["s.csv"] == "name,value\nx,1\nx,2\n"
+    assert saved(histogram([1, 1, 2], title="h"))["h.csv"] == "from,to,count\n0.5,1.5,2\n1.5,2.5,1\n"
+
+
+def test_evaluations_are_dots_with_intervals():
+    made = str(lines([Line("x", [0, 10], [1.0, 2.0], [0.0, 1.0], [2.0, 3.0], kind="dots")], title="t"))
+    (whiskers,) = re.findall(r'd="([^"]*)" class="c0 whiskers"', made)
+    up = lambda y: f"{1000 * (1 - (y + 0.15) / 3.3):.1f}"  # noqa: E731
+    assert whiskers == f"M0.0 {up(0)}V{up(2)}M1000.0 {up(1)}V{up(3)}"
+    assert 'class="c0 dots"' in made and "band" not in made
+
+
+def test_the_median_is_labelled():
+    assert ">median 2</span>" in str(strips({"x": [1.0, 2.0, 9.0]}, title="t"))
 
 
 def test_charts_beside_each_other_have_the_same_axes():

@@ -115,16 +115,16 @@ def seeds(tmp_path):
 
 def test_seeds_of_one_experiment_are_one_curve_with_its_interval(seeds, tmp_path):
     made = report(seeds, tmp_path / "out.html")
-    assert made.groups == {"A": seeds} and not made.refused and not made.problems
+    assert made.groups == {"all runs": seeds} and not made.refused and not made.problems
     found = charts(made.path)
-    team = found["Team return over steps"]["A"]
+    team = found["Team return over steps"]["all runs"]
     mean, low, high = interval(np.array([3.0, 6.0, 18.0]))  # of the slopes of both agents together
     for x, y, under, over in zip(team["x"], team["y"], team["l"], team["h"], strict=True):
         assert y == pytest.approx(mean * x, rel=1e-4)
         assert under == pytest.approx(low * x, rel=1e-3) and over == pytest.approx(high * x, rel=1e-3)
     assert set(found["Return of each agent"]) == {"left", "right"}
     assert found["Return of each agent"]["right"]["y"][-1] == pytest.approx(2 * 3 * 1000)
-    assert found["Team return over time"]["A"]["x"][-1] == 10
+    assert found["Team return over time"]["all runs"]["x"][-1] == 10
     ratio = found["Replay ratio"]["left"]
     assert set(ratio["y"]) == set(ratio["l"]) == set(ratio["h"]) == {4.0}
     assert {"Policy lag", "Steps since the newest version", "Steps per second", "Replay fill", "loss"} <= set(found)
@@ -147,7 +147,7 @@ def test_the_interval_is_students():
 def test_runs_that_differ_are_groups_beside_each_other(tmp_path):
     paths = [write(tmp_path / f"g{g}s{s}", course(), gamma=g, seed=s) for g in (0.9, 0.5) for s in (0, 1)]
     made = report(paths, tmp_path / "out.html")
-    assert made.groups == {"A: gamma 0.9": paths[:2], "B: gamma 0.5": paths[2:]}
+    assert made.groups == {"gamma 0.9": paths[:2], "gamma 0.5": paths[2:]}
     assert set(charts(made.path)["Team return over steps"]) == set(made.groups)
     text = words(made.path)
     assert (
@@ -164,8 +164,55 @@ def test_only_the_seed_may_differ(tmp_path):
     three = write(tmp_path / "three", course(), seed=3, keep=True)
     made = report([one, two, three], tmp_path / "out.html")
     assert [len(paths) for paths in made.groups.values()] == [1, 1, 1]
-    text = words(made.path)
-    assert "steps" in text and "absent" in text, "a setting that a run does not know is said to be absent"
+    assert set(made.groups) == {"steps 1000, keep -", "steps 2000, keep -", "steps 1000, keep yes"}
+
+
+def test_groups_can_be_named(tmp_path, capsys):
+    paths = [write(tmp_path / f"g{g}", course(), gamma=g) for g in (0.9, 0.5)]
+    out = str(tmp_path / "out.html")
+    assert main(["report", *map(str, paths), "--out", out, "--names", "far-sighted", "short-sighted"]) == 0
+    assert "short-sighted: " in capsys.readouterr().out
+    assert set(charts(tmp_path / "out.html")["Team return over steps"]) == {"far-sighted", "short-sighted"}
+    with pytest.raises(
+        SettingError, match=r"names must be one for each of the 2 groups \(gamma 0.9; gamma 0.5\), got 1"
+    ):
+        report(paths, out, names=["one"])
+    with pytest.raises(SettingError, match="names must be different and not empty, got 'x', 'x'"):
+        report(paths, out, names=["x", "x"])
+
+
+def test_a_setting_that_was_not_given_has_its_default(tmp_path):
+    paths = [write(tmp_path / f"r{i}", course(), seed=i) for i in range(3)]
+    for path, size in zip(paths[1:], (21, 7), strict=True):
+        config = json.loads((path / "config.json").read_text())
+        config["world"]["settings"]["size"] = size
+        (path / "config.json").write_text(json.dumps(config))
+    made = report(paths, tmp_path / "out.html")
+    assert made.groups == {"size 21": paths[:2], "size 7": paths[2:]}, "21 is the default of TreasureHunt"
+
+
+def test_long_names_list_only_what_tells_groups_apart(tmp_path):
+    more = {"steps": 2000, "actors": 3, "worlds_per_actor": 17, "checkpoint_every": 12_345}
+    one, two = write(tmp_path / "one", course()), write(tmp_path / "two", course(), **more)
+    assert set(report([one, two], tmp_path / "out.html").groups) == {"steps 1000", "steps 2000"}
+
+
+def test_charts_of_one_value_are_folded(seeds, tmp_path):
+    text = report(seeds, tmp_path / "out.html").path.read_text()
+    folded = re.search(r"<summary>(Constant: .*?)</summary>(.*?)</details>", text, re.S)
+    assert folded[1].startswith("Constant: Replay ratio 4, Policy lag 1,")
+    assert "<strong>Replay ratio</strong>" in folded[2] and "<strong>Replay fill</strong>" not in folded[2]
+
+
+def test_runs_without_common_time_are_named(tmp_path):
+    early = [look(s, s / 100) for s in (100, 200)]
+    late = [look(s, 50 + s / 100) for s in (100, 200)]
+    paths = [write(tmp_path / f"r{i}", one, seed=i) for i, one in enumerate((early, late))]
+    paths.append(write(tmp_path / "other", course(), gamma=0.5))
+    paths.append(write(tmp_path / "last", [look(s, 500 + s / 100) for s in (100, 200)], gamma=0.1))
+    text = words(report(paths, tmp_path / "out.html").path)
+    assert "There is no mean for gamma 0.9: the runs have no time in common." in text
+    assert "The groups have no time in common." in text and "no steps in common" not in text
 
 
 def test_worlds_of_scripts_are_told_apart_by_name_not_by_address(tmp_path):
@@ -184,8 +231,8 @@ def test_a_run_that_is_still_going_is_said_to_be(seeds, tmp_path):
     with hold(seeds[1]):
         text = words(report(seeds, tmp_path / "out.html").path)
     assert "seed1 is still running: 400 of 1,000 steps" in text
-    assert "The means of group A end at 400 steps, where seed1 ends" in text
-    found = charts(tmp_path / "out.html")["Team return over steps"]["A"]
+    assert "The means of all runs end at 400 steps, where seed1 ends" in text
+    found = charts(tmp_path / "out.html")["Team return over steps"]["all runs"]
     known = [x for x, y in zip(found["x"], found["y"], strict=True) if y is not None]
     assert max(known) <= 400 < max(found["x"]), "no mean where a run is missing"
     text = words(report(seeds, tmp_path / "out.html").path)
@@ -302,11 +349,23 @@ def test_evaluations_over_time(tmp_path):
         write(tmp_path / f"s{i}", course(), [(s, s * (i + 1)) for s in (100, 400, 1000)], seed=i) for i in range(2)
     ]
     found = charts(report(paths, tmp_path / "out.html").path)
-    team = found["Evaluated team return"]["A"]
+    team = found["Evaluated team return"]["all runs"]
+    assert team["k"] == "c0 dots" and team["x"] == [100, 400, 1000], "a dot for each evaluation"
     assert team["y"][-1] == 1500 and (team["l"][-1], team["h"][-1]) == (1000, 2000), "of two runs both"
     alone = charts(report(paths[:1], tmp_path / "one.html").path)["Evaluated return of each agent"]["left"]
     half = 2.776 * 1.0 / 2  # five episodes with a deviation of 1
-    assert alone["y"] == [50, 200, 500] and alone["h"] == pytest.approx([50 + half, 200 + half, 500 + half], rel=1e-4)
+    assert (
+        alone["k"] == "c0 dots"
+        and alone["y"] == [50, 200, 500]
+        and alone["h"] == pytest.approx([50 + half, 200 + half, 500 + half], rel=1e-4)
+    )
+
+
+def test_evaluations_at_nearly_the_same_step_belong_together(tmp_path):
+    given = [[(100, 1.0), (203, 2.0), (301, 3.0)], [(104, 3.0), (198, 6.0), (297, 9.0), (402, 9.0)]]
+    paths = [write(tmp_path / f"s{i}", course(), one, seed=i) for i, one in enumerate(given)]
+    team = charts(report(paths, tmp_path / "out.html").path)["Evaluated team return"]["all runs"]
+    assert (team["x"], team["y"]) == ([100, 203, 301], [2, 4, 6])
 
 
 def test_doubtful_company_is_said(tmp_path):

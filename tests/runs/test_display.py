@@ -27,8 +27,8 @@ def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, 
             replay_fill=0.42,
             replay_ratio=8.0,
             version=int(t * 10),
-            lag_versions=1,
-            lag_steps=120.0,
+            lag_versions=17,
+            lag_steps=120,
             broken=0,
             metrics={"loss": 0.0123},
             restarts=restarts,
@@ -57,6 +57,7 @@ def test_frame_fits_and_names_everything(width, agents):
     text = text_of(frame(snapshot(30.0, agents), history, "title", width), width)
     assert "▁" in text and "█" in text and "restarts" not in text
     text = text_of(frame(snapshot(30.0, agents, restarts=2), history, "title", width), width)
+    assert "▁" in text and "█" in text, "the trend stays after a restart"
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == 1 + 1 + agents + (agents > 1) + 1 + 1
@@ -64,7 +65,7 @@ def test_frame_fits_and_names_everything(width, agents):
         assert word in lines[1]
     assert all(re.search(rf"agent_{i}\b.* 2 *$", text, re.M) for i in range(agents)), "restarts of each agent"
     assert all(f"agent_{i}" in text for i in range(agents))
-    for value in ("0.012", "1.23k", "98.7", "42%", "120", "30,000 of 100,000 steps", "30%", "left", "(2 restarts)"):
+    for value in ("0.012", "1.23k", "98.7", "42%", "17", "30,000 of 100,000 steps", "30%", "left", "(2 restarts)"):
         assert value in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -282,3 +283,36 @@ def test_wandb_works_offline_without_a_login(tmp_path, monkeypatch):
     sink.close()
     assert asked["mode"] == "offline" and asked["name"] == "my-run" and asked["config"] == {"seed": 1}
     assert "offline" in said[0] and logged[0][0] == 1000 and logged[-1] == "finished"
+
+
+def test_numbers_of_a_column_have_the_same_decimals():
+    now = snapshot(30.0, 3)
+    for row, value in zip(now.agents, (9.0, -13.14, 0.5), strict=True):
+        row.mean_return, row.evaluated = value, value / 10
+    head, *rows = text_of(frame(now, History(), "", 100, processes=False), 100).splitlines()[:5]
+    assert head.split()[:3] == ["agent", "return", "eval"]
+    assert [row.split()[1:3] for row in rows] == [
+        ["9.0", "0.90"],
+        ["-13.1", "-1.31"],
+        ["0.5", "0.05"],
+        ["-3.6", "-0.36"],
+    ]
+    assert "| eval -0.364" in line(now, History())
+
+
+def test_without_evaluations_there_is_no_column_for_them():
+    assert "eval" not in text_of(frame(snapshot(3.0), History())) + line(snapshot(3.0), History())
+
+
+def test_the_lag_is_that_of_the_version_in_use():
+    head, row, *_ = text_of(frame(snapshot(30.0, 1), History(), "", 100, processes=False), 100).splitlines()
+    assert row.split()[head.split().index("lag") - 1] == "17" or "17" in row.split()
+    assert "120" not in row.split(), "not the steps since the newest publication"
+
+
+@pytest.mark.parametrize("steps", [30_000, 100_000])
+def test_progress_is_in_no_colour_of_warnings(steps):
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    console.print(frame(snapshot(30.0, 1, steps=steps), History(), "", 80, processes=False))
+    bar = next(row for row in console.file.getvalue().splitlines() if "of 100,000" in row)
+    assert re.findall(r"\x1b\[([\d;]+)m━", bar)[0] == ("36" if steps < 100_000 else "32"), "cyan, and green at the end"

@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ from motet.algorithms import DQNConfig, IQNConfig
 from motet.cli import main
 from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
+from motet.seeds import seed_for
 from motet.training.anchors import RunAnchor
-from motet.training.league import League
-from motet.training.opponents import EarlierRun, Scripted, anchor_of
+from motet.training.league import League, anchor
+from motet.training.opponents import EarlierRun, Newest, Scripted, Versus, anchor_of
 from motet.training.roster import make_roster
 from motet.training.run import resume, train
 from motet.training.settings import Settings
+from motet.world import as_world
+from motet.world.batch import LoopedWorlds
 from motet.worlds import MatrixGame
 
 DQN = DQNConfig(hidden=(8,), batch_size=8, min_rows=16, capacity=400)
@@ -123,3 +127,49 @@ def test_anchors_are_given_as_flags(earlier, tmp_path, monkeypatch, capsys):
     assert main(["train", "matrix", "--world.game", "matching_pennies", "--run", "mine", *flags]) == 0
     shown = capsys.readouterr().out
     assert "win rate" in shown and "player_1" in shown and "first" in shown
+
+
+class Drawing:
+    """A greedy behaviour that draws all the same, as IQN draws quantiles; it saves its stream."""
+
+    def begin(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def act(self, observations, masks=None, explore=True):
+        return self.rng.integers(0, 2, len(observations)), {}
+
+    def get_stream(self):
+        return self.rng.bit_generator.state
+
+    def set_stream(self, stream):
+        self.rng.bit_generator.state = stream
+
+
+def test_the_random_stream_of_an_earlier_run_begins_with_a_seed_and_goes_on():
+    def make():
+        chooser = SimpleNamespace(opponent=lambda chance: anchor(0))
+        results, newest = SimpleNamespace(tell=lambda *told: None), Newest(Drawing(), SimpleNamespace(version=0), ())
+        worlds = LoopedWorlds([as_world(Coins()) for _ in range(2)], [False, False])
+        anchors = [EarlierRun(Drawing())]
+        return Versus(worlds, chooser, results, anchors, newest, None, seed_of, 2, True, 0.0, False)
+
+    def seed_of(*path):
+        asked.append(path)
+        return seed_for(5, *path)
+
+    def play(games, turns):
+        seen = []
+        for _ in range(turns):
+            games.reset(list(games.over), [0] * len(games.over))
+            (turn,) = games.turns()
+            seen.append(repr((turn.observation, turn.reward, games.act([np.zeros(2, np.int64)]))))
+        return seen
+
+    asked = []
+    games, same = make(), make()
+    assert len({path[:3] for path in asked}) == 2  # the newest and the anchor
+    assert games.can_save and play(games, 9) == play(same, 9)
+    state = games.get_state()
+    again = make()
+    again.set_state(state)
+    assert play(again, 20) == play(games, 20) and len(set(play(games, 30))) > 10

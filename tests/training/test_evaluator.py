@@ -122,6 +122,17 @@ def test_the_best_of_self_play_is_kept(tmp_path):
     assert set(load_policies(run / "best", world=world)) == {"player_0", "player_1"}
 
 
+def test_snapshots_show_the_newest_evaluation_of_each_agent(tmp_path):
+    seen = []
+    settings = Settings(steps=60, engine="serial", evaluate_every=20, evaluate_episodes=3)
+    train(HUNT, StandIn(), settings, run=tmp_path / "run", on_update=seen.append)
+    last = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[-1])
+    assert {row.name: row.evaluated for row in seen[-1].agents} == {
+        name: one["mean"] for name, one in last["agents"].items()
+    }
+    assert last["team"] == pytest.approx(sum(one["mean"] for one in last["agents"].values())) and "team_std" in last
+
+
 def test_without_anchors_there_is_nobody_to_measure_by():
     settings = Settings(self_play=True, league=League(anchors=()), evaluate_every=100)
     with pytest.raises(

@@ -71,14 +71,14 @@ def examine(directory: str | None = None) -> Iterator[Finding]:
     yield Finding("start method", *_start_method())
     yield Finding("open files", *_open_files())
     yield _torch()
-    for name, extra, what in (
-        ("ray", "ray", "needed for runs on several machines"),
-        ("wandb", "wandb", "needed for --wandb (Weights & Biases)"),
-        ("cpprb", "bench", "motet bench compares motet with it"),
-        ("torchrl", "bench", "motet bench compares motet with it"),
-        ("stable-baselines3", "bench", "motet bench compares motet with it"),
+    for name, what in (
+        ("ray", "needed for runs on several machines"),
+        ("wandb", "needed for --wandb (Weights & Biases)"),
+        ("cpprb", "motet bench compares motet with it"),
+        ("torchrl", "motet bench compares motet with it"),
+        ("stable-baselines3", "motet bench compares motet with it"),
     ):
-        yield Finding(name, *_package(name, extra, what))
+        yield Finding(name, *_package(name, what))
 
 
 # ---- one function for each check
@@ -97,7 +97,7 @@ def _core() -> Finding:
     try:
         native = importlib.import_module("motet._native")
     except ImportError as error:
-        advice = "install a C++17 compiler (apt install g++, or xcode-select --install), then pip install motet again"
+        advice = "install a C++17 compiler (apt install g++, or xcode-select --install), then install motet again"
         return Finding("native core", "missing", str(error), advice, essential=True)
     file = Path(str(native.__file__)).name
     arrays = "direct access to arrays" if native.DIRECT_ARRAYS else "access to arrays by the buffer protocol"
@@ -244,11 +244,11 @@ def _torch() -> Finding:
     return Finding("torch", "ok", found)
 
 
-def _package(name: str, extra: str, what: str) -> Look:
+def _package(name: str, what: str) -> Look:
     try:
         return "ok", metadata.version(name), ""
     except metadata.PackageNotFoundError:
-        return "missing", f"not installed: {what}", f"optional: pip install 'motet[{extra}]'"
+        return "missing", f"not installed: {what}", f"optional: pip install {name}"
 
 
 # ---- output

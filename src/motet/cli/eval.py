@@ -106,7 +106,7 @@ def evaluate_(arguments: Sequence[str]) -> int:
         if drawn.failed and not drawn.frames:
             sys.stderr.write(f"error: {plain(str(chosen.video))} was not written: episode {drawn.number} failed\n")
         else:
-            write_video(chosen.video, drawn.frames, drawn.frames_per_s)
+            write_video(chosen.video, drawn.frames, drawn.frames_per_s, drawn.captions)
             sys.stderr.write(f"video written to {plain(str(chosen.video))}\n")
     tell_of_failed(result.episodes, "episode")
     return tell_who_always_failed(result.names, result.episodes, "episode") or code

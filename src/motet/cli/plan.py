@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,10 +21,15 @@ from motet.plan.folder import check_target
 from motet.system.imports import import_named
 from motet.system.memory import format_bytes
 from motet.text import label
+from motet.world.model import optional_attribute
 
 __all__ = ["plan"]
 
-WORLDS = {"rooms": "motet.worlds.rooms:Rooms", "small_hunt": "motet.worlds.small_hunt:SmallHunt"}
+WORLDS = {
+    "rooms": "motet.worlds.rooms:Rooms",
+    "small_hunt": "motet.worlds.small_hunt:SmallHunt",
+    "bushes": "motet.worlds.bushes:Bushes",
+}
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,11 @@ class _HumanFlags(Humans):
 
 
 def plan(
-    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|MODULE:FACTORY")]],
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="rooms|small_hunt|bushes|MODULE:FACTORY")]],
     map: str | None = None,
     horizon: int | None = None,
+    human_agents: tuple[str, ...] | None = None,
+    robot_agents: tuple[str, ...] | None = None,
     humans: _HumanFlags = _HumanFlags(),
     robot: Robot = Robot(),  # noqa: B008 - frozen
     workers: int | None = None,
@@ -61,6 +68,8 @@ def plan(
         model: The model: a shipped world, or a factory.
         map: Map of the world: a name, or a file.
         horizon: Number of steps in an episode. By default that of the map.
+        human_agents: The humans, by index or name. By default those of the model.
+        robot_agents: The robots, by index or name. By default those of the model.
         humans: How humans choose.
         robot: How the robot chooses.
         workers: Maximum number of processes and threads. By default one per core. The result does not depend on it.
@@ -79,13 +88,15 @@ def plan(
         if engine == "ray":  # one connection for enumerating and solving
             where = {"engine": "ray", "cluster": Cluster(address=address)}
             stack.enter_context(connected(where["cluster"], workers or 0))
-        return _planned(made, choosing, robot, workers, max_states, dtype, out, where)
+        roles = {"human_agents": _agents(human_agents), "robot_agents": _agents(robot_agents)}
+        return _planned(made, choosing, robot, roles, workers, max_states, dtype, out, where)
 
 
 def _planned(
     made: Any,
     humans: Humans,
     robot: Robot,
+    roles: dict[str, Any],
     workers: int | None,
     max_states: int,
     dtype: Literal["float64", "float32", "float16"],
@@ -96,14 +107,13 @@ def _planned(
         check_target(out)  # before the work, not after it
     report = _Reporter()
     began = time.perf_counter()
-    generator = None if hasattr(made, "goals") else getattr(made, "possible_goal_generator", None)
-    goals = (hasattr(made, "goals") or generator is not None) and hasattr(made, "human_agent_indices")
+    goals = _goals(made, roles)
     graph = enumerate_states(
-        made, workers=workers, max_states=max_states, rewards=not goals, progress=report.progress,
+        made, workers=workers, max_states=max_states, rewards=goals is None, progress=report.progress,
         on_message=report.say, **where,
     )  # fmt: skip
     enumerated = time.perf_counter()
-    if not goals:
+    if goals is None:
         report.end()
         _summary(graph, {"enumerate": enumerated - began}, graph.nbytes)
         for name in graph.agents:
@@ -116,12 +126,12 @@ def _planned(
                 "motet.plan; it is not a policy\n"
             )
         return 0
-    wanted = {human: made.goals(human) for human in graph.humans} if generator is None else generator
     solution = solve(
         graph,
-        wanted,
+        goals(_humans(graph, roles)),
         humans,
         robot,
+        **roles,
         dtype=dtype,
         workers=workers,
         progress=report.progress,
@@ -131,6 +141,7 @@ def _planned(
     solved = time.perf_counter()
     report.end()
     seconds = {"enumerate": enumerated - began, "solve": solved - enumerated}
+    graph = solution.graph
     _summary(graph, seconds, graph.nbytes + solution.nbytes, solution.described_convention)
     start = graph.states[0]
     for human in graph.humans:
@@ -147,6 +158,46 @@ def _planned(
             solution_picture(solution, made, out / "plan.png")
             sys.stdout.write(f"picture saved in {out / 'plan.png'}\n")
     return 0
+
+
+def _goals(made: Any, roles: dict[str, Any]) -> Callable[[Sequence[int]], Any] | None:
+    """A function from the humans to their goals; None: solve for rewards."""
+    goals, generator = (optional_attribute(made, name) for name in ("goals", "possible_goal_generator"))
+    kind, rewards = type(made).__name__, hasattr(made, "transition_rewards")
+    if goals is None and generator is None:
+        if not rewards:
+            raise SettingError(
+                "model must have goals(human) or possible_goal_generator, to be solved for humans and a robot, or "
+                f"transition_rewards, for best responses, got a {kind} with none of them"
+            )
+        if any(given is not None for given in roles.values()):
+            raise SettingError(
+                "human_agents and robot_agents are only valid for a model with goals(human) or "
+                f"possible_goal_generator, got a {kind} with neither"
+            )
+        return None
+    if roles["human_agents"] is None and optional_attribute(made, "human_agent_indices") is None:
+        if rewards:
+            return None
+        raise SettingError(
+            f"model must have human_agent_indices and robot_agent_indices, got a {kind} with goals but without them: "
+            "give --human-agents and --robot-agents"
+        )
+    if callable(goals):
+        return lambda humans: {human: goals(human) for human in humans}
+    return lambda humans: generator if goals is None else goals
+
+
+def _humans(graph: Graph, roles: dict[str, Any]) -> list[int]:
+    if roles["human_agents"] is not None:
+        return [graph.agent(agent) for agent in roles["human_agents"]]
+    robots = [graph.agent(agent) for agent in roles["robot_agents"] or ()]
+    return [human for human in graph.humans if human not in robots]
+
+
+def _agents(given: tuple[str, ...] | None) -> list[int | str] | None:
+    """Agents by index or name."""
+    return None if given is None else [int(agent) if agent.isdecimal() else agent for agent in given]
 
 
 def _made(model: str, map: str | None, horizon: int | None) -> Any:

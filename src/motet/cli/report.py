@@ -17,9 +17,14 @@ OUT = Path("report.html")
 
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME …]", help_behavior_hint="")]
 
 
-def report(runs: tyro.conf.Positional[Runs], out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = OUT) -> int:
+def report(
+    runs: tyro.conf.Positional[Runs],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = OUT,
+    names: Names = (),
+) -> int:
     """Compare several runs or seeds on one self-contained HTML page: learning curves, tables, faults, episodes.
 
     Runs that differ only in the seed form a group, and curves show the mean of each group. If a run cannot be shown,
@@ -28,8 +33,10 @@ def report(runs: tyro.conf.Positional[Runs], out: Annotated[Path, tyro.conf.arg(
     Args:
         runs: Run directories, finished or not.
         out: File to write. An existing file is replaced.
+        names: A name for each group, in the order of their first runs. By default groups are named by the settings in
+            which they differ.
     """
-    made = write(runs, out)
+    made = write(runs, out, names)
     for name, members in made.groups.items():
         sys.stdout.write(plain(f"{name}: {', '.join(map(str, members))}") + "\n")
     for path, problems in made.problems.items():

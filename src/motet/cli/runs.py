@@ -37,6 +37,9 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     if snapshot.fell_back:
         words = f"played by the serial engine instead: {snapshot.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
+    if snapshot.late_draws:
+        words = f"{snapshot.late_draws} late: earlier episodes were not functions of their seeds"
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()
     console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))
     console.print()

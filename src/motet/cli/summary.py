@@ -8,7 +8,9 @@ cannot be made, the summary gives the reason. The run itself has been saved by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,16 @@ from motet.isolation.players import PlayerPolicy, load_players
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
-from motet.runs.history import SessionCounts
+from motet.runs.history import Array, Curves, SessionCounts, Table, read_run, thinned
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
 from motet.runs.trust import foreign_code, is_own, make_importable
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.files import write_whole
-from motet.text import clock, label, legible, plain, short, typed
+from motet.text import aligned, clock, label, legible, plain, short, typed
 from motet.training.run import Result
 from motet.world import as_world
-from motet.world.film import Film, frames_per_s, made_to_draw
+from motet.world.film import Film, captioned, frames_per_s, made_to_draw, score_line, write_gif
 
 __all__ = ["episode_gif", "learning_curve", "summarise"]
 
@@ -49,12 +52,15 @@ def summarise(
         tally.add(look)
     console.print()
     console.print(fitted(_table(result, history, tally), console))
-    console.print(_line(result, tally), soft_wrap=True)
+    console.print(_line(result, history, tally), soft_wrap=True)
     if (rates := _win_rates(_evaluations(run))) is not None:
         console.print()
         console.print(fitted(rates, console))
     if result.fell_back:
         words = f"played by the serial engine instead: {result.fell_back}"
+        console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
+    if result.late_draws:
+        words = f"{result.late_draws} late: earlier episodes were not functions of their seeds"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -83,17 +89,21 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
     for name in ("first return", "last return", "best", "episodes", "updates", "versions", "broken"):
         table.add_column(name, justify="right", no_wrap=True)
     newest = _whole(tally)
-    for row in newest.agents if newest else []:
+    rows = newest.agents if newest else []
+    found: list[tuple[float | None, float | None, float | None]] = []
+    for row in rows:
         curves = [
             agent.mean_return
             for look in history
             for agent in look.agents
             if agent.name == row.name and agent.mean_return is not None
         ]
-        first, best = (curves[0], max(curves)) if curves else (None, None)
-        last = Text(short(result.returns.get(row.name)), style="bold")
+        found.append((curves[0] if curves else None, result.returns.get(row.name), max(curves, default=None)))
+    returns = aligned(value for values in found for value in values)
+    for i, row in enumerate(rows):
+        first, last, best = returns[3 * i : 3 * i + 3]
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
-        table.add_row(label(row.name, 40), short(first), last, short(best), *cells)
+        table.add_row(label(row.name, 40), first, Text(last, style="bold"), best, *cells)
     for fixed in newest.partners if newest else []:
         curve = [
             one.mean_return
@@ -101,10 +111,13 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
             for one in look.partners
             if one.name == fixed.name and one.mean_return is not None
         ]
-        first, best = (curve[0], max(curve)) if curve else (None, None)
         title = Text.assemble(label(fixed.name, 40), (f"  fixed: {label(fixed.policy, 40)}", "dim"))
-        last = Text(short(result.returns.get(fixed.name)), style="bold")
-        table.add_row(title, short(first), last, short(best), f"{_episodes(history, fixed.name):,}", "-", "-", "-")
+        first, last, best = aligned(
+            (curve[0] if curve else None, result.returns.get(fixed.name), max(curve, default=None))
+        )
+        table.add_row(
+            title, first, Text(last, style="bold"), best, f"{_episodes(history, fixed.name):,}", "-", "-", "-"
+        )
     return table
 
 
@@ -120,10 +133,23 @@ def _episodes(history: Sequence[Snapshot], partner: str) -> int:
     return total + last
 
 
-def _line(result: Result, tally: SessionCounts) -> Text:
+def _rate(result: Result, history: Sequence[Snapshot]) -> float:
+    """Steps per second of the last session, from its first steps on: without the time in which processes start."""
+    session: list[Snapshot] = []
+    for look in reversed(history):
+        if session and look.seconds >= session[-1].seconds:
+            break  # the end of the session before
+        session.append(look)
+    known = [look for look in session if look.steps > result.began]
+    if len(known) < 2 or known[0].seconds <= known[-1].seconds:
+        return (result.steps - result.began) / max(result.seconds, 1e-9)
+    return (known[0].steps - known[-1].steps) / (known[0].seconds - known[-1].seconds)
+
+
+def _line(result: Result, history: Sequence[Snapshot], tally: SessionCounts) -> Text:
     done, newest = result.steps - result.began, _whole(tally)
     last = f", the last {done:,}" if result.began else ""
-    rate = short(done / max(result.seconds, 1e-9))
+    rate = short(_rate(result, history))
     restarts = sum(tally.restarts.total().values())
     return Text(
         ", ".join(
@@ -182,14 +208,24 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     foreign = (unknown or foreign_code(config)) and not is_own(directory.path, config)
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
-    here, kept = typed(run), typed(run / "best")
-    best = [("evaluate best", f"motet eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
+    here, kept, motet = typed(run), typed(run / "best"), _program("motet")
+    best = [("evaluate best", f"{motet} eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
     return [
         *best,
-        ("resume", f"motet resume {here}{more}{trusted}"),
-        ("status", f"motet status {here}"),
-        ("tensorboard", f"tensorboard --logdir {here}"),
+        ("resume", f"{motet} resume {here}{more}{trusted}"),
+        ("status", f"{motet} status {here}"),
+        ("tensorboard", f"{_program('tensorboard')} --logdir {here}"),
     ]
+
+
+def _program(name: str) -> str:
+    """A program of this installation as the user can type it: its name if the PATH leads to it, else its path."""
+    own = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if not own.is_file() or (found is not None and Path(found).resolve() == own.resolve()):
+        return name
+    here = Path.cwd()
+    return typed(own.relative_to(here) if own.is_relative_to(here) else own)
 
 
 # ---- the learning curves
@@ -209,7 +245,9 @@ def learning_curve(run: Path) -> Path | None:
     if not any(steps for steps, _ in curves.values()):
         return None
     target = run / "learning_curve.png"
-    write_whole(target, lambda beside: _draw(beside, run.name, curves, _evaluations(run)))
+    found = read_run(run)
+    team = thinned(found.snapshots.team["steps"], found.snapshots.team["mean_return"])
+    write_whole(target, lambda beside: _draw(beside, run.name, curves, team, found.evaluations))
     return target
 
 
@@ -218,7 +256,11 @@ def _evaluations(run: Path) -> list[dict[str, Any]]:
 
 
 def _draw(
-    path: Path, title: str, curves: dict[str, tuple[list[int], list[float]]], evaluations: list[dict[str, Any]]
+    path: Path,
+    title: str,
+    curves: dict[str, tuple[list[int], list[float]]],
+    sums: tuple[Array, Array],
+    evaluations: Curves,
 ) -> None:
     import warnings
 
@@ -226,26 +268,30 @@ def _draw(
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    several = len(curves) > 1
+    figure = Figure(figsize=(8, 6.0 if several else 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    team, axes = figure.subplots(2, sharex=True, height_ratios=(2, 3)) if several else (None, figure.add_subplot())
+    if team is not None:
+        team.plot(*sums, color="#333333", lw=1.8, marker=_dot(sums[0]))
+        _dots(team, evaluations.team, "#333333")
+        team.set_ylabel("team: sum of all agents")
     many = len(curves) > len(_COLOURS)
     for i, (name, (steps, returns)) in enumerate(curves.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         style = "-" if i < len(_COLOURS) else "--"
         axes.plot(steps, returns, style, color=colour, lw=1.2 if many else 1.8, label=legible(name), marker=_dot(steps))
-        points = [(one["step"], one["agents"][name]["mean"]) for one in evaluations if name in one["agents"]]
-        if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, color=colour, mec="white", mew=0.6)
-    if evaluations:
-        axes.plot([], [], "o", ms=4, color="#666666", label="evaluation (greedy)")
-    axes.set_title(legible(title, 80), loc="left", fontsize=11)
+        _dots(axes, evaluations.agents.get(name, {}), colour)
+    if len(evaluations):
+        axes.errorbar([], [], [], fmt="o", ms=4, color="#666666", label="evaluation (greedy) with its 95 % interval")
+    (axes if team is None else team).set_title(legible(title, 80), loc="left", fontsize=11)
     axes.set_xlabel("steps per agent")
     axes.set_ylabel("mean return of the last episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.01)
+    for one in (axes,) if team is None else (team, axes):
+        one.grid(alpha=0.25, lw=0.6)
+        one.spines[["top", "right"]].set_visible(False)
+        one.margins(x=0.02)
     if len(curves) > 6:
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
     else:
@@ -255,7 +301,14 @@ def _draw(
         figure.savefig(path, format="png")
 
 
-def _dot(steps: Sequence[int]) -> str | None:
+def _dots(axes: Any, evaluated: Table, colour: str) -> None:
+    """Draw evaluations as dots with their 95 % intervals."""
+    if len(steps := evaluated.get("steps", np.zeros(0))):
+        error = np.nan_to_num(evaluated["half"], nan=0.0, posinf=0.0)  # not known for one episode, or in older files
+        axes.errorbar(steps, evaluated["mean"], error, fmt="o", ms=4, color=colour, mec="white", mew=0.6, elinewidth=1)
+
+
+def _dot(steps: Sized) -> str | None:
     return "." if len(steps) < 3 else None  # a very short line is hard to see without markers
 
 
@@ -266,8 +319,22 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
     """Play an episode greedily with the newest policies, and write it as a GIF. Raises if the world cannot render."""
     config = RunDirectory.open(run).config()
     factory = rebuild_world(config.get("world", {}), trust=trust or make_importable(run, config))
-    env, unable = made_to_draw(factory)
-    world, film = as_world(env), Film(unable)
+
+    def make() -> tuple[Any, str, Any]:
+        env, unable = made_to_draw(factory)
+        return env, unable, as_world(env)
+
+    env, unable, world = made_alike("the world", make)
+    streams, film = Streams(StreamUser("the world")), Film(unable)
+    earned = [0.0] * len(world.agents)  # rewards with which segments ended
+
+    def caption() -> str:
+        unread = [world.unread_reward(agent) for agent in range(len(earned))]
+        scores = [None if more is None else more + before for more, before in zip(unread, earned, strict=True)]
+        return score_line(f"step {film.rounds}", world.agents, scores)
+
+    film.caption = caption
+    streams.begin(seed)
     try:
         world.reset(seed)
         film.capture(world)
@@ -275,7 +342,7 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
             raise SettingError(film.problem)
         policies = load_players(run, trust=trust)
         try:
-            _play(world, [policies[name] for name in world.agents], seed, film)
+            _play(world, streams, [policies[name] for name in world.agents], seed, film, earned)
         finally:
             for policy in policies.values():
                 if isinstance(policy, PlayerPolicy):
@@ -286,25 +353,27 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
         raise SettingError(film.problem)
     rate = frames_per_s(env)
     target = run / "episode.gif"
-    write_whole(target, lambda beside: _write_gif(beside, film.frames, rate))
+    write_whole(target, lambda beside: write_gif(beside, captioned(film.frames, film.captions()), rate))
     return target
 
 
-def _play(world: Any, policies: Sequence[Any], seed: int, film: Film) -> None:
+def _play(world: Any, streams: Streams, policies: Sequence[Any], seed: int, film: Film, earned: list[float]) -> None:
+    """Play an episode, film it, and add the rewards with which segments end to ``earned``."""
     for i, policy in enumerate(policies):
         policy.reset(seed + i)
+    streams.enter()
     ended, segments = set[int](), 0
     while (group := world.group()) and not film.problem:
         for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)
-        world.act([policies[agent].act(world.observe(agent), world.mask(agent)) for agent in group])
-        ended.update(end.agent for end in world.ended())
+        streams.enter()
+        seen = [(world.observe(agent), world.mask(agent)) for agent in group]
+        actions = [policies[agent].act(*given) for agent, given in zip(group, seen, strict=True)]
+        streams.enter()
+        world.act(actions)
+        for end in world.ended():
+            ended.add(end.agent)
+            earned[end.agent] += end.reward or 0.0
         film.capture(world, group)
-
-
-def _write_gif(path: Path, frames: Sequence[np.ndarray[Any, Any]], rate: float) -> None:
-    import imageio.v3
-
-    imageio.v3.imwrite(path, list(frames), extension=".gif", duration=1000 / max(rate, 1.0), loop=0)

@@ -18,6 +18,7 @@ from motet.cli.experiment import short_name
 from motet.cli.flags import TrainRequest
 from motet.cli.show import showing
 from motet.cli.summary import summarise
+from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
 from motet.runs.display import History
 from motet.runs.sinks import Wandb
@@ -35,6 +36,7 @@ def train(asked: TrainRequest) -> int:
     if asked.wandb:
         Wandb.require()
     run = asked.run or new_directory(asked.world, asked.algorithm)
+    _check_empty(run)
     try:
         title = f"{asked.world} · {asked.algorithm} · {run}"
         with showing(run, title, wandb=asked.wandb) as show:
@@ -47,6 +49,17 @@ def train(asked: TrainRequest) -> int:
                 run.rmdir()  # fails, as it should, if something was written into it
         raise
     return _finish(run, result)
+
+
+def _check_empty(run: Path) -> None:
+    """Raise if files that are not of a run are in the directory: a run would mix its own with them."""
+    if run.is_dir() and not (run / "config.json").exists():
+        others = sorted(one.name for one in run.iterdir() if one.name != ".lock")
+        if others:
+            named = f"{others[0]!r}{f' and {len(others) - 1} more' if len(others) > 1 else ''}"
+            raise SettingError(
+                f"run must be a new or empty directory, got {str(run)!r} with {named}; give another name"
+            )
 
 
 def resume(

@@ -22,10 +22,11 @@ from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
 from motet.policy import Policy, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
 from motet.text import valid
 from motet.world import World, as_world
-from motet.world.film import Film, frames_per_s, made_to_draw
+from motet.world.film import Film, frames_per_s, made_to_draw, score_line
 from motet.world.masks import masked_agents
 from motet.world.winning import WonBy
 
@@ -132,6 +133,8 @@ class Played:
     seconds: float = 0.0
     frames: tuple[bytes, ...] = ()
     """PNG images, if the episode was rendered."""
+    captions: tuple[str, ...] = ()
+    """The turn and the scores of each image."""
     frames_per_s: float = 0.0
     undrawn: str = ""
     """Why a requested rendering failed."""
@@ -189,6 +192,8 @@ class Arena:
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
         self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        self.streams = Streams(StreamUser("the world"))
+        """The global random streams of the world that plays."""
         self._unable = ""  # why the world that renders cannot draw, if making it raised
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
@@ -227,8 +232,8 @@ class Arena:
                 raise
             self._close_players()
             detail = _where_it_raised(error) + self._discard(task.film)
-            drawn = film.pictures() if film else ()
-            return Played.void(task, "world", detail, run._turn if run else 0, frames=drawn, frames_per_s=rate)
+            drawn = {"frames": film.pictures(), "captions": film.captions()} if film else {}
+            return Played.void(task, "world", detail, run._turn if run else 0, **drawn, frames_per_s=rate)
 
     # ---- worlds
 
@@ -241,8 +246,13 @@ class Arena:
     def _make_world(self, film: bool) -> tuple[World, float]:
         if film not in self._worlds:
             self.heartbeat(0)
-            env, self._unable = made_to_draw(self._plan.world) if film else (self._plan.world(), self._unable)
-            self._world = as_world(env)
+            world = self._plan.world
+
+            def make() -> tuple[Any, str, World]:
+                env, unable = made_to_draw(world) if film else (world(), self._unable)
+                return env, unable, as_world(env)
+
+            env, self._unable, self._world = made_alike("the world", make)
             self._description = describe_world(self._world, self._plan.settings)
             self._worlds[film] = self._world, frames_per_s(env)
             self.heartbeat(0)
@@ -254,6 +264,7 @@ class Arena:
         try:
             for space in world.action_spaces:
                 space.seed(0)  # the same in every job
+            self.streams.begin(0)
             world.reset(0)
             return frozenset(masked_agents(world))
         except BaseException as error:  # if it happens in an episode too, that reports it
@@ -341,7 +352,7 @@ class _EpisodeRun:
 
     def __init__(self, arena: Arena, world: World, task: Task, film: Film | None) -> None:
         self._arena, self._world, self._task, self._film = arena, world, task, film
-        self._plan = arena._plan
+        self._plan, self._streams = arena._plan, arena.streams
         self._seat_groups = seat_groups(self._plan, task)
         self._of = {agent: seat_group for seat_group in self._seat_groups for agent in seat_group.agents}
         self._players: dict[SeatGroup, Player] = {}
@@ -356,16 +367,27 @@ class _EpisodeRun:
         self._earned = [0.0] * len(world.agents)  # rewards that were read before the end of the episode
         self._final = [0.0] * len(world.agents)  # rewards with which segments ended, if they decide who wins
         self._turn = 0
+        if film is not None:
+            film.caption = self._caption
+
+    def _caption(self) -> str:
+        """Return the turn and the scores so far."""
+        unread = [self._world.unread_reward(agent) for agent in range(len(self._earned))]
+        scores = [None if more is None else more + earned for more, earned in zip(unread, self._earned, strict=True)]
+        return score_line(f"turn {self._turn}", self._world.agents, scores)
 
     def play(self) -> Played:
         began = time.perf_counter()
         plan, task, world = self._plan, self._task, self._world
-        world.reset(seed_for(plan.seed, _WORLD, *task.key))
+        seed = seed_for(plan.seed, _WORLD, *task.key)
+        self._streams.begin(seed)
+        world.reset(seed)
         if plan.stand_in == "forfeit" and (absent := set(task.out) & set(task.seats)):
             self._forfeited = sorted(absent)
         else:
             self._begin()
             self._run()
+        self._streams.enter()
         returns = tuple(
             float(world.reward(agent)) + earned if earned else float(world.reward(agent))
             for agent, earned in enumerate(self._earned)
@@ -387,6 +409,7 @@ class _EpisodeRun:
             latency=self._latency,
             seconds=time.perf_counter() - began,
             frames=self._film.pictures() if self._film else (),
+            captions=self._film.captions() if self._film else (),
             undrawn=self._film.problem if self._film else "",
             output=self._output,
         )
@@ -417,6 +440,7 @@ class _EpisodeRun:
 
     def _run(self) -> None:
         world, film = self._world, self._film
+        self._streams.enter()
         by_end = self._plan.won_by == "end"  # the last reward counts separately, so rewards are read in every turn
         if film:
             film.capture(world)
@@ -428,6 +452,7 @@ class _EpisodeRun:
             actions = self._decide(group)
             if actions is None:
                 return
+            self._streams.enter()
             world.act(actions)
             for end in world.ended():
                 self._ended.add(end.agent)
@@ -460,6 +485,7 @@ class _EpisodeRun:
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
         """Return an action for each agent of the group, or None after a forfeit. All are asked, then awaited."""
         world, joint = self._world, dict[SeatGroup, list[int]]()
+        self._streams.enter()
         masks = {agent: world.mask(agent) for agent in group}
         asked: list[tuple[SeatGroup, list[int], float]] = []
         for agent in group:

@@ -18,8 +18,9 @@ from motet.evaluation.result import Episode, Measured
 from motet.isolation.players import world_settings
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
+from motet.streams import made_alike
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
-from motet.world import as_world
+from motet.world import World, as_world
 from motet.world.winning import WinRule
 from motet.worlds.catalogue import world_factory
 
@@ -53,8 +54,12 @@ class Game:
             key: re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
             for key, value in describe_world(factory).items()
         }
-        env = factory()
-        probe, rule = as_world(env), WinRule.declared_by(env)
+
+        def probed() -> tuple[World, WinRule | None]:
+            env = factory()
+            return as_world(env), WinRule.declared_by(env)
+
+        probe, rule = made_alike("the world", probed)
         agents = probe.agents
         probe.close()
         chosen = entries(policies, agents, trust=settings.trust, world=described)
@@ -165,6 +170,7 @@ class Game:
             forfeited=tuple(dict.fromkeys(titles[i] for i in played.forfeited)),
             segments=played.segments,
             frames=played.frames,
+            captions=played.captions,
             frames_per_s=played.frames_per_s,
             failed=played.failed,
             detail=played.detail,

@@ -59,6 +59,8 @@ class Episode:
     """Number of segments by agent. Empty if no agent had more than one."""
     frames: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """PNG images, if the episode was rendered."""
+    captions: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """The turn and the scores of each image."""
     frames_per_s: float = field(default=0.0, repr=False, compare=False)
     failed: FailedBy = ""
     """Cause of a failed episode: ``world`` (it raised) or ``job`` (its process ended or hung); else empty."""

@@ -37,6 +37,7 @@ from motet.isolation.mailbox import Mailbox
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
+from motet.streams import Streams, StreamUser
 from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
 from motet.system.raised import describe
@@ -145,7 +146,8 @@ class _Questions:
         self._give = action_checker(actions)
         spec, known = cloudpickle.loads(start.policy)
         offered = {"observation_space": observations, "action_space": actions, **known}
-        self._policy: Policy = make_policy(spec, offered, exclusive=True)
+        Streams(StreamUser("this process")).enter()  # so that nobody waits for the streams of a caller
+        self._policy: Policy = make_policy(spec, offered)
         self._ask = asker(self._policy.act)
         self._say(_mailbox.FINE)
 

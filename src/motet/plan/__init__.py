@@ -3,6 +3,8 @@
 ::
 
     model ──enumerate_states──▶ Graph ──solve──────────▶ Solution ──▶ policies, values, pictures
+                                      ──solve_robot────▶   "        for given policies of the humans
+                                      ──evaluate_robot─▶   "        for a given policy of the robot too
                                       ──best_response──▶ Response ──▶ regret of a learner
 
 A model is any object that gives the successor states of a joint action and their probabilities (:class:`Model`).
@@ -10,7 +12,9 @@ Everything here uses as many cores as make it faster, on one machine or on a Ray
 for bit, for any number of them.
 """
 
-from motet.plan.empowerment import Humans, Robot, solve
+from motet.plan.behaviour import Humans, Robot
+from motet.plan.chain import Chain
+from motet.plan.empowerment import evaluate_robot, solve, solve_robot
 from motet.plan.enumeration import enumerate_states
 from motet.plan.goals import Goal
 from motet.plan.graph import Graph, Model
@@ -20,6 +24,7 @@ from motet.plan.progress import Progress
 from motet.plan.solution import PlannedPolicy, Solution
 
 __all__ = [
+    "Chain",
     "Goal",
     "Graph",
     "Humans",
@@ -32,6 +37,8 @@ __all__ = [
     "Solution",
     "best_response",
     "enumerate_states",
+    "evaluate_robot",
     "regret",
     "solve",
+    "solve_robot",
 ]

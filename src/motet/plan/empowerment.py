@@ -30,111 +30,49 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Interval, Lt
 from numpy.typing import NDArray
 
 from motet import _native
 from motet.errors import ModelError, SettingError
 from motet.placement import Cluster
+from motet.plan.behaviour import Achieved, Humans, Robot, check_still
+from motet.plan.coverage import check_coverage, check_weights, powerless
+from motet.plan.given import HumanPolicies, RobotPolicy, RoleGraph, asked_humans, asked_robot
 from motet.plan.goals import GoalColumns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
+from motet.plan.memory import allocated
 from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.progress import Progress
+from motet.plan.recomputed import HumanPolicyRows, SolutionArrays
+from motet.plan.roles import Agents, in_roles
 from motet.plan.solution import Solution
 from motet.plan.sweeps import Backup, SweepRun
-from motet.settings import FINITE, check_fields
 
-__all__ = ["Humans", "Robot", "solve"]
+__all__ = ["evaluate_robot", "solve", "solve_robot"]
 
-_IDLE_STILL = "humans.still must be 0 unless humans.achieved is 'stay', got {}: no other convention uses it"
-Believed = Callable[[Any, int, int], Iterable[tuple[float, Sequence[int]]]]
-Achieved = Literal["zero", "one", "stay"]
 _OVER = {"worst": 0, "best": 1, "mean": 2}
 _HOLDING = {"zero": 0, "one": 1, "stay": 2}
-
-
-@dataclass(frozen=True)
-class Humans:
-    """How humans choose their actions."""
-
-    beta: Annotated[float, Ge(0)] = 10.0
-    """Inverse temperature of the softmax; infinite: uniform over the best actions."""
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Discount factor per step."""
-    rho: Annotated[float, Ge(0), FINITE] | None = None
-    """Discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
-    robot: Literal["worst", "best", "mean"] = "worst"
-    """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
-    believed_others_policy: Believed | None = None
-    """What a human believes about the other humans: a callable (state, agent, action) -> [(probability, profile)]. A
-    profile has one action of each agent; only those of the other humans are used. None: they act uniformly."""
-    achieved: Achieved | None = None
-    """The value of a goal that holds already. zero: 0. one: 1, also in a terminal state. stay: the human takes the
-    action ``still``, its value is 0, and its attainment is the probability that the goal holds again after the step.
-    None: stay if the model has a ``possible_goal_generator``, else zero."""
-    still: Annotated[int, Ge(0)] = 0
-    """Number of the action with which a human stays where it is."""
-    credit_achieved: bool | None = None
-    """Older name of ``achieved``: True is achieved="one", False is achieved="zero"."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "humans.")
-        if self.rho is not None and self.gamma != 1:
-            raise SettingError(
-                f"humans.gamma must be 1 where humans.rho is given, got {self.gamma} and {self.rho}: both are discounts"
-            )
-        if self.achieved is not None and self.credit_achieved is not None:
-            raise SettingError(
-                f"humans.credit_achieved must not be given together with humans.achieved, got {self.credit_achieved} "
-                f"and {self.achieved!r}: give achieved alone"
-            )
-        if self.still and (self.achieved in ("zero", "one") or self.credit_achieved is not None):
-            raise SettingError(_IDLE_STILL.format(self.still))
-
-    def convention(self, graph: Graph) -> Achieved:
-        """The convention for goals that hold already, in plans for this graph."""
-        if self.achieved is not None:
-            return self.achieved
-        if self.credit_achieved is not None:
-            return "one" if self.credit_achieved else "zero"
-        return "stay" if graph.has_goal_generator else "zero"
-
-
-@dataclass(frozen=True)
-class Robot:
-    """How the robot chooses its actions, and how it aggregates the humans' power."""
-
-    beta: Annotated[float, Ge(0)] = 10.0
-    """Exponent of its policy: how strongly it prefers better actions; infinite: uniform over the best ones."""
-    rho: Annotated[float, Ge(0), FINITE] = 0.0
-    """Discount rate: the discount of a transition of duration d is exp(-rho d)."""
-    zeta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
-    xi: Annotated[float, Gt(0), FINITE] = 1.0
-    """Inequality aversion: the larger it is, the more the humans with little power count."""
-    eta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
-    terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
-
-    def __post_init__(self) -> None:
-        check_fields(self, "robot.")
+Stored = Literal["float64", "float32", "float16"]
+ProgressReport = Callable[[Progress], None] | None
 
 
 def solve(
     graph: Graph,
     goals: Goals,
-    humans: Humans = Humans(),
-    robot: Robot | None = Robot(),
+    humans: Humans = Humans(),  # noqa: B008 - frozen
+    robot: Robot | None = Robot(),  # noqa: B008 - frozen
     *,
-    dtype: Literal["float64", "float32", "float16"] = "float64",
+    human_agents: Agents | None = None,
+    robot_agents: Agents | None = None,
+    others: Mapping[int | str, Any] | None = None,
+    dtype: Stored = "float64",
     workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: ProgressReport = None,
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
     on_message: Callable[[str], None] | None = None,
@@ -147,6 +85,10 @@ def solve(
             ``(state, human) -> [(goal, weight)]``.
         humans: how the humans choose their actions.
         robot: how the robot chooses its actions; None: solve for the humans only.
+        human_agents: the humans, by index or name; None: those of the model.
+        robot_agents: the robots, by index or name; None: those of the model.
+        others: policies of agents that are neither: tables [states, actions] or functions ``state -> probabilities``,
+            by index or name. Without a policy such an agent always takes action 0.
         dtype: type in which V_h, pi_h and V_he are stored. Sums are always computed in float64.
         workers: maximum number of threads (and of processes for goals and beliefs in Python); None: one per core. The
             result is the same, bit for bit, for any number.
@@ -163,34 +105,188 @@ def solve(
     >>> solution.policy(solution.graph.states[0], "robot_0").round(2)
     array([0.23, 0.31, 0.22, 0.23])
     """
-    if len(graph.humans) + len(graph.robots) != len(graph.agents):
-        raise SettingError(
-            f"human_agent_indices and robot_agent_indices must name each of the agents {', '.join(graph.agents)} "
-            f"once, got {graph.humans} and {graph.robots}"
-        )
-    if dtype not in ("float64", "float32", "float16"):
-        raise SettingError(f"dtype must be float64, float32 or float16, got {dtype!r}")
-    _check_still(graph, humans)
+    _check_dtype(dtype)
     with worker_team(workers, engine, cluster, on_message) as team:
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        graph = role_graph.graph
+        check_still(graph, humans)
         columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
+        check_weights(graph, columns)
+        if robot is not None:
+            check_coverage(graph, columns, humans.convention(graph))
         beliefs = humans.believed_others_policy
         asked = None if beliefs is None else asked_beliefs(graph, beliefs, team, _tick(graph, "beliefs", progress))
-        _check_weights(graph, columns)
         arrays = _shared(graph, columns, humans)
-        shape = (len(graph), columns.achieved.shape[1])
-        human = {name: np.empty(shape, dtype) for name in ("value", "payoff")}
-        human["policy"] = np.empty((len(graph), int(arrays["policy_at"][-1])), dtype)
-        given = {} if asked is None else {"beliefs": asked}
-        backup = _backup(_run_humans, {**arrays, **given, **human}, ("beliefs",), ("payoff",), tuple(human))
-        backwards(graph, backup, team, "humans", progress)
-        del backup, given, asked
-        found = {"human_value": human["value"], "human_policy": human["policy"]}
-        if robot is not None:
-            found |= _solve_robot(graph, columns, robot, arrays, human, team, progress)
+        if asked is not None:
+            arrays["beliefs"] = asked
+        found = _allocated(graph, columns, arrays, dtype, ("humans",) if robot is None else ("humans", "robot"))
+        sweep = {**arrays, "value": found["human_value"]}
+        if robot is None:
+            backup = _backup(_run_humans, sweep, ("beliefs",), ("value",), ("value",))
+            backwards(graph, backup, team, "humans", progress)
+        else:
+            _sweep_robot(graph, columns, robot, arrays, found, None, team, progress)
+    computed = {"human_policy": HumanPolicyRows(sweep)}
+    return _solution(graph, columns, SolutionArrays(found, computed), humans.convention(graph), humans.still)
+
+
+def solve_robot(
+    graph: Graph,
+    goals: Goals,
+    humans: HumanPolicies,
+    robot: Robot = Robot(),  # noqa: B008 - frozen
+    *,
+    gamma: float = 1.0,
+    rho: float | None = None,
+    achieved: Achieved | None = None,
+    human_agents: Agents | None = None,
+    robot_agents: Agents | None = None,
+    others: Mapping[int | str, Any] | None = None,
+    dtype: Stored = "float64",
+    workers: int | None = None,
+    progress: ProgressReport = None,
+    engine: Literal["processes", "ray"] = "processes",
+    cluster: Cluster | None = None,
+    on_message: Callable[[str], None] | None = None,
+) -> Solution:
+    """Solve for the robot that empowers humans whose policies are given.
+
+    The humans' priors are the averages of their policies over their goals, by weight. Arguments not listed here are
+    those of :func:`solve`.
+
+    Args:
+        graph: all states and transitions.
+        goals: the possible goals of the humans, with weights.
+        humans: the policies of the humans: a function ``(state, human, goal) -> probabilities``; a dict with such a
+            function, or a table [states, actions] or [states, actions, goals], for each human; or a solution.
+        robot: how the robot chooses its actions.
+        gamma: the humans' discount factor per step, for V_he.
+        rho: the humans' discount rate, instead of gamma.
+        achieved: V_he of a goal that holds already, as in ``Humans``. stay: by its formula; what the human does there
+            is given by its policy.
+
+    >>> from motet.plan import enumerate_states
+    >>> from motet.worlds.rooms import Rooms
+    >>> rooms = Rooms("freeing")
+    >>> found = solve_robot(enumerate_states(rooms), {0: rooms.goals(0)}, lambda state, human, goal: [0.25] * 4)
+    >>> found.policy(found.graph.states[0], "robot_0").round(2)
+    array([0.25, 0.26, 0.25, 0.25])
+    """
+    settings = Humans(gamma=gamma, rho=rho, achieved=achieved)
+    with worker_team(workers, engine, cluster, on_message) as team:
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        return _for_given_humans(role_graph, goals, humans, settings, robot, None, dtype, team, progress)
+
+
+def evaluate_robot(
+    graph: Graph,
+    robot: RobotPolicy,
+    goals: Goals,
+    humans: HumanPolicies,
+    settings: Robot = Robot(),  # noqa: B008 - frozen
+    *,
+    model: Any = None,
+    gamma: float = 1.0,
+    rho: float | None = None,
+    achieved: Achieved | None = None,
+    human_agents: Agents | None = None,
+    robot_agents: Agents | None = None,
+    others: Mapping[int | str, Any] | None = None,
+    dtype: Stored = "float64",
+    workers: int | None = None,
+    progress: ProgressReport = None,
+    engine: Literal["processes", "ray"] = "processes",
+    cluster: Cluster | None = None,
+    on_message: Callable[[str], None] | None = None,
+) -> Solution:
+    """Compute the exact values V_he, X_h, U_r, Q_r and V_r of any policy of the robot, for example a learned one.
+
+    Arguments not listed here are those of :func:`solve_robot`.
+
+    Args:
+        graph: all states and transitions.
+        robot: the policy of the robot: a table [states, robot actions] or a function ``state -> probabilities``, where
+            a robot action is one action of each robot and the last robot's action varies fastest; a policy with
+            ``act(observation)`` and optionally ``probabilities(observation)``, if there is one robot; a dict with a
+            table, function or policy for each robot; or a solution.
+        goals: the possible goals of the humans, with weights.
+        humans: the policies of the humans.
+        settings: how the humans' power is aggregated and discounted. Its ``beta`` has no effect: the policy is given.
+        model: the world in which a policy with ``act`` acts, with ``set_state`` and ``observe(agent)``.
+
+    >>> from motet.plan import enumerate_states
+    >>> from motet.worlds.rooms import Rooms
+    >>> rooms = Rooms("freeing")
+    >>> graph, goals = enumerate_states(rooms), {0: rooms.goals(0)}
+    >>> best = solve(graph, goals)
+    >>> even = evaluate_robot(graph, lambda state: [0.25] * 4, goals, best)
+    >>> round(best.value(graph.states[0], "robot_0"), 3), round(even.value(graph.states[0], "robot_0"), 3)
+    (-2.618, -2.665)
+    """
+    choosing = Humans(gamma=gamma, rho=rho, achieved=achieved)
+    with worker_team(workers, engine, cluster, on_message) as team:
+        role_graph = in_roles(graph, human_agents, robot_agents, others, team)
+        policy = asked_robot(role_graph, robot, model, team)
+        return _for_given_humans(role_graph, goals, humans, choosing, settings, policy, dtype, team, progress)
+
+
+def _for_given_humans(
+    role_graph: RoleGraph,
+    goals: Goals,
+    policies: HumanPolicies,
+    humans: Humans,
+    robot: Robot,
+    policy: NDArray[np.float64] | None,
+    dtype: Stored,
+    team: WorkerTeam,
+    progress: ProgressReport,
+) -> Solution:
+    """Solve for the robot, or evaluate its policy, given the humans' policies."""
+    _check_dtype(dtype)
+    graph, convention = role_graph.graph, humans.convention(role_graph.graph)
+    columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
+    check_weights(graph, columns)
+    check_coverage(graph, columns, convention)
+    arrays = _shared(graph, columns, humans)
+    found = _allocated(graph, columns, arrays, dtype, ("given", "robot"))
+    asked_humans(role_graph, columns, policies, found["human_policy"], team, _tick(graph, "policies", progress))
+    _sweep_robot(graph, columns, robot, arrays, found, policy, team, progress)
+    return _solution(graph, columns, SolutionArrays(found), convention, None)
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in ("float64", "float32", "float16"):
+        raise SettingError(f"dtype must be float64, float32 or float16, got {dtype!r}")
+
+
+def _allocated(
+    graph: Graph, columns: GoalColumns, arrays: dict[str, Any], dtype: Stored, parts: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of the solution: those of ``humans``, or of humans with ``given`` policies, and of the ``robot``."""
+    states, width = columns.achieved.shape
+    needed: dict[str, tuple[tuple[int, ...], str]] = {}
+    if "humans" in parts:
+        needed["human_value"] = ((states, width), dtype)
+    if "given" in parts:
+        needed["human_policy"] = ((states, int(arrays["policy_at"][-1])), dtype)
+    if "robot" in parts:
+        needed |= {
+            "attainment": ((states, width), dtype),
+            "power": ((states, len(graph.humans)), "float64"),
+            "robot_value": ((states,), "float64"),
+            "utility": ((states,), "float64"),
+            "robot_q": ((states, arrays["robots"]), "float64"),
+            "robot_policy": ((states, arrays["robots"]), "float64"),
+        }
+    return allocated(needed, f"the values and policies of {states:,} states with {width:,} goals")
+
+
+def _solution(
+    graph: Graph, columns: GoalColumns, arrays: SolutionArrays, convention: Achieved, still: int | None
+) -> Solution:
     names = [[goal_name(goal) for goal in own] for own in columns.goals]
     objects = [list(own) for own in columns.goals]
-    convention = humans.convention(graph)
-    return Solution(graph, names, columns.achieved, columns.weights, found, objects, convention, humans.still)
+    return Solution(graph, names, columns.achieved, columns.weights, arrays, objects, convention, still)
 
 
 def _run_humans(arrays: dict[str, Any]) -> SweepRun:
@@ -210,8 +306,6 @@ def _backup(
 ) -> Backup:
     """A backup over the transitions of a graph; ``own``: further arrays of which it reads its own states' rows."""
     states = len(arrays["dists"]) - 1
-    if not arrays["timed"]:  # with durations, ``achieved`` is read for successor states too
-        own = (*own, "achieved")
     return Backup(
         make=make,
         arrays=arrays,
@@ -223,40 +317,38 @@ def _backup(
     )
 
 
-def _solve_robot(
+def _sweep_robot(
     graph: Graph,
     columns: GoalColumns,
     robot: Robot,
     arrays: dict[str, Any],
-    human: dict[str, NDArray[Any]],
+    found: dict[str, NDArray[Any]],
+    policy: NDArray[np.float64] | None,
     workers: int | WorkerTeam,
-    progress: Callable[[Progress], None] | None,
-) -> dict[str, NDArray[Any]]:
-    states, profiles = len(graph), arrays["robots"]
-    out: dict[str, NDArray[Any]] = {
-        "value": np.empty_like(human["value"]),
-        "power": np.empty((states, len(graph.humans))),
-        "robot_value": np.empty(states),
-        "utility": np.empty(states),
-        "robot_q": np.empty((states, profiles)),
-        "robot_policy": np.empty((states, profiles)),
-    }
+    progress: ProgressReport,
+) -> None:
+    """Write the robot's part of the solution; ``policy``: its policy, if that is evaluated."""
+    out = {name: found[name] for name in ("power", "robot_value", "utility", "robot_q", "robot_policy")}
+    out["value"] = found["attainment"]
     settings = {
         "beta_r": robot.beta,
-        "rho_r": robot.rho,
+        "rho_r": robot.rate,
         "zeta": robot.zeta,
         "xi": robot.xi,
         "eta": robot.eta,
         "terminal_robot_value": robot.terminal_robot_value,
         "weights": columns.weights,
-        "policy": human["policy"],
-        "payoff": human["payoff"],  # overwritten: the humans' sweep is done with it
+        **({} if policy is None else {"given": policy}),
     }
-    reads, writes = ("payoff", "robot_value"), ("payoff", *out)
-    backup = _backup(_run_robot, {**arrays, **settings, **out}, ("weights", "policy"), reads, writes)
-    backwards(graph, backup, workers, "robot", progress, lambda found: _check_faults(graph, found))
-    out["attainment"] = out.pop("value")
-    return out
+    reads, phase = ["value", "robot_value"], "robot"
+    if "human_policy" in found:
+        settings["policy"] = found["human_policy"]
+    else:  # the humans are solved in the same sweep, so that their policies need not be stored
+        out["human_value"] = found["human_value"]
+        reads, phase = [*reads, "human_value"], "humans and robot"
+    own = ("weights", "policy", "given", "beliefs")
+    backup = _backup(_run_robot, {**arrays, **settings, **out}, own, tuple(reads), tuple(out))
+    backwards(graph, backup, workers, phase, progress, lambda found: _check_faults(graph, found))
 
 
 def _check_faults(graph: Graph, found: list[int]) -> None:
@@ -269,31 +361,7 @@ def _check_faults(graph: Graph, found: list[int]) -> None:
             f"state {graph.states[state]!r}: V_r is not a negative number: it is outside the range of float64. Use "
             "smaller exponents xi and eta, or a terminal_robot_value further from 0"
         )
-    raise ModelError(
-        f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[human]]} is 0: from here it cannot attain "
-        "any of its goals before the end, so the robot's loss would be infinite. Give it a goal within reach, end the "
-        "episode here, or count goals that hold already: Humans(achieved='stay') or Humans(achieved='one')"
-    )
-
-
-def _check_still(graph: Graph, humans: Humans) -> None:
-    if humans.convention(graph) != "stay":
-        if humans.still:
-            raise SettingError(_IDLE_STILL.format(humans.still))
-        return
-    for human in graph.humans:
-        if humans.still >= graph.actions[human]:
-            last = graph.actions[human] - 1
-            raise SettingError(
-                f"humans.still must be an action of {graph.agents[human]}, from 0 to {last}, got {humans.still}"
-            )
-
-
-def _check_weights(graph: Graph, columns: GoalColumns) -> None:
-    first = columns.first
-    for position, human in enumerate(graph.humans):
-        if len(columns.weights) == 1 and not columns.weights[0, first[position] : first[position + 1]].any():
-            raise SettingError(f"at least one goal of {graph.agents[human]} must have a weight > 0, got 0 for all")
+    raise powerless(graph, state, human)
 
 
 def _tick(graph: Graph, phase: str, progress: Callable[[Progress], None] | None) -> Callable[[int], None]:

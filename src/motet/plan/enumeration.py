@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from motet import _native
 from motet.errors import MemoryShortError, ModelError
@@ -28,10 +28,12 @@ from motet.plan.plain import encoded
 from motet.plan.progress import Progress
 from motet.system.machine import available_bytes, resident_bytes
 from motet.system.memory import format_bytes
+from motet.world.model import agents_and_actions, optional_attribute
 
 __all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
+_MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
 
@@ -67,9 +69,10 @@ def enumerate_states(
     >>> enumerate_states(Rooms("closet"))
     <Graph: 236 states, 1,110 transitions, 16 joint actions, 21 levels>
     """
-    agents, actions = _agents_and_actions(model)
+    _, agents, actions = agents_and_actions(model)
+    _check_joints(agents, actions)
     humans, robots = _humans_and_robots(model, len(agents))
-    has_goal_generator = _has_goal_generator(model)
+    has_goal_generator = optional_attribute(model, "possible_goal_generator") is not None
     root = model.get_state()
     ask = _Ask(
         model=model,
@@ -101,44 +104,24 @@ def enumerate_states(
     )
 
 
-def _agents_and_actions(model: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    for name in ("reset", "get_state", "set_state", "transition_probabilities", "agents", "action_space"):
-        if not hasattr(model, name):
-            raise ModelError(f"the model, a {type(model).__name__}, has no {name}: see motet.plan.Model")
-    model.reset()
-    keys = list(getattr(model, "possible_agents", model.agents))
-    names = tuple(key if isinstance(key, str) else f"agent_{i}" for i, key in enumerate(keys))
-    space = model.action_space
-    if hasattr(space, "n"):
-        spaces = [space] * len(keys)
-    elif callable(space):
-        spaces = [space(key) for key in keys]
-    else:
-        spaces = [space[key] for key in keys] if isinstance(space, dict) else list(space)
-    if not keys or len(spaces) != len(keys) or not all(hasattr(one, "n") for one in spaces):
+def _check_joints(agents: Sequence[str], actions: Sequence[int]) -> None:
+    if math.prod(actions) > _MOST_JOINTS:
+        counted = ", ".join(f"{name} {count}" for name, count in zip(agents, actions, strict=True))
         raise ModelError(
-            f"the model has agents {keys!r} and action_space {space!r}; expected at least one agent, and one space "
-            "with n actions for all agents or one for each agent"
+            f"the model must have at most {_MOST_JOINTS:,} joint actions, got {math.prod(actions):,}: {len(agents)} "
+            f"agents with the action counts {counted}. Use fewer agents or actions"
         )
-    return names, tuple(int(one.n) for one in spaces)
 
 
 def _humans_and_robots(model: Any, agents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    humans = tuple(sorted(getattr(model, "human_agent_indices", ())))
-    robots = tuple(sorted(getattr(model, "robot_agent_indices", ())))
+    humans = tuple(sorted(optional_attribute(model, "human_agent_indices") or ()))
+    robots = tuple(sorted(optional_attribute(model, "robot_agent_indices") or ()))
     if not all(0 <= index < agents for index in humans + robots) or len({*humans, *robots}) != len(humans + robots):
         raise ModelError(
             f"human_agent_indices are {humans}, robot_agent_indices {robots}; expected each of the agents 0 to "
             f"{agents - 1} at most once"
         )
     return humans, robots
-
-
-def _has_goal_generator(model: Any) -> bool:
-    try:
-        return getattr(model, "possible_goal_generator", None) is not None
-    except Exception as error:
-        raise ModelError(f"possible_goal_generator raised {type(error).__name__}: {error}") from error
 
 
 @dataclass
@@ -299,6 +282,31 @@ def _raised(name: str, error: Exception, state: Any, actions: Sequence[int]) -> 
     return ModelError(f"{name} raised {type(error).__name__}: {error} ({_at(state, actions)})")
 
 
+class _Growing:
+    """An array to which rows are appended. It grows in place: parts that are joined at the end would need memory twice,
+    and leave holes in it."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self.data: NDArray[Any] = np.empty(0, dtype)
+        self.count = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        if not self.count:
+            self.data = np.empty((0, *rows.shape[1:]), rows.dtype)
+        elif self.data.dtype.itemsize < rows.dtype.itemsize:
+            self.data = self.data[: self.count].astype(rows.dtype)
+        needed = self.count + len(rows)
+        if needed > len(self.data):
+            self.data.resize((needed + needed // 8, *rows.shape[1:]), refcheck=False)
+        self.data[self.count : needed] = rows
+        self.count = needed
+
+    def whole(self) -> NDArray[Any]:
+        """The array, without room for more."""
+        self.data.resize((self.count, *self.data.shape[1:]), refcheck=False)
+        return self.data
+
+
 class _Found:
     """The states found so far, in the order of discovery, and the packed transitions."""
 
@@ -311,7 +319,10 @@ class _Found:
                 "list, an array or a dict"
             ) from None
         self.states: list[Any] = [root]
-        self.parts: list[tuple[_Packed, NDArray[np.int32]]] = []
+        self.counts, self.lengths = _Growing(np.int64), _Growing(np.int64)  # of distributions, and of transitions
+        self.joint = _Growing(np.uint8)
+        self.transitions = {"successor": _Growing(np.int32), "probability": _Growing(np.float64)}
+        self.transitions |= {"duration": _Growing(np.float64), "reward": _Growing(np.float64)}
         self.most, self.asked = most, 0
         self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
 
@@ -326,10 +337,13 @@ class _Found:
                 states.append(successor)
                 count += 1
             numbers[i] = number
-        part.successors = []
-        successor = numbers[part.targets]
-        part.targets = np.empty(0, np.int32)
-        self.parts.append((part, successor))
+        self.counts.append(part.dists)
+        self.lengths.append(part.lengths)
+        self.joint.append(part.joint)
+        self.transitions["successor"].append(numbers[part.targets])
+        self.transitions["probability"].append(part.probabilities)
+        self.transitions["duration"].append(part.durations)
+        self.transitions["reward"].append(part.rewards)
         self.asked += len(part.dists)
         if count > self.most:
             raise ModelError(
@@ -354,23 +368,9 @@ class _Found:
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
     """The graph without the names: arrays in topological order, as a function that takes the rest and makes it."""
-
-    def joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-        return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-    parts = [part for part, _ in found.parts]
-    counts = joined([part.dists for part in parts], np.int64)
-    arrays: dict[str, NDArray[Any]] = {
-        "lengths": joined([part.lengths for part in parts], np.int64),
-        "successor": joined([successor for _, successor in found.parts], np.int32),
-        "probability": joined([part.probabilities for part in parts], np.float64),
-    }
-    if ask.durations:
-        arrays["duration"] = joined([part.durations for part in parts], np.float64)
-    if ask.agents:
-        arrays["reward"] = joined([part.rewards for part in parts], np.float64)
-    joint = joined([part.joint for part in parts], np.uint8)
-    found.parts.clear()
+    counts, joint = found.counts.whole(), found.joint.whole()
+    kept = ["successor", "probability", *(["duration"] if ask.durations else []), *(["reward"] if ask.agents else [])]
+    arrays = {"lengths": found.lengths.whole()} | {name: found.transitions[name].whole() for name in kept}
     states, levels = found.states, None
     depth = np.empty(len(states), np.int32)
     flat = {"dists": _ends(counts), "rows": _ends(arrays["lengths"])}
@@ -384,8 +384,8 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
             order = np.argsort(depth, kind="stable")
             counts, joint, arrays = _reordered(order, counts, joint, arrays)
             states = [states[i] for i in order.tolist()]
-    index = found.index
-    index.update({state: number for number, state in enumerate(states)})
+            for number, state in enumerate(states):
+                found.index[state] = number
     reward = np.ascontiguousarray(arrays["reward"].T) if ask.agents else None
 
     def make(**names: Any) -> Graph:
@@ -399,7 +399,7 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
             duration=arrays.get("duration"),
             reward=reward,
             levels=levels,
-            _index=index,
+            _index=found.index,
             **names,
         )
 

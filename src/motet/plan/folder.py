@@ -7,9 +7,9 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +17,57 @@ from numpy.typing import NDArray
 from motet.errors import CorruptionError, SettingError
 from motet.system.files import replace_folder, sync
 
-__all__ = ["check_target", "read_folder", "write_folder"]
+__all__ = ["ArrayBlocks", "check_target", "read_folder", "write_folder"]
 
 _HEADER = "header.json"
 
 
-def write_folder(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+class ArrayBlocks(Protocol):
+    """An array that is written block by block, because it is not in memory as a whole."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the array."""
+
+    def blocks(self) -> Iterable[NDArray[Any]]:
+        """Its rows, in order, in blocks."""
+
+
+def write_folder(
+    path: str | os.PathLike[str],
+    header: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    in_blocks: Mapping[str, ArrayBlocks] | None = None,
+) -> None:
     """Write a folder under a temporary name and move it to the target. It replaces only a folder of the same kind."""
+    parts = in_blocks or {}
     target = check_target(path)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     fresh.mkdir()  # not tempfile.mkdtemp, which ignores the umask
     try:
         for name, array in arrays.items():
             np.save(fresh / f"{name}.npy", array, allow_pickle=False)
-        (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted(arrays)}, indent=1))
+        for name, part in parts.items():
+            _write_blocks(fresh / f"{name}.npy", part)
+        (fresh / _HEADER).write_text(json.dumps({**header, "arrays": sorted([*arrays, *parts])}, indent=1))
         for file in fresh.iterdir():
             sync(file)
         replace_folder(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def _write_blocks(path: Path, array: ArrayBlocks) -> None:
+    with open(path, "wb") as file:
+        described = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, described)
+        for block in array.blocks():
+            file.write(np.ascontiguousarray(block).data)
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from motet.errors import ModelError, SettingError
 from motet.plan.graph import Graph
+from motet.plan.memory import allocated, check_memory
 from motet.plan.parallel import WorkerTeam, work_through
 
 __all__ = ["Goal", "GoalColumns", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
@@ -30,6 +31,8 @@ class Goal(Protocol):
 
 
 Weighted = Goal | tuple[Goal, float]
+Answer = tuple[tuple[Any, float], ...]
+"""The goals of a human in a state, with their weights."""
 Goals = Sequence[Weighted] | Mapping[int, Sequence[Weighted]] | Callable[[Any, int], Iterable[Weighted]]
 """Goals with weights (1 by default): for all humans, by human, or from a generator (state, human) -> goals."""
 
@@ -59,7 +62,12 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
     if generate is not None:
         by_human, weights = _generated(graph, generate, workers)
     else:
-        given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, goals)
+        if isinstance(goals, str) or not isinstance(goals, Iterable):
+            raise SettingError(
+                "goals must be a list of goals, a dict with a list for each human, a function (state, human) -> "
+                f"[(goal, weight)], or an object with such a function `generate`, got {goals!r}"
+            )
+        given: Any = goals if isinstance(goals, Mapping) else dict.fromkeys(graph.humans, tuple(goals))
         if set(given) != set(graph.humans):
             raise SettingError(f"goals must be given for the humans {graph.humans}, got the agents {sorted(given)}")
         pairs = [[_weighted(goal) for goal in given[human]] for human in graph.humans]
@@ -72,17 +80,28 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
         weights = np.array([[weight for own in pairs for _, weight in own]], np.float64)
     distinct = list(dict.fromkeys(goal for own in by_human for goal in own))
     column_of = {goal: i for i, goal in enumerate(distinct)}
-    parts: list[NDArray[np.uint8]] = []
-    work_through(list(graph.states), _Holds(distinct), parts.append, workers=workers, tick=tick)
-    holds = np.concatenate(parts)
     columns = [column_of[goal] for own in by_human for goal in own]
-    return GoalColumns(by_human, np.ascontiguousarray(holds[:, columns]), weights)
+    purpose = f"{len(columns):,} goals in {len(graph):,} states"
+    achieved = allocated({"achieved": ((len(graph), len(columns)), np.uint8)}, purpose)["achieved"]
+    done = 0
+
+    def take(part: NDArray[np.uint8]) -> None:
+        nonlocal done
+        achieved[done : done + len(part)] = part[:, columns]
+        done += len(part)
+
+    work_through(list(graph.states), _Holds(distinct), take, workers=workers, tick=tick)
+    return GoalColumns(by_human, achieved, weights)
 
 
 def _weighted(given: Any) -> tuple[Any, float]:
     goal, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
     if not isinstance(goal, Goal):
         raise SettingError(f"goal must be an object with is_achieved(state) -> bool, got {goal!r}")
+    try:
+        hash(goal)
+    except TypeError:
+        raise SettingError(f"goal must be hashable, got {goal!r}: give it __eq__ and __hash__") from None
     if not (isinstance(weight, int | float) and 0 <= weight < math.inf):
         raise SettingError(f"goal {goal_name(goal)!r} must have a finite weight >= 0, got {weight!r}")
     return goal, float(weight)
@@ -117,48 +136,83 @@ def _fails(holds: Callable[[Any], Any], state: Any) -> bool:
 def _generated(
     graph: Graph, generate: Callable[[Any, int], Iterable[Weighted]], workers: int | WorkerTeam
 ) -> tuple[list[list[Any]], NDArray[np.float64]]:
-    """Goals by human in the order in which the generator gives them, and their weights in each state."""
-    terminal = graph.terminal.tolist()
-    items = [(number, state) for number, state in enumerate(graph.states) if not terminal[number]]
-    columns: list[dict[Any, int]] = [{} for _ in graph.humans]
-    entries: list[tuple[int, int, int, float]] = []
+    """Goals by human in the order in which the generator gives them, and their weights in each state.
 
-    def take(part: list[tuple[int, int, Any, float]]) -> None:
-        for number, human, goal, weight in part:
-            own = columns[human]
-            entries.append((number, human, own.setdefault(goal, len(own)), weight))
+    If the generator gives a human equal goals in all states, there is one row of weights, as for a list.
+    """
+    open_states = np.flatnonzero(~graph.terminal)
+    items = [graph.states[number] for number in open_states.tolist()]
+    answers: list[dict[Any, int]] = [{} for _ in graph.humans]
+    parts: list[NDArray[np.int64]] = []
+
+    def take(part: tuple[list[list[Answer]], NDArray[np.int64]]) -> None:
+        found, which = part
+        for position, own in enumerate(found):
+            known = answers[position]
+            numbers = np.array([known.setdefault(answer, len(known)) for answer in own], np.int64)
+            which[:, position] = numbers[which[:, position]]
+        parts.append(which)
 
     work_through(items, _Generate(generate, graph.humans, graph.agents), take, workers=workers)
-    first = np.concatenate([[0], np.cumsum([len(own) for own in columns], dtype=np.int64)])
-    weights = np.zeros((len(graph), int(first[-1])))
-    for number, human, column, weight in entries:
-        weights[number, first[human] + column] += weight
-    return [list(own) for own in columns], weights
+    which = np.concatenate(parts) if parts else np.empty((0, len(graph.humans)), np.int64)
+    goals: list[list[Any]] = []
+    rows: list[NDArray[np.float64]] = []
+    for known in answers:
+        columns: dict[Any, int] = {}
+        for answer in known:
+            for goal, _ in answer:
+                columns.setdefault(goal, len(columns))
+        weights = np.zeros((len(known), len(columns)))
+        for number, answer in enumerate(known):
+            for goal, weight in answer:
+                weights[number, columns[goal]] += weight
+        goals.append(list(columns))
+        rows.append(weights)
+    if all(len(known) == 1 for known in answers):
+        return goals, np.concatenate(rows, axis=1)
+    width = sum(map(len, goals))
+    check_memory(8 * len(graph) * width, f"weights of {width:,} goals in {len(graph):,} states")
+    by_state = np.zeros((len(graph), width))
+    by_state[open_states] = np.concatenate([own[which[:, i]] for i, own in enumerate(rows)], axis=1)
+    return goals, by_state
 
 
 @dataclass
 class _Generate:
+    """Calls the generator in every state. Equal answers are kept once; that they are equal is always checked."""
+
     generate: Callable[[Any, int], Iterable[Any]]
     humans: tuple[int, ...]
     agents: tuple[str, ...]
 
-    def __call__(self, items: Sequence[tuple[int, Any]]) -> list[tuple[int, int, Any, float]]:
-        answer = []
-        for number, state in items:
+    def __call__(self, states: Sequence[Any]) -> tuple[list[list[Answer]], NDArray[np.int64]]:
+        known: list[dict[Any, int]] = [{} for _ in self.humans]  # what the generator gave -> number of the answer
+        last: list[Any] = [None] * len(self.humans)
+        number = [-1] * len(self.humans)
+        which: list[int] = []
+        for state in states:
             for position, human in enumerate(self.humans):
                 try:
-                    goals = [_weighted(goal) for goal in self.generate(state, human)]
+                    given = tuple(self.generate(state, human))
+                    if given != last[position]:  # compares identical goals without calling their __eq__
+                        if given not in known[position]:
+                            self._check(given, state, human)
+                        number[position] = known[position].setdefault(given, len(known[position]))
+                        last[position] = given
+                except ModelError:
+                    raise
                 except Exception as error:
                     raise ModelError(
                         f"the goal generator raised {type(error).__name__}: {error} "
                         f"(state {state!r}, {self.agents[human]})"
                     ) from error
-                if not any(weight for _, weight in goals):
-                    raise ModelError(
-                        f"state {state!r}: the goal generator gave {self.agents[human]} no goal with a weight > 0"
-                    )
-                answer += [(number, position, goal, weight) for goal, weight in goals]
-        return answer
+            which += number
+        answers = [[tuple(map(_weighted, given)) for given in own] for own in known]
+        return answers, np.array(which, np.int64).reshape(len(states), len(self.humans))
+
+    def _check(self, given: tuple[Any, ...], state: Any, human: int) -> None:
+        if not any(weight for _, weight in map(_weighted, given)):
+            raise ModelError(f"state {state!r}: the goal generator gave {self.agents[human]} no goal with a weight > 0")
 
 
 def asked_beliefs(

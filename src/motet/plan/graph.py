@@ -30,7 +30,8 @@ class Model(Protocol):
     """A model that can be planned with.
 
     It also needs ``action_space`` with ``n`` actions for every agent (or, as in PettingZoo, a function from the agent
-    to its space, or one space for each agent). Optional: ``human_agent_indices`` and ``robot_agent_indices``;
+    to its space, or one space for each agent). Optional: ``n_actions_per_agent``, where counts differ from those of
+    ``action_space``; ``human_agent_indices`` and ``robot_agent_indices``;
     ``transition_durations(state, actions, transitions)``, one duration for each transition;
     ``transition_rewards(state, actions, transitions)``, for each transition one reward for each agent;
     ``possible_goal_generator``, whose ``generate(state, human)`` gives goals with weights;
@@ -153,6 +154,14 @@ class Graph:
                 f"state {state!r} is not among the {len(self):,} reachable ones, such as {self.states[0]!r}: "
                 "give a state that the same model reaches with the same settings"
             ) from None
+
+    def agent(self, agent: int | str) -> int:
+        """The index of an agent, given by index or name."""
+        if isinstance(agent, str) and agent in self.agents:
+            return self.agents.index(agent)
+        if isinstance(agent, int) and 0 <= agent < len(self.agents):
+            return agent
+        raise SettingError(f"agent must be one of {', '.join(self.agents)} or its index, got {agent!r}")
 
     def joint_number(self, actions: Sequence[int]) -> int:
         """The number of a joint action, given one action of each agent."""

@@ -190,7 +190,7 @@ def best_response(
     >>> round(float(best_response(graph, "human_0").value[0]), 6)
     5.997778
     """
-    index = _agent_index(graph, agent)
+    index = graph.agent(agent)
     if graph.reward is None:
         raise SettingError("the graph has no rewards: make it with enumerate_states(model, rewards=True)")
     if not 0 <= gamma <= 1 or (rho is not None and not rho >= 0):
@@ -232,7 +232,7 @@ def _problem(
         "actions": graph.actions[agent],
         "table": others_first(graph, agent),
         "reward": np.ascontiguousarray(graph.reward[agent]),
-        "shares": _shares(graph, agent, {_agent_index(graph, key): table for key, table in others.items()}),
+        "shares": _shares(graph, agent, {graph.agent(key): table for key, table in others.items()}),
         "rho": rho,
     }
     collapse = _native.Collapse(arrays)
@@ -261,14 +261,6 @@ def _shares(graph: Graph, agent: int, others: Mapping[int, ArrayLike]) -> NDArra
             table = np.full((1, count), 1.0 / count)
         shares = (shares[:, :, None] * table[:, None, :]).reshape(len(shares), -1)
     return np.ascontiguousarray(shares)
-
-
-def _agent_index(graph: Graph, agent: int | str) -> int:
-    if isinstance(agent, str) and agent in graph.agents:
-        return graph.agents.index(agent)
-    if isinstance(agent, int) and 0 <= agent < len(graph.agents):
-        return agent
-    raise SettingError(f"agent must be one of {', '.join(graph.agents)} or its index, got {agent!r}")
 
 
 def _checked_table(given: ArrayLike, graph: Graph, agent: int, name: str) -> NDArray[np.float64]:

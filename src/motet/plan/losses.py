@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import SettingError
+from motet.plan.given import tabulated
 from motet.plan.graph import Graph
 from motet.plan.induction import Response
 from motet.plan.picture import on_the_world
 
-__all__ = ["Regret", "regret", "tabulated"]
+__all__ = ["Regret", "regret"]
 
 
 @dataclass(eq=False)
@@ -80,28 +81,6 @@ def regret(policy: Any, response: Response, model: Any = None, *, workers: int |
     value = response.values_of(table, workers)
     loss = np.maximum(response.value - value, 0.0)
     return Regret(response.graph, response.agent, loss, _visits(response, np.asarray(table, np.float64)))
-
-
-def tabulated(policy: Any, graph: Graph, agent: int, model: Any) -> NDArray[np.float64]:
-    """Tabulate a policy as probabilities [states, actions]: it is called in every state in which the agent acts."""
-    if model is None:
-        raise SettingError("model must be the world in which the policy acts, got none: the policy needs observations")
-    name, terminal = graph.agents[agent], graph.terminal.tolist()
-    if hasattr(policy, "reset"):
-        policy.reset(0)
-    table = np.full((len(graph), graph.actions[agent]), 1.0 / graph.actions[agent])
-    acts = getattr(model, "acts", None)
-    for number, state in enumerate(graph.states):
-        if terminal[number] or (acts is not None and not acts(state, agent)):
-            continue
-        model.set_state(state)
-        observation = model.observe(name)
-        if hasattr(policy, "probabilities"):
-            table[number] = policy.probabilities(observation)
-        else:
-            table[number] = 0.0
-            table[number, int(policy.act(observation))] = 1.0
-    return table
 
 
 def _visits(response: Response, table: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,12 +16,22 @@ from motet.text import legible
 if TYPE_CHECKING:
     from motet.plan.solution import Solution
 
-__all__ = ["Panel", "on_the_world", "plan_visits", "solution_picture"]
+__all__ = ["Panel", "on_the_world", "solution_picture", "state_picture"]
 
 Panel = tuple[str, int, NDArray[np.float64], NDArray[np.float64] | None]
-"""A title, an agent, a number for each state, and optionally the agent's policy [states, 4], drawn as arrows."""
+"""A title, an agent, a number for each state, and optionally the agent's policy [states, actions], drawn as arrows."""
 
-_ARROWS = ((0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0))  # up, down, left, right: (right, down)
+_MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}  # (right, down)
+_MOVES |= {"north": _MOVES["up"], "south": _MOVES["down"], "west": _MOVES["left"], "east": _MOVES["right"]}
+_ZOOM = 3
+_BAR = 10  # pixels of a bar of power
+
+
+def _arrows(model: Any, actions: int) -> list[tuple[int, int]]:
+    """Direction of each action on the map, (right, down): by its name; without names, up, down, left and right."""
+    names = getattr(model, "action_names", ()) or (("up", "down", "left", "right") if actions == 4 else ())
+    known = [_MOVES.get(str(name).lower(), (0, 0)) for name in names]
+    return known if len(known) == actions else [(0, 0)] * actions
 
 
 def on_the_world(
@@ -87,7 +97,9 @@ def _by_tile(
 def _draw_arrows(
     axes: Any, model: Any, graph: Graph, visits: NDArray[np.float64], agent: int, policy: NDArray[np.float64]
 ) -> None:
-    for action, (right, down) in enumerate(_ARROWS):
+    for action, (right, down) in enumerate(_arrows(model, policy.shape[1])):
+        if not (right or down):
+            continue
         rows, columns, mean = _by_tile(model, graph, visits, agent, policy[:, action])
         strong = mean > 0.02
         axes.quiver(
@@ -105,36 +117,9 @@ def _draw_arrows(
         )
 
 
-def plan_visits(solution: Solution) -> NDArray[np.float64]:
-    """Probability of visiting each state if humans act by their priors and robots by their policy."""
-    graph = solution.graph
-    assert graph.levels is not None
-    states = len(graph)
-    profile = np.ones((states, 1))
-    for position in range(len(graph.humans)):
-        profile = (profile[:, :, None] * solution.priors(position)[:, None, :]).reshape(states, -1)
-    profile = (profile[:, :, None] * solution.arrays["robot_policy"][:, None, :]).reshape(states, -1)
-    order = np.arange(graph.joints).reshape(graph.actions).transpose(*graph.humans, *graph.robots).reshape(-1)
-    shares = np.empty_like(profile)
-    shares[:, order] = profile
-    dists = graph.dists[:-1, None] + graph.joint
-    dists[graph.terminal] = 0
-    shares[graph.terminal] = 0.0
-    per_dist = np.bincount(dists.reshape(-1), shares.reshape(-1), int(graph.dists[-1]))
-    flow = np.repeat(per_dist, np.diff(graph.rows)) * graph.probability
-    ends = graph.rows[graph.dists]
-    visits = np.zeros(states)
-    visits[0] = 1.0
-    for first, last in zip(graph.levels[:-1].tolist(), graph.levels[1:].tolist(), strict=True):
-        part = slice(int(ends[first]), int(ends[last]))
-        source = np.repeat(visits[first:last], np.diff(ends[first : last + 1]))
-        np.add.at(visits, graph.successor[part], source * flow[part])
-    return visits
-
-
 def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
     """Maps of the humans' power by their position, and of the robot's value and policy by its position."""
-    graph, visits = solution.graph, plan_visits(solution)
+    graph, visits = solution.graph, solution.chain().visits()
     panels: list[Panel] = [
         (
             f"power of {legible(graph.agents[human])}, by its position",
@@ -150,6 +135,44 @@ def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str
         rest = tuple(axis + 1 for axis, other in enumerate(graph.robots) if other != robot)
         policy = solution.arrays["robot_policy"].reshape(len(graph), *sizes)
         policy = policy.sum(axis=rest) if rest else policy
-        arrows = policy if policy.shape[1] == len(_ARROWS) else None
-        panels.append((f"{legible(graph.agents[robot])}: log(-V_r) and policy", robot, np.log(-value), arrows))
+        panels.append((f"{legible(graph.agents[robot])}: log(-V_r) and policy", robot, np.log(-value), policy))
     return on_the_world(model, graph, visits, panels, "Means over the states that the plan visits", path)
+
+
+def state_picture(solution: Solution, model: Any, state: Any) -> NDArray[np.uint8]:
+    """Draw one state, enlarged: arrows show the robots' policies, bars below show the humans' power in order.
+
+    The longest arrow of a robot is that of its most likely move. A full bar is the highest power in any state of the
+    plan. A terminal state has no arrows, and its bars are empty.
+    """
+    picture: NDArray[np.uint8] = model.picture(state).repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
+    graph, tile = solution.graph, getattr(model, "tile_pixels", 16) * _ZOOM
+    number = graph.number(state)
+    if not graph.terminal[number] and hasattr(model, "where"):
+        for robot in graph.robots:
+            row, column = model.where(state, robot)
+            shares = solution.policy(state, robot)
+            for share, (right, down) in zip(shares, _arrows(model, len(shares)), strict=True):
+                length = tile * 0.75 * share / shares.max()
+                _draw_arrow(picture, ((column + 0.5) * tile, (row + 0.5) * tile), (right * length, down * length))
+    power = solution.arrays["power"]
+    bars = np.full((_BAR * len(graph.humans), picture.shape[1], 3), 246, np.uint8)
+    for position in range(len(graph.humans)):
+        filled = round(picture.shape[1] * float(power[number, position] / power[:, position].max()))
+        bars[position * _BAR + 2 : (position + 1) * _BAR - 1, :filled] = (46, 110, 78)
+    return np.concatenate([picture, bars])
+
+
+def _draw_arrow(picture: NDArray[np.uint8], start: tuple[float, float], along: tuple[float, float]) -> None:
+    """Draw an arrow, white with a dark rim, from a point (x, y) of the picture."""
+    length = float(np.hypot(*along))
+    if length < 2:
+        return
+    y, x = np.mgrid[: picture.shape[0], : picture.shape[1]]
+    ahead = ((x - start[0]) * along[0] + (y - start[1]) * along[1]) / length
+    aside = np.abs((x - start[0]) * along[1] - (y - start[1]) * along[0]) / length
+    head = min(8.0, length)
+    for rim, colour in ((1.5, 40), (0.0, 255)):
+        shaft = (ahead >= -rim) & (ahead <= length - head) & (aside <= 1.5 + rim)
+        point = (ahead >= length - head - rim) & (ahead <= length + rim) & (aside <= (length - ahead) * 0.7 + rim)
+        picture[shaft | point] = colour

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt
 
-from motet.algorithm import Space
+from motet.algorithm import Space, make_behaviour
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
@@ -490,7 +490,7 @@ def run_policy(
             f"for {observation_space} and {action_space}, got {len(weights)}: it was trained in another world"
         )
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
-    behaviour = algorithm.behaviour(observation_space, action_space)
+    behaviour = make_behaviour(algorithm, observation_space, action_space)
     n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
     return BehaviourPolicy(behaviour, weights[: sizes.weights], header, n_frames=n_frames)
 

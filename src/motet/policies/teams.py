@@ -4,20 +4,20 @@ The team object is made from a :class:`~motet.policy.WorldDescription`, translat
 classes. The objects that ``agent_policy`` returned get the observations and return the actions. Unless a team is
 shared, every agent has a separate team object, whether it has a separate process or not.
 
-Teams take no seed. They draw from the process's random streams (``random``, ``numpy.random``, torch's) and from the
-spaces that they were given. So these streams are seeded while a team runs and restored afterwards: with one fixed seed
-while the team is made and asked for its agent policies, so that all copies agree; then with the seed of ``reset``.
+Teams take no seed. They draw from the global random streams and from the spaces that they were given. So each team
+object has streams of its own (:mod:`motet.streams`), as other policies have, and a generator for its spaces. They start
+from one fixed seed while the team is made and asked for its agent policies, so that all copies agree; then from the
+seed of ``reset``.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import random
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ import numpy as np
 from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
-from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, imported, kind_of
+from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, asker, imported, kind_of
+from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returned
 from motet.system.raised import brief
 from motet.world import World
 
 __all__ = [
     "Alone",
-    "Streams",
     "TeamPolicy",
     "describe_world",
     "is_team",
@@ -39,9 +39,6 @@ __all__ = [
     "shared_policy",
     "team_policy",
 ]
-
-_MADE = 0
-"""The seed with which every team is made, for all episodes and agents."""
 
 
 class TeamPolicy:
@@ -52,7 +49,6 @@ class TeamPolicy:
         agents: the agents to act for: their indices in the world by name, or names in the order of the world.
         translator: converts observations and actions; see :class:`~motet.policy.Translator`.
         rng: generator of the spaces that the team was given.
-        exclusive: no other code draws in this process, so the streams are not restored, which saves 0.2 ms.
 
     >>> class Member:
     ...     def reset(self): self.count = 0
@@ -71,11 +67,9 @@ class TeamPolicy:
         agents: Mapping[str, int] | Iterable[str],
         translator: Any = None,
         rng: np.random.Generator | None = None,
-        exclusive: bool = False,
     ) -> None:
-        self._exclusive = exclusive
         self._agents = dict(agents) if isinstance(agents, Mapping) else {name: i for i, name in enumerate(agents)}
-        self._rng, self._streams = rng, Streams(_MADE, rng)
+        self._rng, self._streams = rng, Streams(StreamUser("a team"))
         self._to_observation = getattr(translator, "observation", None)
         self._to_action = getattr(translator, "action", None)
         self._team = self._made(team)
@@ -89,28 +83,39 @@ class TeamPolicy:
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
-        self._streams = Streams(seed, self._rng)
-        if self._exclusive:
-            self._streams.begin()
-        with self._drawing():
+        self._seed_spaces(seed)
+        with self._streams.begun(seed):
             self._reset_team()
             for member in self._members.values():
                 member.reset()
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
         """Return an action for each agent that is asked, in the order of the agents."""
-        with self._drawing():
+        with self._streams:
             return {a: self._step(a, observations[a], masks.get(a)) for a in self._members if a in observations}
 
-    def _drawing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._exclusive else self._streams.taken()
+    def _seed_spaces(self, seed: int) -> None:
+        if self._rng is not None:
+            self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+    @contextmanager
+    def _making(self) -> Iterator[None]:
+        """Draw from streams that start from the fixed seed within the block, and from the team's own after it."""
+        rng = self._rng
+        before: Any = None if rng is None else rng.bit_generator.state
+        self._seed_spaces(MADE)
+        with streams_returned():
+            Streams(self._streams.user).begin(MADE)
+            yield
+        if rng is not None:
+            rng.bit_generator.state = before
 
     def _made(self, team: Callable[[], Any]) -> Any:
         had_torch = "torch" in sys.modules
-        with Streams(_MADE, self._rng).taken():
+        with self._making():
             made = team()
         if not had_torch and "torch" in sys.modules:  # its stream was not seeded: make the team again
-            with Streams(_MADE, self._rng).taken():
+            with self._making():
                 made = team()
         return made
 
@@ -121,7 +126,7 @@ class TeamPolicy:
             self._take_members()
 
     def _take_members(self) -> None:
-        with Streams(_MADE, self._rng).taken():
+        with self._making():
             for agent, index in self._agents.items():
                 which = agent if self._by_name else index
                 member = self._team.agent_policy(which)
@@ -156,24 +161,75 @@ class Alone:
         return self._policy.act_jointly({self._agent: observation}, masks)[self._agent]
 
 
-def make_policy(spec: PolicySpec, offered: Mapping[str, Any], *, exclusive: bool = False) -> Policy:
+class OwnPolicy:
+    """A policy with global random streams of its own."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self._policy, self._ask = policy, asker(policy.act)
+        self._streams = Streams(StreamUser(name))
+        if callable(many := getattr(policy, "act_many", None)):
+            self._ask_many = asker(many, "masks")
+            self.act_many = self._act_many
+
+    def reset(self, seed: int) -> None:
+        """Begin a new episode."""
+        with self._streams.begun(seed):
+            self._policy.reset(seed)
+
+    def act(self, observation: Nest, mask: Any = None) -> Any:
+        """Return the action for one observation."""
+        with self._streams:
+            return self._ask(observation, mask)
+
+    def _act_many(self, observations: Nest, masks: Any = None) -> Any:
+        """Return the actions for a batch of observations. Only policies that can act on one have ``act_many``."""
+        with self._streams:
+            return self._ask_many(observations, masks)
+
+
+class OwnJointPolicy:
+    """A joint policy with global random streams of its own."""
+
+    def __init__(self, policy: JointPolicy, name: str) -> None:
+        self._policy, self._ask = policy, asker(policy.act_jointly, "masks")
+        self._streams = Streams(StreamUser(name))
+
+    def reset(self, seed: int) -> None:
+        """Begin a new episode."""
+        with self._streams.begun(seed):
+            self._policy.reset(seed)
+
+    def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an action for each agent that is asked."""
+        with self._streams:
+            return self._ask(observations, masks)  # type: ignore[no-any-return]
+
+
+def _is_ours(policy: Any) -> bool:
+    """Whether a policy belongs to motet, whose code does not draw from the global random streams."""
+    return type(policy).__module__.startswith("motet.")
+
+
+def make_policy(spec: PolicySpec, offered: Mapping[str, Any]) -> Policy:
     """Make the policy of one agent from its spec. A team is recognised here; it needs a description.
+
+    A policy that may draw from the global random streams gets streams of its own.
 
     Args:
         spec: how the policy is made.
         offered: arguments that the factory may take by name: ``observation_space``, ``action_space``, ``agent``,
             ``world``, ``description``.
-        exclusive: no other code draws random numbers in this process.
     """
     kind = spec.kind or kind_of(spec.resolved())
     if kind == "joint" and not hasattr(spec.resolved(), "act"):
         raise SettingError(f"{spec.title} acts for all its agents in one call (act_jointly): use kind=joint")
     made = None if kind == "team" else _made_or_team(spec, offered)
     if made is None:
-        return _agent_of_team(spec, offered, exclusive)
+        return _agent_of_team(spec, offered)
     if spec.translate:
         raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, not a team")
-    return spec.checked(made)
+    policy = spec.checked(made)
+    return policy if _is_ours(policy) else OwnPolicy(policy, spec.title)
 
 
 def is_team(spec: PolicySpec, offered: Mapping[str, Any]) -> bool:
@@ -182,32 +238,29 @@ def is_team(spec: PolicySpec, offered: Mapping[str, Any]) -> bool:
     return kind == "team" or (spec.kind is None and _made_or_team(spec, offered) is None)
 
 
-def _agent_of_team(spec: PolicySpec, offered: Mapping[str, Any], exclusive: bool) -> Policy:
+def _agent_of_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Policy:
     """Make the policy of one agent, from a separate team object."""
     description, agent = _described(spec, offered), offered.get("agent")
     if agent not in description.agents:
         raise SettingError(f"agent must be one of {', '.join(description.agents)}, got {agent!r}")
     index = description.agents.index(agent)
-    return Alone(team_policy(spec, description, {agent: index}, exclusive=exclusive), agent)
+    return Alone(team_policy(spec, description, {agent: index}), agent)
 
 
 def _made_or_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Any:
     """Call a factory that is not known to make a team. Return the policy, or None if it made a team.
 
-    A function or a joint policy may take a description too. A team that a function made is dropped, because the random
-    streams were not seeded; the caller makes it again as a team. ``PolicySpec(kind="team")`` avoids the first call.
+    A function or a joint policy may take a description too. A team that a function made is dropped, because its spaces
+    have no generator; the caller makes it again as a team. ``PolicySpec(kind="team")`` avoids the first call.
     """
-    factory, before = spec.resolved(), _streams(None)
+    factory = spec.resolved()
     described = not isinstance(factory, type) or kind_of(factory) == "joint"
     if described and offered.get("description") is not None and _first_free(factory, {*offered, *spec.arguments}):
         args, keywords = _team_arguments(factory, offered, offered.get("world") or {}, spec.arguments)
-        made = factory(*args, **keywords)
+        made = made_alike(spec.title, lambda: factory(*args, **keywords))
     else:
-        made = spec.build(**offered)
-    if spec.kind is None and kind_of(type(made)) == "team":
-        _set_streams(before, None)
-        return None
-    return made
+        made = made_alike(spec.title, lambda: spec.build(**offered))
+    return None if spec.kind is None and kind_of(type(made)) == "team" else made
 
 
 def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[str, Any]) -> JointPolicy:
@@ -223,7 +276,7 @@ def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[s
         raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, not a team")
     if not isinstance(made, JointPolicy):
         raise SettingError(f"policy must have reset and act_jointly, got {brief(made)}, made by {spec.title}")
-    return made
+    return made if _is_ours(made) else OwnJointPolicy(made, spec.title)
 
 
 def team_policy(
@@ -232,7 +285,6 @@ def team_policy(
     agents: Mapping[str, int],
     *,
     shared: bool = False,
-    exclusive: bool = False,
     kind: type[TeamPolicy] = TeamPolicy,
 ) -> TeamPolicy:
     """Make a team object with its arguments, translator and random streams, to act for some agents.
@@ -242,11 +294,10 @@ def team_policy(
         description: description of the world. The team gets a copy, so that it shares nothing with other teams.
         agents: indices of the agents in the world, by name.
         shared: whether these are all agents of the team.
-        exclusive: no other code draws random numbers in this process.
         kind: TeamPolicy, or a class with the same constructor.
     """
     factory, own = spec.resolved(), copy.deepcopy(description)
-    rng = np.random.default_rng(_MADE)
+    rng = np.random.default_rng(MADE)
     for space in (*own.observation_spaces.values(), *own.action_spaces.values()):
         _draw_from(space, rng)
     translator = _translator(spec, own)
@@ -259,7 +310,7 @@ def team_policy(
         "description": given,
     }
     args, keywords = _team_arguments(factory, offered, dict(own.settings), spec.arguments)
-    return kind(lambda: factory(*args, **keywords), agents, translator, rng, exclusive)
+    return kind(lambda: factory(*args, **keywords), agents, translator, rng)
 
 
 def describe_world(world: World, settings: Mapping[str, Any] | None = None) -> WorldDescription:
@@ -383,56 +434,3 @@ def _draw_from(space: Any, rng: np.random.Generator) -> None:
     for part in parts.values() if isinstance(parts, Mapping) else parts:
         _draw_from(part, rng)
     space._np_random = rng
-
-
-class Streams:
-    """The random streams of one team: those of the process, and the generator of its spaces."""
-
-    def __init__(self, seed: int, rng: np.random.Generator | None = None) -> None:
-        self._seed: int | None = seed
-        self._rng = rng
-        self._own: tuple[Any, ...] = ()
-
-    def begin(self) -> None:
-        """Seed the streams of the process."""
-        assert self._seed is not None, "begin() may be called only once"
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)
-        if "torch" in sys.modules:
-            sys.modules["torch"].manual_seed(self._seed)
-        if self._rng is not None:
-            self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
-        self._seed = None
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Use these streams within the context, and restore the previous ones after it."""
-        before = _streams(self._rng)
-        if self._seed is None:
-            _set_streams(self._own, self._rng)
-        else:
-            self.begin()
-        try:
-            yield
-        finally:
-            self._own = _streams(self._rng)
-            _set_streams(before, self._rng)
-
-
-def _streams(rng: np.random.Generator | None) -> tuple[Any, ...]:
-    torch = sys.modules.get("torch")
-    return (
-        random.getstate(),
-        np.random.get_state(),
-        torch.get_rng_state() if torch is not None else None,
-        rng.bit_generator.state if rng is not None else None,
-    )
-
-
-def _set_streams(state: tuple[Any, ...], rng: np.random.Generator | None) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
-    if state[2] is not None:
-        sys.modules["torch"].set_rng_state(state[2])
-    if rng is not None:
-        rng.bit_generator.state = state[3]

@@ -1,12 +1,14 @@
 """Charts for :mod:`motet.reports.html`: lines with bands, bars with intervals, histograms, strips of single values.
 
-Each function takes arrays and returns one element. Only the shapes are SVG. They are stretched to the available size,
-but strokes and dots keep their width. All text is HTML around the SVG, so it stays readable on a narrow screen. Values
-that are not finite leave a gap. All given points are drawn: thin out long curves first (a few hundred points suffice).
+Each function takes arrays and returns one element, with a link that saves its data as CSV. Only the shapes are SVG.
+They are stretched to the available size, but strokes and dots keep their width. All text is HTML around the SVG, so it
+stays readable on a narrow screen. Values that are not finite leave a gap. All given points are drawn: thin out long
+curves first (a few hundred points suffice).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from motet.errors import SettingError
-from motet.reports.html import Child, Html, plain
+from motet.reports.html import Child, Html, csv_link, plain
 from motet.text import short
 
 __all__ = ["Bar", "Line", "bars", "histogram", "lines", "strips", "ticks"]
@@ -25,11 +27,13 @@ _Point = TypeVar("_Point")
 
 _COLOURS = 8  # in the style sheet
 _SPAN = 1000.0  # width and height of a drawing in SVG units
+_CHARACTERS = 30  # characters of labels that fit below the narrowest chart
+_EDGE = 7.0  # percent of the width within which a label would stick out of the chart
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve. ``low`` and ``high`` draw a band around it."""
+    """One curve. ``low`` and ``high`` draw a band around it; around dots, an interval for each of them."""
 
     name: str
     x: Sequence[float]
@@ -37,6 +41,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     kind: Literal["line", "dots", "dashes"] = "line"
+    """Dots are single measurements; a thin line joins them."""
     colour: int | None = None
     """Number of the colour; by default each curve has a different colour."""
     behind: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
@@ -87,21 +92,34 @@ def lines(
         f"{title}: {', '.join(line.name for line in curves[:12])}",
     )
     data = {"data_chart": json.dumps(known, separators=(",", ":"))}
-    return Html(
-        "figure",
-        Html("figcaption", Html("strong", title)),
+    return _figure(
+        title,
+        csv_link(title, ("curve", "x", "y", "low", "high"), _rows(curves)),
         Html("div", [_entry(i, line) for i, line in enumerate(curves)], class_="legend") if len(curves) > 1 else None,
         _axes(drawing, xs, ys, x_label, y_label, height_rem, data),
         _caption(caption),
-        class_="chart",
     )
+
+
+def _rows(curves: Sequence[Line]) -> list[tuple[str | float | None, ...]]:
+    """Return the points of every curve, one below the other."""
+    none: Sequence[None] = ()
+    return [
+        (line.name, *point)
+        for line in curves
+        for point in itertools.zip_longest(line.x, line.y, line.low or none, line.high or none)
+    ]
 
 
 def _behind(i: int, line: Line, across: _Scale, up: _Scale) -> list[Html]:
     colour, found = _colour_class(i, line), []
     if line.low is not None and line.high is not None:
-        area = _area(line.x, line.low, line.high, across, up)
-        found.append(Html("path", Html("title", line.name), d=area, class_=f"{colour} band", data_line=i))
+        draw, kind = (_whiskers, "whiskers") if line.kind == "dots" else (_area, "band")
+        shape = draw(line.x, line.low, line.high, across, up)
+        found.append(Html("path", Html("title", line.name), d=shape, class_=f"{colour} {kind}", data_line=i))
+    if line.kind == "dots":
+        thread = _curve(line.x, line.y, across, up)
+        found.append(Html("path", d=thread, class_=f"{colour} thread", data_line=i))
     if faint := "".join(_curve(xs, ys, across, up) for xs, ys in line.behind):
         found.append(Html("path", d=faint, class_=f"{colour} faint", data_line=i))
     return found
@@ -160,7 +178,8 @@ def bars(rows: Sequence[Bar], *, title: str, x_label: str = "", caption: Child =
             text = f"{text} [{short(bar.low)}, {short(bar.high)}]"
         cells.append(Html("div", *_marks(marks, across), *parts, class_="lane", title=f"{bar.name}: {text}"))
         cells.append(Html("span", text, class_="value"))
-    return _lanes(cells, marks, across, title, x_label, caption)
+    link = csv_link(title, ("name", "value", "low", "high"), ((b.name, b.value, b.low, b.high) for b in rows))
+    return _lanes(cells, marks, across, title, link, x_label, caption)
 
 
 def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = "", caption: Child = None) -> Html:
@@ -189,8 +208,9 @@ def strips(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str = ""
             Html("span", class_=f"median {colour}", style=_span(across(middle), across(middle))),
         ]
         cells.append(Html("div", *lane, class_="lane tall", title=text))
-        cells.append(Html("span", short(middle), class_="value"))
-    return _lanes(cells, marks, across, title, x_label, caption)
+        cells.append(Html("span", f"median {short(middle)}", class_="value"))
+    link = csv_link(title, ("name", "value"), ((name, value) for name, values in found.items() for value in values))
+    return _lanes(cells, marks, across, title, link, x_label, caption)
 
 
 def histogram(
@@ -216,12 +236,11 @@ def histogram(
         box = {"x": f"{x:.1f}", "y": f"{y:.1f}", "width": f"{across(right) - x:.1f}", "height": f"{_SPAN - y:.1f}"}
         shapes.append(Html("rect", Html("title", f"{span}: {count}"), class_="c0 column", **box))
     drawing = _svg(shapes, f"{title}: {len(found)} values")
-    return Html(
-        "figure",
-        Html("figcaption", Html("strong", title)),
+    return _figure(
+        title,
+        csv_link(title, ("from", "to", "count"), zip(edges[:-1], edges[1:], counts, strict=True)),
         _axes(drawing, xs, ys, x_label, y_label, 11, {}, whole=True),
         _caption(caption),
-        class_="chart",
     )
 
 
@@ -301,10 +320,17 @@ def _axes(
 
 
 def _below(marks: Sequence[float], across: _Scale) -> list[Html]:
-    return [
-        Html("span", word, style=f"left:{across(mark) / 10:.2f}%;")
-        for mark, word in zip(marks, _labels(marks), strict=True)
-    ]
+    """Return the labels of the horizontal axis. A narrow chart shows only every second or third one of them."""
+    words = _labels(marks)
+    wanted = max(map(len, words)) + 2  # characters, with a gap
+    every = -(-len(words) * wanted // _CHARACTERS)
+    found = []
+    for i, (mark, word) in enumerate(zip(marks, words, strict=True)):
+        at = across(mark) / 10
+        kinds = ["start"] if at < _EDGE else ["end"] if at > 100 - _EDGE else []
+        kinds += ["spare"] if i % every else []
+        found.append(Html("span", word, style=f"left:{at:.2f}%;", class_=" ".join(kinds) or None))
+    return found
 
 
 def _marks(marks: Sequence[float], across: _Scale) -> list[Html]:
@@ -312,16 +338,15 @@ def _marks(marks: Sequence[float], across: _Scale) -> list[Html]:
 
 
 def _lanes(
-    cells: Sequence[Html], marks: Sequence[float], across: _Scale, title: str, x_label: str, caption: Child
+    cells: Sequence[Html], marks: Sequence[float], across: _Scale, title: str, link: Html, x_label: str, caption: Child
 ) -> Html:
     axis = [Html("span"), Html("div", _below(marks, across), class_="x-ticks", aria_hidden="true"), Html("span")]
-    return Html(
-        "figure",
-        Html("figcaption", Html("strong", title)),
+    return _figure(
+        title,
+        link,
         Html("div", *cells, *axis, class_="lanes"),
         Html("div", x_label, class_="x-label") if x_label else None,
         _caption(caption),
-        class_="chart",
     )
 
 
@@ -351,6 +376,11 @@ def _curve(xs: Sequence[float], ys: Sequence[float], across: _Scale, up: _Scale)
 
 def _dots(xs: Sequence[float], ys: Sequence[float], across: _Scale, up: _Scale) -> str:
     return "".join(f"M{across(x):.1f} {up(y):.1f}h0" for x, y in zip(xs, ys, strict=True) if _finite(x, y))
+
+
+def _whiskers(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], across: _Scale, up: _Scale) -> str:
+    ends = zip(xs, lows, highs, strict=True)
+    return "".join(f"M{across(x):.1f} {up(low):.1f}V{up(high):.1f}" for x, low, high in ends if _finite(x, low, high))
 
 
 def _area(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], across: _Scale, up: _Scale) -> str:
@@ -423,13 +453,12 @@ def _colour_class(number: int, line: Line | None = None) -> str:
 
 
 def _empty(title: str, caption: Child) -> Html:
-    return Html(
-        "figure",
-        Html("figcaption", Html("strong", title)),
-        Html("p", "No data.", class_="empty"),
-        _caption(caption),
-        class_="chart",
-    )
+    return _figure(title, None, Html("p", "No data.", class_="empty"), _caption(caption))
+
+
+def _figure(title: str, link: Html | None, *parts: Child) -> Html:
+    """Return a chart with its title, a link to its data, and its parts."""
+    return Html("figure", Html("figcaption", Html("strong", title), link), *parts, class_="chart")
 
 
 def _caption(caption: Child) -> Html | None:

@@ -15,8 +15,8 @@ bytes. An example with all parts::
 
 Only :class:`Html` becomes markup. It is built from a tag, attributes and children; all other values, such as strings,
 are text. Text is escaped, and its control characters are shown as escape sequences. Scripts and event handlers cannot
-be written, and links are anchors or data. The page's content security policy also forbids to load anything or to run
-any script other than ``page.js``.
+be written, and links are anchors or CSV files that the page itself holds. The page's content security policy also
+forbids to load anything or to run any script other than ``page.js``.
 
 Charts (lines with bands, bars with intervals, histograms, strips of single values) are in :mod:`motet.reports.charts`;
 the style is in ``page.css``, the behaviour (sorting, hovering, hiding a line, playing frames) in ``page.js``.
@@ -26,8 +26,10 @@ The page is readable without scripts.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import html
+import io
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -46,6 +48,7 @@ __all__ = [
     "Html",
     "Section",
     "Shown",
+    "csv_link",
     "details",
     "facts",
     "note",
@@ -65,6 +68,8 @@ _TAG = re.compile(
 _VOID = frozenset(("img", "input"))
 _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9]*(-[a-zA-Z0-9]+)*")
 _DATA = re.compile(r"data:image/(png|gif|jpeg);base64,[A-Za-z0-9+/]*=*")
+_CSV = re.compile(r"data:text/csv;charset=utf-8;base64,[A-Za-z0-9+/]*=*")
+_NARROW = 3  # number of columns that fit a narrow screen
 _STYLE = re.compile(r"(?:(?:--)?[a-z-]+:-?[0-9.]+(?:%|px|rem|ch)?;)*")
 
 
@@ -133,8 +138,8 @@ def _check(name: str, value: object) -> None:
     text = str(value)
     if name == "src" and not _DATA.fullmatch(text):
         raise SettingError(f"src must be an image as a data: URL, got {text[:40]!r}")
-    if name == "href" and not text.startswith("#"):
-        raise SettingError(f"href must be an anchor of this page, got {text[:40]!r}")
+    if name == "href" and not (text.startswith("#") or _CSV.fullmatch(text)):
+        raise SettingError(f"href must be an anchor of this page or CSV as a data: URL, got {text[:40]!r}")
     if name == "style" and not _STYLE.fullmatch(text):
         raise SettingError(f"style must have only numbers as values, got {text[:80]!r}")
 
@@ -255,19 +260,23 @@ Cell = Html | Shown | str | int | float | None
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption: str = "") -> Html:
-    """Return a table that is sorted by a click on a heading. None is shown as a dash."""
+    """Return a table that is sorted by a click on a heading. None is shown as a dash.
+
+    On a narrow screen a table with many columns becomes a list of rows, with a line for each cell.
+    """
     head = Html("tr", [_heading(column) for column in columns])
     body = []
     for row in rows:
         if len(row) != len(columns):
             raise SettingError(f"row must have {len(columns)} cells, got {len(row)}: {row!r}")
         body.append(Html("tr", [_cell(cell, column) for cell, column in zip(row, columns, strict=True)]))
+    kinds = [*(["sortable"] if len(body) > 1 else []), *(["stacked"] if len(columns) > _NARROW else [])]
     inner = Html(
         "table",
         Html("caption", caption) if caption else None,
         Html("thead", head),
         Html("tbody", body),
-        class_="sortable" if len(body) > 1 else None,
+        class_=" ".join(kinds) or None,
     )
     return Html("div", inner, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
 
@@ -287,13 +296,33 @@ def _cell(cell: Cell, column: Column) -> Html:
         shown = cell if isinstance(cell, (Html, str)) else _number(number)
     if number is not None and math.isfinite(number):
         key = repr(float(number))
-    return Html("td", shown, class_="number" if column.number else None, title=hint, data_key=key)
+    kind = "number" if column.number else None
+    return Html("td", shown, class_=kind, title=hint, data_key=key, data_label=column.name)
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else short(value, 4)
+
+
+def csv_link(name: str, columns: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> Html:
+    """Return a link that saves rows as a CSV file. The page holds the file. Values that are not finite stay empty."""
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
+    data = base64.b64encode(target.getvalue().encode("utf-8", "backslashreplace")).decode()
+    file = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:60] or "data"
+    href = f"data:text/csv;charset=utf-8;base64,{data}"
+    return Html("a", "CSV", href=href, download=f"{file}.csv", class_="csv", title="Save the data of this chart")
+
+
+def _csv_cell(cell: str | float | None) -> str:
+    if isinstance(cell, str):
+        text = plain(cell)
+        return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text  # a spreadsheet would run it as a formula
+    return f"{cell:.6g}" if cell is not None and math.isfinite(cell) else ""
 
 
 # ---- images
@@ -304,22 +333,30 @@ def picture(data: bytes, *, alt: str, caption: Child = None) -> Html:
     return _figure(Html("img", src=_data(data), alt=alt, class_="pixels"), caption)
 
 
-def player(frames: Sequence[bytes], *, frames_per_s: float, alt: str, caption: Child = None) -> Html:
-    """Return an animation of images, with a play button and a slider."""
+def player(
+    frames: Sequence[bytes], *, frames_per_s: float, alt: str, labels: Sequence[str] = (), caption: Child = None
+) -> Html:
+    """Return an animation of images, with a play button and a slider.
+
+    ``labels`` has a line of text for each frame, shown beside the slider; by default the number of the frame.
+    """
     if not frames:
         raise SettingError("frames must be one or more images, got none")
     if not frames_per_s > 0:
         raise SettingError(f"frames_per_s must be a number > 0, got {frames_per_s}")
+    if len(labels) not in (0, len(frames)):
+        raise SettingError(f"labels must be one for each of the {len(frames)} frames, got {len(labels)}")
+    shown = labels or [f"{i + 1} / {len(frames)}" for i in range(len(frames))]
     images = [
-        Html("img", src=_data(data), alt=f"{alt}, {i + 1} of {len(frames)}", class_="pixels", hidden=i > 0)
-        for i, data in enumerate(frames)
+        Html("img", src=_data(data), alt=f"{alt}, {text}", class_="pixels", hidden=i > 0, data_label=text)
+        for i, (data, text) in enumerate(zip(frames, shown, strict=True))
     ]
     last = len(frames) - 1
     controls = Html(
         "div",
         Html("button", "Play", type="button"),
         Html("input", type="range", min=0, max=last, value=0, step=1, aria_label="frame"),
-        Html("output", f"1 / {last + 1}"),
+        Html("output", shown[0]),
         class_="controls",
         hidden=True,  # until the script has loaded
     )

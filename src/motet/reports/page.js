@@ -110,7 +110,7 @@
     const show = (at) => {
       images.forEach((image, i) => { image.hidden = i !== at; });
       slider.value = String(at);
-      output.textContent = `${at + 1} / ${images.length}`;
+      output.textContent = images[at].dataset.label;
     };
     const stop = () => {
       clearInterval(clock);

@@ -34,15 +34,22 @@ class Report:
     """Problems of the runs on the page."""
 
 
-def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] = "report.html") -> Report:
+def report(
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] = "report.html",
+    names: Sequence[str] = (),
+) -> Report:
     """Show several runs on one self-contained page.
 
     Args:
         runs: run directories in any state: finished, running or crashed.
         out: the file to write, ending in .html. An existing file is replaced.
+        names: a name for each group, in the order of their first runs. By default groups are named by the settings in
+            which they differ.
 
     Raises:
-        SettingError: no run was given, one was given twice, none could be read, or the file cannot be written.
+        SettingError: no run was given, one was given twice, none could be read, the number of names is not that of the
+            groups, or the file cannot be written.
 
     ::
 
@@ -52,7 +59,7 @@ def report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] =
     if target.suffix.lower() not in (".html", ".htm"):
         raise SettingError(f"out must be a file ending in .html, got {str(out)!r}")
     found, refused = _read(runs)
-    groups = group(found)
+    groups = group(found, names)
     text = report_page(groups, refused)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

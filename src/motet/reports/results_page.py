@@ -194,6 +194,7 @@ def _player(result: Evaluation, episode: Episode) -> Html:
     return player(
         episode.frames,
         frames_per_s=max(episode.frames_per_s, 1.0),
+        labels=episode.captions,
         alt=f"episode {episode.number}",
         caption=f"Episode {episode.number}, {episode.turns:,} turns. {who}",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,15 @@ import numpy as np
 from motet._version import __version__
 from motet.errors import SettingError
 from motet.reports.charts import Line, lines
+from motet.reports.curves import (
+    by_agent,
+    by_group,
+    column,
+    evaluated_by_agent,
+    evaluated_by_group,
+    is_constant,
+    over_agents,
+)
 from motet.reports.groups import ABSENT, Group, differing
 from motet.reports.html import (
     Cell,
@@ -29,14 +37,12 @@ from motet.reports.html import (
     side_by_side,
     table,
 )
-from motet.runs.history import COUNTERS, Array, RunHistory, Table, extent, interval, thinned
+from motet.runs.history import COUNTERS, Array, RunHistory, extent, interval
 from motet.text import clock, label, short
 
 __all__ = ["report_page"]
 
-_POINTS = 200  # points of a mean curve
 _MAX_PICTURE = 8 * 2**20  # bytes of the image of an episode
-_FAINT = 12  # maximum number of single runs drawn behind their mean
 
 
 def report_page(groups: Sequence[Group], refused: Mapping[Path, str]) -> str:
@@ -131,7 +137,7 @@ def _doubts(group: Group) -> list[Html]:
         if len(used) > 1:
             found.append(
                 note(
-                    f"Group {group.name} has runs with different versions of {name}: {_and(sorted(used))}.",
+                    f"The group {group.name!r} has runs with different versions of {name}: {_and(sorted(used))}.",
                     level="warning",
                 )
             )
@@ -139,7 +145,7 @@ def _doubts(group: Group) -> list[Html]:
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
-            note(f"The means of group {group.name} end at {steps:,.0f} steps, where {name} ends; omit it to see more.")
+            note(f"The means of {group.name} end at {steps:,.0f} steps, where {name} ends; omit it to see more.")
         )
     return found
 
@@ -181,7 +187,7 @@ def _runs_table(groups: Sequence[Group]) -> Html:
             rows.append(
                 [
                     Shown(None, Html("code", run.name), hint=str(run.path)),
-                    *([group.name.partition(":")[0]] if len(groups) > 1 else []),
+                    *([group.name] if len(groups) > 1 else []),
                     run.seed,
                     run.state,
                     run.steps,
@@ -201,64 +207,14 @@ def _short(value: float | None) -> Shown:
     return Shown(value, short(value))
 
 
-# ---- curves
-
-Pick = Callable[[RunHistory], tuple[Array, Array]]
-Band = Callable[[Array], tuple[Array, Array, Array]]
+# ---- charts
 
 
-def _mean(
-    runs: Sequence[RunHistory], pick: Pick, name: str, colour: int, faint: bool = False, band: Band = interval
-) -> Line | None:
-    """Return one curve for several runs: their mean over the steps that all of them reached, with a band."""
-    curves = [curve for curve in (thinned(*pick(run)) for run in runs) if len(curve[0])]
-    if not curves:
-        return None
-    if len(curves) == 1:
-        (x, y) = curves[0]
-        return Line(name, x.tolist(), y.tolist(), colour=colour)
-    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), _POINTS)
-    mean, low, high = band(np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves]))
-    behind = [(x.tolist(), y.tolist()) for x, y in curves] if faint and len(curves) <= _FAINT else []
-    return Line(name, grid.tolist(), mean.tolist(), low.tolist(), high.tolist(), colour=colour, behind=behind)
-
-
-def _column(agent: str | None, y: str, x: str = "steps", of: str = "snapshots", length: float = 1.0) -> Pick:
-    """Return a function that picks a curve of a run: of the team or of an agent, over steps or time."""
-
-    def pick(run: RunHistory) -> tuple[Array, Array]:
-        curves = getattr(run, of)
-        columns: Table = curves.team if agent is None else curves.agents.get(agent, {})
-        xs = curves.team.get(x, np.zeros(0)) if x == "seconds" else columns.get(x, np.zeros(0))
-        return (xs / length, columns[y]) if y in columns else (np.zeros(0), np.zeros(0))
-
-    return pick
-
-
-def _by_group(groups: Sequence[Group], pick: Pick, faint: bool = True, band: Band = interval) -> list[Line]:
-    found = (_mean(group.shown, pick, group.name, group.number, faint, band) for group in groups)
-    return [line for line in found if line is not None]
-
-
-def _by_agent(group: Group, y: str, of: str = "snapshots", band: Band = interval) -> list[Line]:
-    faint = len(group.agents) == 1
-    found = (_mean(group.shown, _column(a, y, of=of), a, i, faint, band) for i, a in enumerate(group.agents))
-    curves = [line for line in found if line is not None]
-    if of == "evaluations" and len(group.shown) == 1:
-        curves = [_with_error(line, group.shown[0]) for line in curves]
-    return [replace(line, name=label(line.name)) for line in curves]
-
-
-def _with_error(line: Line, run: RunHistory) -> Line:
-    """Add the interval over the episodes of each evaluation, for a single run."""
-    half = np.interp(line.x, *thinned(*_column(line.name, "half", of="evaluations")(run)))
-    low, high = np.asarray(line.y) - half, np.asarray(line.y) + half
-    return replace(line, low=low.tolist(), high=high.tolist())
-
-
-def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, of: str = "snapshots") -> list[Html]:
+def _charts_by_agent(
+    groups: Sequence[Group], curves_of: Callable[[Group], list[Line]], what: str, y_label: str
+) -> list[Html]:
     """Return a chart for each group with a curve for each agent, all with the same axes."""
-    curves = {group.name: _by_agent(group, y, of) for group in groups}
+    curves = {group.name: curves_of(group) for group in groups}
     every = [line for found in curves.values() for line in found]
     return [
         lines(
@@ -274,21 +230,52 @@ def _charts_by_agent(groups: Sequence[Group], y: str, what: str, y_label: str, o
 
 
 def _learning(groups: Sequence[Group]) -> list[Child]:
-    team = _by_group(groups, _column(None, "mean_return"))
+    team = by_group(groups, column(None, "mean_return"))
     if not team:
         return [paragraph("No run has finished an episode yet.")]
     several = any(len(group.agents) > 1 for group in groups)
     whose = "Team return" if several else "Return"
     label = "mean return of the last episodes, summed over agents" if several else "mean of the last episodes"
     unit, length = _unit(max(run.seconds for group in groups for run in group.shown))
-    over_time = _by_group(groups, _column(None, "mean_return", "seconds", length=length))
+    over_time = by_group(groups, column(None, "mean_return", "seconds", length=length))
     parts: list[Child] = [
-        lines(team, title=f"{whose} over steps", x_label="steps per agent", y_label=label, height_rem=19),
-        lines(over_time, title=f"{whose} over time", x_label=f"training time in {unit}", y_label=label, height_rem=13),
+        lines(
+            team,
+            title=f"{whose} over steps",
+            x_label="steps per agent",
+            y_label=label,
+            height_rem=19,
+            caption=_apart(team, "steps"),
+        ),
+        lines(
+            over_time,
+            title=f"{whose} over time",
+            x_label=f"training time in {unit}",
+            y_label=label,
+            height_rem=13,
+            caption=_apart(over_time, "time"),
+        ),
     ]
     if several:
-        parts.append(side_by_side(*_charts_by_agent(groups, "mean_return", "Return of each agent", "return")))
+        charts = _charts_by_agent(
+            groups, lambda group: by_agent(group, "mean_return"), "Return of each agent", "return"
+        )
+        parts.append(side_by_side(*charts))
     return parts
+
+
+def _apart(curves: Sequence[Line], what: str) -> str | None:
+    """Return a note if runs of a group, or the groups, have no steps or time in common; else None."""
+    ends: dict[str, tuple[float, float]] = {}
+    for line in curves:
+        known = [x for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
+        if known:
+            ends[line.name] = known[0], known[-1]
+    missing = [line.name for line in curves if line.name not in ends]
+    found = [f"There is no mean for {_and(missing)}: the runs have no {what} in common."] if missing else []
+    if len(ends) > 1 and max(low for low, _ in ends.values()) > min(high for _, high in ends.values()):
+        found.append(f"The groups have no {what} in common.")
+    return " ".join(found) or None
 
 
 def _unit(seconds: float) -> tuple[str, float]:
@@ -297,18 +284,19 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 
 def _evaluations(groups: Sequence[Group]) -> list[Child]:
-    team = _by_group(groups, _column(None, "mean", of="evaluations"))
+    team = evaluated_by_group(groups)
     if not team:
         return []
     counts = {int(n) for g in groups for run in g.runs for n in run.evaluations.team.get("episodes", np.zeros(0))}
     parts: list[Child] = [
         paragraph(
-            f"Greedy episodes of the published policies, {_and([f'{n:,}' for n in sorted(counts)])} per evaluation."
+            f"Greedy episodes of the published policies, {_and([f'{n:,}' for n in sorted(counts)])} per evaluation. "
+            "A dot is an evaluation, with its 95 % interval: over the episodes for one run, over the runs for several."
         ),
         lines(team, title="Evaluated team return", x_label="steps per agent", y_label="mean return"),
     ]
     if any(len(group.agents) > 1 for group in groups):
-        charts = _charts_by_agent(groups, "mean", "Evaluated return of each agent", "mean return", "evaluations")
+        charts = _charts_by_agent(groups, evaluated_by_agent, "Evaluated return of each agent", "mean return")
         parts.append(side_by_side(*charts))
     return parts
 
@@ -340,7 +328,7 @@ def _agents_table(group: Group) -> Html:
     for agent in group.agents:
 
         def cell(y: str, how: Callable[[Array], Any], of: str = "snapshots", agent: str = agent) -> Shown:
-            found = [_column(agent, y, of=of)(run)[1] for run in group.shown]
+            found = [column(agent, y, of=of)(run)[1] for run in group.shown]
             known = [values[np.isfinite(values)] for values in found]
             return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
 
@@ -425,27 +413,26 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
 
 
 def _small_charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str, str, bool]]) -> list[Child]:
-    charts = []
+    charts: list[Html] = []
+    constant: dict[str, Html] = {}
     for y, title, unit, from_zero in wanted:
         if len(groups) == 1:
-            found = _by_agent(groups[0], y, band=extent)
+            found = by_agent(groups[0], y, band=extent)
         else:
-            found = _by_group(groups, _over_agents(y), faint=False, band=extent)
-        if found:
-            charts.append(lines(found, title=title, x_label="steps", y_label=unit, from_zero=from_zero, height_rem=11))
+            found = by_group(groups, over_agents(y), faint=False, band=extent)
+        if not found:
+            continue
+        chart = lines(found, title=title, x_label="steps", y_label=unit, from_zero=from_zero, height_rem=11)
+        if is_constant(found):
+            constant[f"{title} {short(found[0].y[0])}"] = chart
+        else:
+            charts.append(chart)
+    folded = [details(f"Constant: {', '.join(constant)}", side_by_side(*constant.values()))] if constant else []
     if not charts:
-        return []
+        return [*folded]
     words = ["Curves are means over all agents of a group."] if len(groups) > 1 else []
     words += ["Bands span the lowest to the highest run."] if any(len(g.shown) > 1 for g in groups) else []
-    return [paragraph(" ".join(words), quiet=True), side_by_side(*charts)]
-
-
-def _over_agents(y: str) -> Pick:
-    def pick(run: RunHistory) -> tuple[Array, Array]:
-        known = [columns[y] for columns in run.snapshots.agents.values() if y in columns]
-        return (run.snapshots.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
-
-    return pick
+    return [paragraph(" ".join(words), quiet=True), side_by_side(*charts), *folded]
 
 
 # ---- faults, images, settings
@@ -517,6 +504,6 @@ def _all_settings(groups: Sequence[Group]) -> list[Child]:
         ]
         versions = group.runs[0].config.get("versions", {})
         rows += [[Html("code", f"{name}, version"), str(version)] for name, version in versions.items()]
-        title = f"Group {group.name}" if len(groups) > 1 else "All settings"
+        title = f"All settings of {group.name}" if len(groups) > 1 else "All settings"
         parts.append(details(title, table([Column("setting"), Column("value")], rows)))
     return parts

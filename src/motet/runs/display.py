@@ -11,8 +11,10 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress_bar import ProgressBar
@@ -20,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
-from motet.text import clock, label, plain, short
+from motet.text import aligned, clock, label, plain, short
 
 __all__ = [
     "Display",
@@ -40,7 +42,9 @@ __all__ = [
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _WIDE = 110  # a terminal with at least this many columns gets a wider table
-_DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "loss", "steps/s", "trend")  # in this order
+_DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "loss", "steps/s", "eval", "trend")
+"""Columns that a narrow terminal does without, in this order."""
+_TREND = 4  # minimum width of the trend
 _LONG_WAIT_S = 4.0  # after this many seconds the display names what a process waits for
 _PARTNERS_SHOWN = 8  # maximum number of partners that the table shows
 _KEPT = 512  # maximum number of points of a trend; beyond it every second point is dropped
@@ -191,39 +195,43 @@ def _agents(
     bars = _PLAIN_BARS if ascii_only else _BARS
     rare = ("stage", "forced", "restarts", *(("lost", "refused") if wide else ()))
     more = [name for name in rare if any(getattr(row, name) for row in snapshot.agents)]
-    trend = (24 if wide else 8) - sum(len(name) + 2 for name in more)  # rare columns take their space from the trend
-    columns = ["return", *(["trend"] if trend > 3 else []), "loss", "steps/s", "upd/s", "replay", "version", "lag"]
-    columns += [*(["episodes", "updates"] if wide else []), *more]
+    evaluated = any(row.evaluated is not None for row in snapshot.agents)
+    columns = ["return", *(["eval"] if evaluated else []), "trend", "loss", "steps/s", "upd/s", "replay", "version"]
+    columns += ["lag", *(["episodes", "updates"] if wide else []), *more]
     table = PlainTable()
     most = 24 if wide else 10
     titles = [label(row.name, most) for row in shown]
     table.add_column("agent", style="cyan", no_wrap=True, max_width=most, overflow="ellipsis")
-    room = {name: max(len(name), {"trend": trend, "return": 7, "loss": 7}.get(name, 5)) for name in columns}
-    taken = min(most, max(map(len, ("total", *titles))))
-    for name in _DISPENSABLE:  # in a narrow terminal
+    numbers = _numbers([*shown, _total(snapshot)])
+    stages = [label(row.stage, 12) if row.stage else "" for row in shown]
+    least = {"trend": _TREND, "return": 7, "eval": 7, "loss": 7, "lag": 3, "stage": max(map(cell_len, stages))}
+    widest = {name: max(len(row.get(name, "")) for row in numbers) for name in columns}
+    room = {name: max(len(name), least.get(name, 5), widest[name]) for name in columns}
+    taken = min(most, max(map(cell_len, ("total", *titles))))
+    for name in _DISPENSABLE:
         if taken + sum(2 + room[column] for column in columns) <= width:
             break
         if name in columns:
             columns.remove(name)
+    spare = width - taken - sum(2 + room[column] for column in columns)
+    trend = room["trend"] = min(24 if wide else 8, room["trend"] + max(spare, 0))
     for name in columns:
         table.add_column(name, justify="left" if name == "trend" else "right", no_wrap=True, min_width=room[name])
 
     def add(title: str | Text, cells: Mapping[str, str | Text], style: str = "") -> None:
         table.add_row(title, *(cells.get(name, "") for name in columns), style=style)
 
-    for row, title in zip(shown, titles, strict=True):
+    for row, title, stage, own in zip(shown, titles, stages, numbers, strict=False):
         cells: dict[str, str | Text] = {
-            "return": Text(short(row.mean_return), style="bold"),
-            "trend": Text(sparkline(history.returns([row]), max(trend, 1), bars), style="green"),
-            "loss": short(row.metrics.get("loss", row.metrics.get("policy_loss"))),
-            "steps/s": short(row.steps_per_s),
-            "upd/s": short(row.updates_per_s),
+            **own,
+            "return": Text(own["return"], style="bold"),
+            "trend": Text(sparkline(history.returns([row]), trend, bars), style="green"),
             "replay": f"{row.replay_fill:.0%}",
             "version": short(float(row.version)),
-            "lag": short(row.lag_steps),
+            "lag": short(float(row.lag_versions)),
             "episodes": short(float(row.episodes)),
             "updates": short(float(row.updates)),
-            "stage": label(row.stage, 12) if row.stage else "",
+            "stage": stage,
             "forced": short(float(row.forced)),
             **{
                 name: Text(short(float(getattr(row, name))), style="yellow" if getattr(row, name) else "")
@@ -232,13 +240,11 @@ def _agents(
         }
         add(title, cells)
     if len(snapshot.agents) > 1:
-        returns = [row.mean_return for row in snapshot.agents]
-        known = [value for value in returns if value is not None]
         cells = {
-            "return": Text(short(sum(known) if len(known) == len(returns) else None), style="bold"),
-            "trend": Text(sparkline(history.returns(snapshot.agents), max(trend, 1), bars), style="green"),
-            "steps/s": short(snapshot.steps_per_s),
-            "upd/s": short(sum(row.updates_per_s for row in snapshot.agents)),
+            **numbers[-1],
+            "return": Text(numbers[-1]["return"], style="bold"),
+            "trend": Text(sparkline(history.returns(snapshot.agents), trend, bars), style="green"),
+            "loss": "",
         }
         add(Text("total", style="not cyan"), cells, "dim")
     return table
@@ -261,6 +267,37 @@ def _failures(row: PartnerRow) -> str:
     return f", replaced {row.failures} time{'s' if row.failures > 1 else ''}" if row.failures else ""
 
 
+def _total(snapshot: Snapshot) -> AgentRow:
+    """A row for all agents: sums of returns and updates."""
+    return replace(
+        snapshot.agents[0],
+        mean_return=_sum(row.mean_return for row in snapshot.agents),
+        evaluated=_sum(row.evaluated for row in snapshot.agents),
+        steps_per_s=snapshot.steps_per_s,
+        updates_per_s=sum(row.updates_per_s for row in snapshot.agents),
+        metrics={},
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def _numbers(rows: Sequence[AgentRow]) -> list[dict[str, str]]:
+    """The columns whose numbers have the same decimals in all rows, by row and name. The last row is the total."""
+    columns: dict[str, list[float | None]] = {
+        "return": [row.mean_return for row in rows],
+        "eval": [row.evaluated for row in rows],
+        "loss": [row.metrics.get("loss", row.metrics.get("policy_loss")) for row in rows],
+        "steps/s": [row.steps_per_s for row in rows],
+        "upd/s": [row.updates_per_s for row in rows],
+    }
+    texts = {name: aligned(values, first=len(rows) - 1) for name, values in columns.items()}
+    return [{name: column[i] for name, column in texts.items()} for i in range(len(rows))]
+
+
 def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableType:
     share = snapshot.steps / max(snapshot.limit, 1)
     if snapshot.state == "running":
@@ -273,7 +310,13 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
     room = min(width, 120) - len(text) - 3
     if room < 8:
         return Text(text, no_wrap=True, overflow="ellipsis")
-    bar = ProgressBar(total=max(snapshot.limit, 1), completed=min(snapshot.steps, snapshot.limit), width=room)
+    bar = ProgressBar(
+        total=max(snapshot.limit, 1),
+        completed=min(snapshot.steps, snapshot.limit),
+        width=room,
+        complete_style="cyan",  # rich's own is a red, the colour of errors
+        finished_style="green",
+    )
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_row(bar, Text(text, no_wrap=True))
     return grid
@@ -330,6 +373,7 @@ def line(snapshot: Snapshot, history: History) -> str:
         f"{short(snapshot.steps_per_s)} steps/s",
         f"{short(sum(row.updates_per_s for row in snapshot.agents))} updates/s",
         f"return {_returns(snapshot.agents)}",
+        *([f"eval {short(found)}"] if (found := _sum(row.evaluated for row in snapshot.agents)) is not None else []),
         f"{clock(history.left_s(snapshot))} left" if snapshot.state == "running" else snapshot.state,
     ]
     if snapshot.fell_back:

@@ -242,17 +242,23 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
                 str(name): {
                     "steps": step,
                     "mean": float(one["mean"]),
-                    "half": _t(episodes) * float(one["std"]) / math.sqrt(max(episodes - 1, 1)),
+                    "half": _half(float(one["std"]), episodes),
                 }
                 for name, one in line["agents"].items()
             }
             team = {"steps": step, "mean": float(line["team"]), "episodes": float(episodes)}
+            team["half"] = _half(float(line.get("team_std", math.nan)), episodes)  # older files do not have it
         except _BROKEN as error:
             damaged[number] = f"{error}; another version of motet may have written it"
             continue
         rows = [row for row in rows if row[0]["steps"] < step]
         rows.append((team, agents))
     return _curves(rows), damaged
+
+
+def _half(deviation: float, episodes: int) -> float:
+    """Half of the 95 % interval of a mean over episodes, from their population standard deviation."""
+    return _t(episodes) * deviation / math.sqrt(max(episodes - 1, 1))
 
 
 # ---- several runs

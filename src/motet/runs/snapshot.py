@@ -71,6 +71,8 @@ class AgentRow:
     """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
     """The version from which the run was resumed, if its versions continue from there."""
+    evaluated: float | None = None
+    """Mean return in the newest evaluation; None before the first one of this session."""
 
 
 @dataclass
@@ -117,6 +119,8 @@ class Snapshot:
     state: str = "running"
     fell_back: str = ""
     """Why the serial engine is used although processes were requested; empty if it is not."""
+    late_draws: str = ""
+    """The world's late draws from global random generators, in words; empty if there were none."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
 

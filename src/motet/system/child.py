@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from motet.errors import MotetError, StartError, WaitTimeoutError
+from motet.errors import StartError, WaitTimeoutError
 from motet.system import fork_server as _fork_server
 
 __all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name", "signal_when_parent_ends"]
@@ -177,9 +177,14 @@ def signal_name(number: int) -> str:
 
 
 def check_main_guard() -> None:
-    """Raise if this is a child that is importing the user's script, and the script calls motet without a guard."""
+    """End this process if it is a child that is importing the user's script, and the script has no main guard.
+
+    It prints one line instead of a traceback; the process that started the child raises the error.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise MotetError(f"motet was called while a child process was importing your script: {GUARD}")
+        sys.stderr.write(f"motet was called while a child process was importing your script: {GUARD}\n")
+        sys.stderr.flush()
+        raise SystemExit(1)
 
 
 def one_thread() -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from motet.algorithm import Algorithm, AlgorithmConfig, Batch, Behaviour, Space, map_space, stacked_batch
 from motet.errors import SettingError, SpecError
 from motet.nest import Nest, map_nest
-from motet.policies.teams import Alone, is_team, team_policy
+from motet.policies.teams import Alone, OwnPolicy, is_team, team_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.runs.plain import decode, encode
+from motet.streams import made_alike
 from motet.testing.teams import check_separate
 
 __all__ = ["check_algorithm", "check_policy"]
@@ -127,8 +128,8 @@ def check_policy(
         agent = description.agents[index]
         if team:
             return Alone(team_policy(spec, description, {agent: index}, shared=spec.shared), agent)
-        made: Policy = spec.build(**offered, agent=agent)
-        return made
+        made: Any = made_alike(spec.title, lambda: spec.build(**offered, agent=agent))
+        return OwnPolicy(made, spec.title) if isinstance(made, Policy) else made
 
     if team and not spec.shared:
         check_separate(spec, description, observations, masks)

@@ -5,16 +5,18 @@ They are played alone, beside agents of other team objects, and from one team ob
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from motet.errors import SpecError
 from motet.nest import Nest, map_nest
-from motet.policies.teams import Streams, TeamPolicy, team_policy
+from motet.policies.teams import TeamPolicy, team_policy
 from motet.policy import PolicySpec, WorldDescription
 from motet.seeds import seed_for
+from motet.streams import Streams, StreamUser, streams_returned
 
 __all__ = ["check_separate"]
 
@@ -23,17 +25,36 @@ class _Apart(TeamPolicy):
     """Agents of one team object, each with a separate random stream. Any other difference comes from shared memory."""
 
     def reset(self, seed: int) -> None:
-        self._each = {agent: Streams(seed_for(seed, index), self._rng) for agent, index in self._agents.items()}
-        with next(iter(self._each.values())).taken():
+        self._each = {agent: Streams(StreamUser(agent)) for agent in self._agents}
+        self._spaces = dict[str, Any]()  # by agent: the state of the generator of the spaces
+        for agent, index in self._agents.items():
+            self._each[agent].begin(seed_for(seed, index))
+            self._seed_spaces(seed_for(seed, index))
+            self._keep(agent)
+        with self._of(next(iter(self._agents))):
             self._reset_team()
         for agent, member in self._members.items():
-            with self._each[agent].taken():
+            with self._of(agent):
                 member.reset()
+
+    def _keep(self, agent: str) -> None:
+        if self._rng is not None:
+            self._spaces[agent] = self._rng.bit_generator.state
+
+    @contextmanager
+    def _of(self, agent: str) -> Iterator[None]:
+        """Draw from the streams of one agent within the block."""
+        if self._rng is not None:
+            self._rng.bit_generator.state = self._spaces[agent]
+        with streams_returned():
+            self._each[agent].enter()
+            yield
+        self._keep(agent)
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Any]) -> dict[str, Any]:
         actions = {}
         for agent, observation in observations.items():
-            with self._each[agent].taken():
+            with self._of(agent):
                 actions[agent] = self._step(agent, observation, masks.get(agent))
         return actions
 

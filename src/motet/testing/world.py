@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from motet.errors import SettingError, WorldError
+from motet.streams import Streams, StreamUser, made_alike, streams_returned
 from motet.testing.algorithm import check_algorithm, check_policy
 from motet.testing.vector import check_vector
 from motet.world import End, World, as_world
@@ -35,16 +36,22 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
 
     ``factory()`` returns a World, or an environment that ``as_world`` accepts. Plays ``episodes`` episodes with random
     actions. Repeats each of them with the same seed, in the same world and in another one, and from snapshots if the
-    world can save its state. Each episode must end within ``limit`` calls of ``act``. If the environment has a
-    ``vector``, its worlds are compared with the single environment.
+    world can save its state. The world may draw from the global random streams, as in a run. Each episode must end
+    within ``limit`` calls of ``act``. If the environment has a ``vector``, its worlds are compared with the single
+    environment.
 
     The error says whether the broken clause is harmless for training. Such clauses are raised last, all in one error,
     so that they do not hide others.
     """
     if episodes < 1 or limit < 1:
         raise SettingError(f"episodes and limit must be ints >= 1, got {episodes} and {limit}")
-    given = factory()
-    world, other = as_world(given), as_world(factory())
+    with streams_returned():
+        _check_world(factory, episodes, seed, limit)
+
+
+def _check_world(factory: Callable[[], Any], episodes: int, seed: int, limit: int) -> None:
+    given = made_alike("the world", factory)
+    world, other = as_world(given), as_world(made_alike("the world", factory))
     if world is other:
         raise SettingError("the factory must make a new world at each call, got the same one twice")
     harmless: dict[str, str] = {}
@@ -76,25 +83,28 @@ def _check_episode(world: World, other: World, seed: int, limit: int, harmless: 
 
     The first violation of each harmless clause is added to ``harmless``.
     """
-    choose = _Random(world, seed)
+    choose, streams = _Random(world, seed), Streams(StreamUser("the world"))
+    streams.begin(seed)
     world.reset(seed)
     if not world.group():
         return False
     first = _CheckedEpisode(world, choose, limit, harmless=harmless)
-    states: list[tuple[int, int, Any]] = []
+    states: list[tuple[int, int, Any, Any]] = []
     while first.turn():
         if world.can_save and world.group() and first.turns in (1, 4, 16, 64, 256):
-            states.append((first.turns, len(first.actions), world.get_state()))
+            states.append((first.turns, len(first.actions), world.get_state(), streams.get_state()))
     first.finish()
     for name, again in (("the same world", world), ("another world of the same factory", other)):
+        streams.begin(seed)
         again.reset(seed)
         second = _CheckedEpisode(again, _SameActions(first.actions), limit, harmless=harmless, like=first.trace)
         while second.turn():
             pass
         what = f"a second episode with seed {seed} in {name}"
         _note(harmless, "same seed, same episode", _difference(what, first, 0, second), _SEEDED)
-    for turns, played, state in states:
+    for turns, played, state, drawn in states:
         other.set_state(state)
+        streams.set_state(drawn)
         actions, like = _SameActions(first.actions[played:]), first.trace[turns:]
         rest = _CheckedEpisode(other, actions, limit, first.marks[turns], harmless, like)
         while rest.turn():

@@ -87,6 +87,8 @@ class EpisodeColumns(_Columns):
     """The version that the actor uses."""
     forced: Numbers
     """Number of times that a version had to be loaded because the one in use was too old."""
+    late_draws: Numbers
+    """Global generators that the world drew from after it had given up its streams, as the sum of 2 ** index."""
     failures: Numbers
     """Number of times that a partner failed and was replaced."""
 
@@ -113,6 +115,15 @@ class EvaluationColumns(_Columns):
     """1 once an evaluation has reached ``until_return``."""
     due: Numbers
     """Step at which the next evaluation is due."""
+
+
+class EvaluatedColumns(_Columns):
+    """One row for each policy, written by the evaluator."""
+
+    count: Numbers
+    """Number of evaluations since the run was started or resumed."""
+    mean_return: Numbers
+    """Mean return in the newest evaluation."""
 
 
 class Board:
@@ -144,10 +155,11 @@ class Board:
             "board/stop": ArraySpec((_WORDS,), "uint64"),
             "board/evaluation": ArraySpec((1, _WORDS), "float64"),
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
+            "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
-            "board/episodes": ArraySpec((actors, policies + fixed, _WORDS), "float64"),
+            "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
             "board/metrics": ArraySpec((policies, _METRICS), "float64"),
             "board/names": ArraySpec((policies, _NAMES), "uint8"),
             "board/rows": ArraySpec((policies, _WORDS), "uint64"),
@@ -160,6 +172,7 @@ class Board:
         self._stop = part["board/stop"]
         self.evaluation = EvaluationColumns(part["board/evaluation"])
         self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
+        self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.learned = LearnedColumns(part["board/learned"])
@@ -180,6 +193,10 @@ class Board:
     def pulse(self, process: int) -> Pulse:
         """Return the heartbeat of a process, for that process to write."""
         return Pulse(self.processes.words[process])
+
+    def late_draws(self) -> int:
+        """Return what any actor has written to the column of this name."""
+        return int(np.bitwise_or.reduce(self.episodes.late_draws.astype(np.int64), axis=None))
 
     @property
     def stopping(self) -> bool:

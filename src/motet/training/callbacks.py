@@ -7,6 +7,7 @@ from pathlib import Path
 
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
+from motet.streams import callers_streams
 
 __all__ = ["Callbacks"]
 
@@ -15,7 +16,8 @@ class Callbacks:
     """The callbacks ``on_update`` and ``on_message`` of a run. A callback that raises is not called again.
 
     The first exception is kept in ``raised``. The engine checks it after every round, stops the run cleanly and calls
-    :meth:`check`. KeyboardInterrupt is not caught: a second Ctrl-C stops the run immediately.
+    :meth:`check`. KeyboardInterrupt is not caught: a second Ctrl-C stops the run immediately. Callbacks draw from the
+    caller's random streams, also if the run is in the same process.
     """
 
     def __init__(
@@ -31,7 +33,8 @@ class Callbacks:
         if self._on_update is None:
             return
         try:
-            self._on_update(snapshot)
+            with callers_streams():
+                self._on_update(snapshot)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again when the run has ended
             self._on_update = None
             self._keep("on_update", error)
@@ -42,7 +45,8 @@ class Callbacks:
         if self._on_message is None:
             return
         try:
-            self._on_message(line)
+            with callers_streams():
+                self._on_message(line)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again when the run has ended
             self._on_message = None
             self._keep("on_message", error)

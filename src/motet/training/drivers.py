@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import Batch, Behaviour, stacked_batch
+from motet.algorithm import Batch, Behaviour, is_shipped, make_behaviour, stacked_batch
 from motet.errors import WaitTimeoutError
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse
@@ -65,7 +66,10 @@ def make_actor(
         pulse: the heartbeat of its process, written while it waits for partners.
     """
     roster = shared.roster
-    worlds = make_world_batch(roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds)
+    worlds = make_world_batch(
+        roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds, watched=True
+    )
+    worlds.user.knows(shared.board.late_draws())
     policy_of = [-1 if agent.policy is None else agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
@@ -105,7 +109,7 @@ def _published_policy(shared: SharedMemory, number: int, actor: int, start: int,
     def show(subscriber: PolicySource) -> None:
         episodes.version[actor, number], episodes.forced[actor, number] = subscriber.version, subscriber.forced
 
-    behaviour = policy.config.behaviour(policy.observation_space, policy.action_space)
+    behaviour = make_behaviour(policy.config, policy.observation_space, policy.action_space)
     begin_stream(behaviour, roster.seed, actor, start, number)
     return PublishedPolicy(
         behaviour,
@@ -152,6 +156,7 @@ class EpisodeLog:
             row, at = self._episodes, (self._index, episode.policy)
             row.mean_return[at], row.mean_length[at] = sum(totals) / len(totals), sum(lengths) / len(lengths)
             row.last_return[at], row.remade[at] = episode.total, actor.remade
+            row.late_draws[at] = actor.worlds.user.late
             row.count[at] += 1
 
 
@@ -164,7 +169,7 @@ def against(
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
 
     def behaviour() -> Behaviour:
-        return player.config.behaviour(player.observation_space, player.action_space)
+        return make_behaviour(player.config, player.observation_space, player.action_space)
 
     return Versus(
         worlds,
@@ -233,13 +238,10 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]
-    algorithm = first.config.build(
-        first.observation_space,
-        first.action_space,
-        len(policies),
-        [seed_for(roster.seed, _LEARNER, policy) for policy in policies],
-        first.device,
-    )
+    seeds = [seed_for(roster.seed, _LEARNER, policy) for policy in policies]
+    streams = Streams(StreamUser(f"the algorithm {type(first.config).__name__}"))
+    with streams.begun(seeds[0]):
+        algorithm = first.config.build(first.observation_space, first.action_space, len(policies), seeds, first.device)
     one_thread()  # build may have loaded torch
     batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
     members = [_member(shared, policy, batch.agent(i)) for i, policy in enumerate(policies)]
@@ -257,6 +259,7 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         shared.progress(stack),
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
+        None if is_shipped(algorithm) else streams,
     )
 
 

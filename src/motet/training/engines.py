@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from motet.errors import ChildError, MotetError, SettingError
-from motet.streams import global_streams_kept
+from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
 from motet.system.supervisor import Role, Supervisor
@@ -119,7 +119,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
             if run.callbacks.raised is not None:
                 failure.add_note(run.callbacks.cause)
-            raise failure from error
+            raise failure from None  # it says all that the error says
         finally:
             supervisor.kill()
 
@@ -132,7 +132,12 @@ def _evaluator(run: Run, shared: SharedMemory, every: int) -> Role:
 
 
 def play_serially(run: Run) -> Result:
-    """Run all roles in this process, one after the other."""
+    """Run all roles in this process, one after the other. The caller's random streams do not change."""
+    with streams_returned():
+        return _play_serially(run)
+
+
+def _play_serially(run: Run) -> Result:
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
         run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world or partner "
@@ -153,8 +158,7 @@ def play_serially(run: Run) -> Result:
 
         def each_round() -> bool:
             if evaluations is not None and evaluations.due():
-                with global_streams_kept():
-                    evaluations.play()
+                evaluations.play()
             recorder.tick()
             return interrupted.is_set() or recorder.over()
 
@@ -172,11 +176,10 @@ def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evalu
     if settings.evaluate_every is None:
         return None
     Evaluations.begin(shared, settings.evaluate_every)
-    with global_streams_kept():
-        return Evaluations(
-            shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True,
-            steps=lambda: serial.steps,
-        )  # fmt: skip
+    return Evaluations(
+        shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True,
+        steps=lambda: serial.steps,
+    )  # fmt: skip
 
 
 def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:

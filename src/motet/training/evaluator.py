@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour
+from motet.algorithm import Behaviour, make_behaviour
 from motet.policy import EpisodeState
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
@@ -223,7 +223,7 @@ class Evaluations:
         roster = shared.roster
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
         self._behaviours = [
-            policy.config.behaviour(policy.observation_space, policy.action_space) for policy in roster.policies
+            make_behaviour(policy.config, policy.observation_space, policy.action_space) for policy in roster.policies
         ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
         # From before a restart of this process, or from before the run was resumed.
@@ -280,6 +280,8 @@ class Evaluations:
         self._best = max(self._best, outcome.score)
         row = board.evaluation
         row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
+        board.evaluated.mean_return[:] = outcome.totals.mean(0)
+        board.evaluated.count[:] += 1
         board.evaluation.count[0] = number + 1
         if self._until is not None and outcome.team >= self._until:
             board.evaluation.reached[0] = 1
@@ -346,6 +348,7 @@ def _write(
         "seconds": seconds,
         "episodes": len(totals),
         "team": outcome.team,
+        "team_std": float(totals.sum(1).std()),
         "score": outcome.score,
         "agents": {
             policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}

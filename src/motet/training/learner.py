@@ -23,6 +23,7 @@ import numpy.typing as npt
 from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
 from motet.schedule import value_at
+from motet.streams import Streams
 from motet.training.board import Board, Pulse
 from motet.training.league import LeagueTable
 from motet.training.progress import StackProgress
@@ -166,6 +167,7 @@ class Learner:
         progress: how far the policies are, and what is due.
         board: where it shows updates, versions, stages and metrics.
         league: in self-play, the player's league.
+        streams: the global random streams of an algorithm that may draw from them.
     """
 
     def __init__(
@@ -179,8 +181,9 @@ class Learner:
         progress: StackProgress,
         board: Board,
         league: LeagueTable | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        self.algorithm, self.members, self.progress = algorithm, members, progress
+        self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
         self.once = settings.once
@@ -212,6 +215,8 @@ class Learner:
     def update(self, due: Sequence[bool] | None = None) -> None:
         """Do one update of the policies that are due (None: of all). The others do not change, bit for bit."""
         due = [True] * len(self.members) if due is None else due
+        if self.streams is not None:
+            self.streams.enter()
         update = self._update(due)
         updates = self.algorithm.counters[:, 0].tolist()
         if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):

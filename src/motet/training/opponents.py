@@ -8,17 +8,26 @@ anchors go to separate lanes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour, continue_stream, stream_of
+from motet.algorithm import (
+    Behaviour,
+    continue_global_streams,
+    continue_stream,
+    global_streams_of,
+    stream_of,
+)
 from motet.errors import SettingError
 from motet.nest import Nest, map_nest
 from motet.policy import BehaviourPolicy, Policy, asker
+from motet.streams import Streams, StreamUser, made_alike
 from motet.system.portable import Portable
 from motet.training.anchors import RunAnchor, is_run, run_anchor
 from motet.training.league import NEWEST, League, anchor
@@ -39,6 +48,7 @@ __all__ = [
 ]
 
 Masks = npt.NDArray[np.bool_] | None
+_ALL = -1
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,12 @@ class Scripted:
     """An anchor: one policy for each world, or one for all worlds if it has ``act_many``."""
 
     def __init__(self, make: Callable[[], Policy]) -> None:
-        self._make, self._policies = make, dict[int, Any]()
+        self._make: Callable[[], Any] = partial(made_alike, "an anchor", make)
+        self._policies = dict[int, Any]()
         self._ask: dict[int, Callable[[Any, Any], Any]] = {}
-        first: Any = make()
+        first: Any = self._make()
+        user = StreamUser(f"the anchor {type(first).__name__}")
+        self._streams = defaultdict[int, Streams](lambda: Streams(user))  # by world; _ALL for act_many
         self._all: Callable[[Any], Any] | None = getattr(first, "act_many", None)
 
     @property
@@ -141,15 +154,18 @@ class Scripted:
             if world not in self._policies:
                 self._policies[world] = self._make()
                 self._ask[world] = asker(self._policies[world].act)
+            self._streams[world].begin(seed)
             self._policies[world].reset(seed)
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
         """Return the actions in the worlds ``at``."""
         if self._all is not None:
+            self._streams[_ALL].enter()
             return np.asarray(self._all(observations))
         actions = []
         for i, world in enumerate(at.tolist()):
             seen = map_nest(lambda array: array[i], observations)  # noqa: B023 (called at once)
+            self._streams[world].enter()
             actions.append(self._ask[world](seen, None if masks is None else masks[i]))
         return np.stack(actions)
 
@@ -267,6 +283,7 @@ class Versus:
         self._known[NEWEST] = self._newest = newest
         self.size = worlds.size
         self.lanes = np.arange(self.size)
+        self.user = worlds.user
         self.can_save = worlds.can_save and not any(opponent.remembers for opponent in anchors)
         self._begun = np.zeros(self.size, np.int64)  # episodes begun, by world
         self._side = np.zeros(self.size, np.int64)  # the side of the player, by world
@@ -390,12 +407,15 @@ class Versus:
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
                    if isinstance(opponent, Learned)}  # fmt: skip
-        return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams
+        drawn = {number: global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
+                 if isinstance(opponent, Learned)}  # fmt: skip
+        return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn
 
     def set_state(self, state: Any) -> None:
         """Continue from what :meth:`get_state` returned."""
         inner, rows, frozen, newest, *rest = state
         streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints do not contain them
+        drawn: dict[int, Any] = rest[1] if len(rest) > 1 else {}
         self._worlds.set_state(inner)
         for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
             row[...] = kept
@@ -406,6 +426,7 @@ class Versus:
             self._begin_anew(number)
             if isinstance(opponent, Learned):
                 continue_stream(opponent.behaviour, streams.get(number))
+                continue_global_streams(opponent.behaviour, drawn.get(number))
 
 
 def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> Turn:

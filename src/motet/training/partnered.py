@@ -81,7 +81,7 @@ class PartneredWorlds:
         self._worlds, self._partners, self._acting, self._asks = worlds, tuple(partners), tuple(acting), asks
         self._partner_of = {agent: p for p, fixed in enumerate(partners) for agent in fixed.agents}
         self._number_of = {agent: policies + k for k, agent in enumerate(self._partner_of)}
-        self.size, self.lanes = worlds.size, worlds.lanes
+        self.size, self.lanes, self.user = worlds.size, worlds.lanes, worlds.user
         self.can_save = worlds.can_save and all(partner.can_save for partner in acting)
         self.returns = np.zeros((self.size, agents))
         """``[worlds, agents]``: return of each partner's agent in the present episode."""

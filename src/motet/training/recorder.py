@@ -22,6 +22,7 @@ from motet.replay import ReplaySpec, rewound
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
+from motet.streams import generators_of
 from motet.system.supervisor import Role
 from motet.training.league import Standings
 from motet.training.roster import LearnedPolicy
@@ -41,6 +42,10 @@ _REST = 50  # at least this many times the duration of a checkpoint pass before 
 _SNAPSHOT_S = 1.0  # seconds between two snapshots
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
+_LATE = (
+    "for the first time after many episodes without it. Those episodes shared its generator with other worlds and "
+    "policies, so they were not functions of their seeds. From now on each copy of the world has a stream"
+)
 _ODD = "observations or rewards may be NaN or huge (motet.testing.check_world finds out), or the learning rate too high"
 
 
@@ -66,6 +71,9 @@ class Result:
     """Whether Ctrl-C or SIGTERM stopped it."""
     fell_back: str = ""
     """Why the run fell back to the serial engine; empty if it did not."""
+    late_draws: str = ""
+    """The world's late draws from global random generators, in words; empty if there were none. Before them, episodes
+    were not functions of their seeds."""
     began: int = 0
     """Steps that had been done when the run was started or resumed."""
 
@@ -80,6 +88,7 @@ class Recorder:
         self._began = self._steps()
         self._ends, self._ended_at = 0, self._began  # ended episodes, and the step at which their number last grew
         self._said_endless = False
+        self._late = shared.board.late_draws()
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
         self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
         self._started = self._shown = time.monotonic()
@@ -130,7 +139,7 @@ class Recorder:
 
     def _show(self, state: str) -> Snapshot:
         snapshot = self._watch.snapshot(state)
-        snapshot.fell_back = self._run.fell_back
+        snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
         if self._directory is not None:
             self._directory.append_line("metrics.jsonl", snapshot.as_dict())
             self._directory.write_json("status.json", snapshot.as_dict())
@@ -154,6 +163,21 @@ class Recorder:
                     f"partner {row.policy} of {row.name} has failed {row.failures} times and was replaced; its "
                     f"episodes broke off{logs}"
                 )
+
+    def _note_late_draws(self) -> str:
+        """Return the world's late draws in words. Write new ones to ``config.json`` and tell the user."""
+        late = self._shared.board.late_draws()
+        if not late:
+            return ""
+        factory = self._run.roster.world.value
+        name = getattr(getattr(factory, "func", factory), "__name__", "")
+        text = f"{f'the world {name}'.strip()} drew from {' and '.join(generators_of(late))}"
+        if late != self._late:
+            self._late = late
+            if self._directory is not None:
+                self._directory.write_json("config.json", {**self._directory.config(), "late_draws": late})
+            self._run.message(f"{text} {_LATE}")
+        return text
 
     def _warn_of_no_end(self, snapshot: Snapshot) -> None:
         """Warn once if no episode has ended for a long time."""
@@ -276,6 +300,7 @@ class Recorder:
             agents=final.agents,
             interrupted=interrupted and state == "stopped",
             fell_back=self._run.fell_back,
+            late_draws=snapshot.late_draws,
             began=self._began,
         )
 

@@ -23,6 +23,7 @@ from motet.pace import Pace
 from motet.policies.partner import as_partner
 from motet.policy import PLAYER
 from motet.replay import Field, ReplaySpec
+from motet.streams import Streams, StreamUser, streams_returned
 from motet.system.imports import import_named
 from motet.system.machine import usable_cores
 from motet.system.portable import Portable
@@ -187,7 +188,12 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     ``room``: how many learner processes there is room for, used if ``learner_processes`` is not set; by default what
     this machine has.
     """
-    factory = world_factory(world)
+    with streams_returned():
+        return _make_roster(world_factory(world), algorithm, settings, room)
+
+
+def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
+    Streams(StreamUser("the world")).begin(settings.seed)
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)
@@ -297,7 +303,10 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
                 "plays both sides"
             )
     if player.settings.n_frames > 1:
-        raise SettingError(f"n_frames must be 1 in self-play, got {player.settings.n_frames}")
+        raise SettingError(
+            f"n_frames must be 1 in self-play, got {player.settings.n_frames}; if the world suggests it, set n_frames "
+            "to 1 (--ALGORITHM.n-frames 1)"
+        )
     play = SelfPlay.of(
         made,
         settings.league,

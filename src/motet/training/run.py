@@ -219,6 +219,8 @@ class Run:
         shared = SharedMemory(self.roster)
         if self.resume_from is not None:
             fill(shared, self.resume_from)
+            if self.directory is not None:
+                shared.board.episodes.late_draws[0, 0] = self.directory.config().get("late_draws", 0)
         return shared
 
     def fall_back(self, reason: Exception) -> None:

@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import continue_stream, stream_of
+from motet.algorithm import (
+    continue_global_streams,
+    continue_stream,
+    global_streams_of,
+    stream_of,
+    users_behaviour,
+)
 from motet.errors import SettingError
 from motet.runs.plain import encode
 from motet.system.child import one_thread
@@ -104,8 +110,9 @@ class Serial:
             try:
                 encode(stream)
             except SettingError as error:
+                kind = type(users_behaviour(acting.behaviour)).__name__
                 raise SettingError(
-                    f"get_stream of {type(acting.behaviour).__name__} (agent {policy.name}) must return plain values, "
+                    f"get_stream of {kind} (agent {policy.name}) must return plain values, "
                     f"got {type(stream).__name__}: {error}"
                 ) from error
 
@@ -117,12 +124,14 @@ class Serial:
                     "worlds": actor.worlds.get_state(),
                     "memory": actor.get_state(),
                     "streams": [stream_of(policy.behaviour) for policy in actor.published],
+                    "global_streams": [global_streams_of(policy.behaviour) for policy in actor.published],
                     "versions": [policy.subscriber.version for policy in actor.published],
                 }
                 for actor in self.actors
             ],
             "published": {policy.name: self._published(i) for i, policy in enumerate(self._shared.roster.policies)},
         }
+        notes["learners"] = [learner.streams and learner.streams.get_state() for learner in self.learners]
         notes["priorities"] = priorities = {}
         for i, member in self._members():
             policy = self._shared.roster.policies[i]
@@ -164,11 +173,17 @@ class Serial:
             actor.worlds.set_state(notes["worlds"])
             actor.set_state(notes["memory"])
             streams = notes.get("streams", [None] * len(roster.policies))
+            global_streams = notes.get("global_streams", [None] * len(roster.policies))
             for i, (policy, stream) in enumerate(zip(actor.published, streams, strict=True)):
-                if not continue_stream(policy.behaviour, stream):
+                if continue_stream(policy.behaviour, stream):
+                    continue_global_streams(policy.behaviour, global_streams[i])
+                else:
                     begin_stream(policy.behaviour, roster.seed, index, 0, i, actor.rounds)
                     new.add(i)
         self.new_streams = [roster.policies[i].name for i in sorted(new)]
+        for learner, state in zip(self.learners, kept.get("learners", ()), strict=False):
+            if learner.streams is not None and state is not None:
+                learner.streams.set_state(state)
         for i, member in self._members():
             values = kept["priorities"].get(roster.policies[i].name)
             if values is not None:

@@ -72,7 +72,7 @@ class Watch:
 
     def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
         shared, policy = self._shared, self._shared.roster.policies[i]
-        episodes = shared.board.episodes
+        episodes, evaluated = shared.board.episodes, shared.board.evaluated
         counts = episodes.count[:, i]
         played = counts > 0
         replay = shared.replays[i]
@@ -104,6 +104,7 @@ class Watch:
             lost=int(shared.board.rows.lost[i]),
             refused=int(shared.board.rows.refused[i]),
             version_before=shared.versions_before[i],
+            evaluated=float(evaluated.mean_return[i]) if evaluated.count[i] else None,
         )
 
     def _restarts(self, stack: int) -> int:

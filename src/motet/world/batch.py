@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from motet.errors import WorldError
 from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
+from motet.streams import EXCHANGE, Streams, StreamUser, made_alike
 from motet.world.contract import VectorWorld, World, as_world, last_of
 
 __all__ = [
@@ -90,6 +91,8 @@ class WorldBatch(Protocol):
     lanes: Indices
     """``[worlds]``: replay lanes to which the rows of the present episodes are written."""
     can_save: bool
+    user: StreamUser
+    """The worlds as a user of the global random streams."""
 
     @property
     def over(self) -> list[int]:
@@ -131,24 +134,34 @@ def make_world_batch(
     masked: Sequence[bool],
     remake: bool = False,
     alive: Callable[[], None] | None = None,
+    watched: bool = False,
 ) -> WorldBatch:
     """Make the worlds of a factory: as arrays if their class has ``vector``, else one by one.
 
     Worlds with action masks, and worlds that are to be replaced singly after an error (``remake``), are driven one by
-    one. ``alive`` is called each time a world was made, was reset, or played a turn.
+    one. ``alive`` is called each time a world was made, was reset, or played a turn. ``watched``: the worlds give up
+    global random streams that they do not use (see :mod:`motet.streams`).
     """
+    user = StreamUser("the world", watched)
+
+    def make_one() -> VectorWorlds | World:
+        env = factory()
+        user.name = f"the world {type(env).__name__}"
+        if has_vector(env) and not (remake or any(masked)):
+            return VectorWorlds(env.vector(worlds), user)
+        return as_world(env)
 
     def make() -> Any:
-        world = factory()
+        world = made_alike(user.name, make_one)
         if alive is not None:
             alive()
         return world
 
     first = make()
-    if has_vector(first) and not (remake or any(masked)):
-        return VectorWorlds(first.vector(worlds))
-    rest = [as_world(make()) for _ in range(worlds - 1)]
-    return LoopedWorlds([as_world(first), *rest], masked, (lambda: as_world(make())) if remake else None, alive)
+    if isinstance(first, VectorWorlds):
+        return first
+    rest = [make() for _ in range(worlds - 1)]
+    return LoopedWorlds([first, *rest], masked, make if remake else None, alive, user)
 
 
 def has_vector(env: Any) -> bool:
@@ -168,6 +181,7 @@ class LoopedWorlds:
         masked: by agent, whether its action masks are read.
         remake: makes a world that replaces one that raised an error; None: the error is raised.
         alive: called each time a world was reset or played a turn.
+        user: the worlds as a user of the global random streams.
     """
 
     def __init__(
@@ -176,9 +190,12 @@ class LoopedWorlds:
         masked: Sequence[bool],
         remake: Callable[[], World] | None = None,
         alive: Callable[[], None] | None = None,
+        user: StreamUser | None = None,
     ) -> None:
         self._worlds, self._masked, self._remake, self._alive = list(worlds), tuple(masked), remake, alive
         self.size = len(self._worlds)
+        self.user = user or StreamUser("the world")
+        self._streams = [Streams(self.user) for _ in self._worlds]
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
         agents = len(self._worlds[0].agents)
@@ -198,6 +215,7 @@ class LoopedWorlds:
         empty = set()
         for w, seed in zip(at, seeds, strict=True):
             world = self._worlds[w]
+            self._streams[w].begin(seed)
             world.reset(seed)
             if self._alive is not None:
                 self._alive()
@@ -219,6 +237,8 @@ class LoopedWorlds:
         for w, world in enumerate(self._worlds):
             asked = self._asked[w]
             asked.clear()
+            if EXCHANGE.current is not (streams := self._streams[w]):
+                streams.enter()
             try:
                 for agent in world.group():
                     mine = at.get(agent)
@@ -273,6 +293,8 @@ class LoopedWorlds:
             if not asked:
                 continue
             world = self._worlds[w]
+            if EXCHANGE.current is not (streams := self._streams[w]):
+                streams.enter()
             try:
                 world.act([chosen[agent][row] for agent, row in asked])
                 for end in world.ended():
@@ -280,6 +302,7 @@ class LoopedWorlds:
                     row = (w, end.terminated, end.truncated and not end.terminated, reward, seen)
                     ends.setdefault(end.agent, []).append(row)
                 if not world.group():
+                    self._streams[w].end()
                     self.over.append(w)
             except WorldError:
                 if self._remake is None:
@@ -299,15 +322,25 @@ class LoopedWorlds:
             self.over.append(w)
 
     def get_state(self) -> Any:
-        """Return the states of all worlds."""
-        return [world.get_state() for world in self._worlds], list(self.over)
+        """Return the states of all worlds and of their random streams."""
+        streams = [self.user.get_state(), *(streams.get_state() for streams in self._streams)]
+        return [world.get_state() for world in self._worlds], list(self.over), streams
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
-        states, over = state
+        states, over, *rest = state
         for world, kept in zip(self._worlds, states, strict=True):
             world.set_state(kept)
         self.over = list(over)
+        if rest:  # older checkpoints do not contain streams
+            _continue_streams(self.user, self._streams, rest[0])
+
+
+def _continue_streams(user: StreamUser, streams: Sequence[Streams], state: Any) -> None:
+    known, *each = state
+    user.set_state(known)
+    for one, kept in zip(streams, each, strict=True):
+        one.set_state(kept)
 
 
 def _mask_buffer(world: World, agent: int, worlds: LoopedWorlds) -> npt.NDArray[np.bool_]:
@@ -322,10 +355,15 @@ def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
 
 
 class VectorWorlds:
-    """Worlds that a VectorWorld steps as arrays."""
+    """Worlds that a VectorWorld steps as arrays.
 
-    def __init__(self, vector: VectorWorld) -> None:
+    They have one set of global random streams, which begins again with the first seed of each reset.
+    """
+
+    def __init__(self, vector: VectorWorld, user: StreamUser | None = None) -> None:
         self._vector = vector
+        self.user = user or StreamUser("the world")
+        self._streams = Streams(self.user)
         self.size = vector.worlds
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
@@ -337,12 +375,16 @@ class VectorWorlds:
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
+        if len(seeds):
+            self._streams.begin(seeds[0])
         self._vector.reset(np.array(at), seeds)
         self._owed[:, at] = 0.0
         self.over = [world for world in self.over if world not in at]
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
+        if EXCHANGE.current is not self._streams:
+            self._streams.enter()
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
@@ -353,6 +395,8 @@ class VectorWorlds:
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
+        if EXCHANGE.current is not self._streams:
+            self._streams.enter()
         vector.act(actions)
         earners = self._earners()
         for agent in earners:
@@ -370,6 +414,7 @@ class VectorWorlds:
             ended = np.setdiff1d(ended, self.over)
         if not len(ended):
             return []
+        self._streams.end()
         self.over.extend(ended.tolist())
         flags = terminated[ended], truncated[ended] & ~terminated[ended]
         return [
@@ -381,11 +426,14 @@ class VectorWorlds:
 
     def get_state(self) -> Any:
         """Return the state of all worlds."""
-        return self._vector.get_state(), self._owed.copy(), list(self.over)
+        streams = [self.user.get_state(), self._streams.get_state()]
+        return self._vector.get_state(), self._owed.copy(), list(self.over), streams
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
-        inner, owed, over = state
+        inner, owed, over, *rest = state
         self._vector.set_state(inner)
         self._owed[...] = owed
         self.over = list(over)
+        if rest:  # older checkpoints do not contain streams
+            _continue_streams(self.user, [self._streams], rest[0])

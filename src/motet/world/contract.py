@@ -7,8 +7,8 @@ A world takes one action for each agent of the group. It returns the agents' obs
 rewards since each agent's last action, and the ends of their segments.
 
 :func:`as_world` converts a PettingZoo environment (Parallel or AEC), a Gymnasium environment (with one agent, or with
-two in the form of laser hockey) or an object gridworld (:func:`from_objects`) to a World. In short, the actor plays one
-turn like this::
+two in the form of laser hockey), an object gridworld (:func:`from_objects`) or a model for planning (``ModelWorld``) to
+a World. In short, the actor plays one turn like this::
 
     for agent, action in zip(group := world.group(), actions): ...    # keep each agent's observation and action
     world.act(actions)
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -134,6 +135,13 @@ class World(Protocol):
         belong to an action: they count towards the return, but are not part of a transition.
         """
 
+    def unread_reward(self, agent: int) -> float | None:
+        """Return what the next call of ``reward`` will return, without clearing it. None: the world cannot tell.
+
+        Films show it as the score so far.
+        """
+        return None
+
     @abstractmethod
     def ended(self) -> Sequence[End]:
         """Return the segments that ended since the last call, at most one for each agent. The call clears the list.
@@ -238,9 +246,10 @@ class VectorWorld(Protocol):
 
 
 def as_world(env: Any) -> World:
-    """Convert a PettingZoo or Gymnasium environment or an object gridworld to a World. A World is returned unchanged.
+    """Convert a PettingZoo or Gymnasium environment, an object gridworld or a model to a World.
 
-    The kind of environment is recognised by its methods and attributes, not by its base classes.
+    The kind of environment is recognised by its methods and attributes, not by its base classes. A World is returned
+    unchanged. A model that is also an environment is played as that environment.
 
     >>> import gymnasium
     >>> as_world(gymnasium.make("CartPole-v1")).agents
@@ -248,7 +257,7 @@ def as_world(env: Any) -> World:
     """
     accepted = (
         "must be a PettingZoo Parallel or AEC environment, a Gymnasium environment, an object gridworld "
-        "(see motet.world.from_objects) or a motet.world.World"
+        "(see motet.world.from_objects), a model (see motet.world.ModelWorld) or a motet.world.World"
     )
     from motet.world.pettingzoo import AtOnce, Duel, InTurn, Solo
 
@@ -264,7 +273,10 @@ def as_world(env: Any) -> World:
         world: World = env
         return world
     if hasattr(env, "single_observation_space"):
-        raise SettingError(f"world {accepted}, got the vector environment {type(env).__name__}; give a single one")
+        raise SettingError(
+            f"world {accepted}, got the vector environment {type(env).__name__}; give a single one, and set "
+            "worlds_per_actor (--worlds-per-actor)"
+        )
     if offers(env, "reset", "step"):
         if offers(env, "last", "observe"):
             return InTurn(env)
@@ -273,6 +285,10 @@ def as_world(env: Any) -> World:
         if hasattr(env, "observation_space") and hasattr(env, "action_space"):
             two = offers(getattr(env, "unwrapped", env), "obs_agent_two")
             return AtOnce(Duel(env) if two else Solo(env))
+    if offers(env, "transition_probabilities", "get_state", "set_state"):
+        from motet.world.model import ModelWorld
+
+        return ModelWorld(env)
     if offers(env, "reset") and hasattr(env, "agents") and hasattr(env, "world"):
         return from_objects(env)
     hint = "; call it first" if callable(env) else ""
@@ -288,6 +304,22 @@ _CONTRACT = (
 def offers(env: Any, *methods: str) -> bool:
     """Whether an object has all these methods."""
     return all(callable(getattr(env, method, None)) for method in methods)
+
+
+def picture_of(env: Any) -> Any:
+    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
+
+    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
+    because these do not pass the argument on.
+    """
+    inner = getattr(env, "unwrapped", env)
+    if not offers(inner, "render"):
+        return None
+    if "mode" in signature(inner.render).parameters:
+        return inner.render(mode="rgb_array")
+    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
+        return None
+    return env.render()
 
 
 def from_objects(

@@ -1,4 +1,4 @@
-"""Record the frames of an episode, limited in number and size, as PNG, GIF or video."""
+"""Record the frames of an episode, limited in number and size, as PNG, GIF or video, with a caption for each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import SettingError
-from motet.world.contract import offers
+from motet.streams import global_streams_kept
+from motet.text import label, short
 
-__all__ = ["Film", "check_video", "frames_per_s", "made_to_draw", "picture_of", "write_video"]
+__all__ = [
+    "Film",
+    "captioned",
+    "check_video",
+    "frames_per_s",
+    "made_to_draw",
+    "score_line",
+    "write_gif",
+    "write_video",
+]
 
 FRAMES = 200
 """Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
 PIXELS = 480
 """Maximum height and width of a frame."""
+
+_WIDTH = 240  # pixels: smaller frames are enlarged, so that captions fit below them
+_SCORES = 4  # number of agents whose scores are shown; for more agents only the sum
+_PAPER, _INK = (252, 252, 251), (28, 30, 33)
 
 _VIDEOS = (".avi", ".mkv", ".mov", ".mp4")
 
@@ -45,22 +59,6 @@ def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
         return factory(), f"with render_mode='rgb_array' the world raised {type(error).__name__}: {error}"
 
 
-def picture_of(env: Any) -> Any:
-    """Return a picture of an environment by its own ``render``; None if it has none or would show a window.
-
-    ``render(mode="rgb_array")``, as environments had it before ``render_mode``, is looked for behind all wrappers,
-    because these do not pass the argument on.
-    """
-    inner = getattr(env, "unwrapped", env)
-    if not offers(inner, "render"):
-        return None
-    if "mode" in inspect.signature(inner.render).parameters:
-        return inner.render(mode="rgb_array")
-    if getattr(env, "render_mode", "rgb_array") != "rgb_array":
-        return None
-    return env.render()
-
-
 def frames_per_s(env: Any) -> float:
     """Frames per second at which a world should be shown."""
     known = getattr(env, "metadata", None) or {}
@@ -77,6 +75,9 @@ class Film:
     def __init__(self, unable: str = "") -> None:
         self._unable = unable
         self._frames: list[Picture] = []
+        self._captions: list[str] = []
+        self.caption: Callable[[], str] = str
+        """Returns the caption of the frame that is drawn now; by default an empty one."""
         self._every, self._rounds = 1, 0
         self.problem = ""
         """Reason why there are no frames."""
@@ -102,12 +103,13 @@ class Film:
             self._draw(world)
         self._rounds += 1
         if len(self._frames) > FRAMES:
-            self._frames, self._every = self._frames[::2], self._every * 2
+            self._frames, self._captions, self._every = self._frames[::2], self._captions[::2], self._every * 2
 
     def _draw(self, world: Any) -> None:
         """Draw one frame. An error while drawing is recorded, and does not end the episode."""
         try:
-            picture = world.render()
+            with global_streams_kept():  # a film does not change the episode
+                picture = world.render()
         except Exception as error:  # noqa: BLE001 - reported at the end
             raised = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"
             self.problem = self._unable or raised
@@ -117,6 +119,7 @@ class Film:
             return
         try:
             self._frames.append(_small(_rgb(picture)))
+            self._captions.append(self.caption())
         except ValueError as error:
             self.problem = str(error)
 
@@ -125,9 +128,18 @@ class Film:
         """The frames so far, uint8 [height, width, 3]."""
         return self._frames
 
+    @property
+    def rounds(self) -> int:
+        """Number of times that all agents have had their turn."""
+        return self._rounds
+
     def pictures(self) -> tuple[bytes, ...]:
         """Return the frames as PNG; empty if the world renders nothing."""
         return tuple(map(_png, self._frames))
+
+    def captions(self) -> tuple[str, ...]:
+        """Return the caption of each frame."""
+        return tuple(self._captions)
 
 
 def _rgb(picture: Any) -> Picture:
@@ -161,6 +173,58 @@ def _png(picture: Picture) -> bytes:
     return target.getvalue()
 
 
+def score_line(moment: str, agents: Sequence[str], scores: Sequence[float | None]) -> str:
+    """Return the caption of a frame: the moment, and the scores so far; for many agents only their sum.
+
+    >>> score_line("turn 3", ["left", "right"], [1.0, -0.5]), score_line("turn 0", ["left"], [None])
+    ('turn 3, left: 1, right: -0.500', 'turn 0')
+    """
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return moment
+    if len(known) > _SCORES:
+        return f"{moment}, all agents: {short(sum(known))}"
+    pairs = zip(agents, known, strict=True)
+    return ", ".join([moment, *(f"{label(agent, 20)}: {short(score)}" for agent, score in pairs)])
+
+
+def captioned(frames: Sequence[Picture], captions: Sequence[str]) -> list[Picture]:
+    """Return the frames with their captions below them, all of one size. Small frames are enlarged."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    if not any(captions):
+        return list(frames)
+    times = max(1, _WIDTH // max(frames[0].shape[1], 1))
+    large = [frame.repeat(times, 0).repeat(times, 1) for frame in frames]
+    width = max(large[0].shape[1], _WIDTH)
+    font = ImageFont.load_default(size=14)
+    wrapped = [_wrapped(caption, lambda text: font.getlength(text) <= width - 12) for caption in captions]
+    below = 18 * max(map(len, wrapped)) + 8
+    shades = np.linspace(_PAPER, _INK, 4).astype(np.uint8)  # few, so that a GIF of a plain world needs few colours
+    found = []
+    for frame, text in zip(large, wrapped, strict=True):
+        strip = Image.new("L", (width, below))
+        ImageDraw.Draw(strip).multiline_text((6, 4), "\n".join(text), 255, font, spacing=4)
+        picture = np.full((frame.shape[0] + below, width, 3), _PAPER, np.uint8)
+        left = (width - frame.shape[1]) // 2
+        picture[: frame.shape[0], left : left + frame.shape[1]] = frame[..., :3]
+        picture[frame.shape[0] :] = shades[np.asarray(strip) // 64]
+        found.append(picture)
+    return found
+
+
+def _wrapped(caption: str, fits: Callable[[str], bool]) -> list[str]:
+    """Break a caption into lines, at its commas."""
+    found = [""]
+    for part in caption.split(", "):
+        longer = f"{found[-1]}, {part}" if found[-1] else part
+        if fits(longer) or not found[-1]:
+            found[-1] = longer
+        else:
+            found.append(part)
+    return found
+
+
 def check_video(path: Path) -> None:
     """Raise a SettingError if a video with this file name extension cannot be written with what is installed."""
     ending = path.suffix.lower()
@@ -176,16 +240,39 @@ def check_video(path: Path) -> None:
         )
 
 
-def write_video(path: Path, frames: Sequence[bytes], rate: float) -> None:
-    """Write PNG frames as a GIF, or as another video that :func:`check_video` allows."""
+def write_gif(path: Path, pictures: Sequence[Picture], rate: float) -> None:
+    """Write pictures as a GIF. If they have at most 256 colours together, which is much faster, none is changed."""
+    from PIL import Image
+
+    codes = [picture[..., :3].astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for picture in pictures]
+    used = np.zeros(1 << 24, np.bool_)
+    for code in codes:
+        used[code] = True
+    colours = np.flatnonzero(used)
+    if len(colours) > 256:
+        images = [Image.fromarray(picture[..., :3]).quantize(256) for picture in pictures]
+    else:
+        place = np.zeros(1 << 24, np.uint8)
+        place[colours] = np.arange(len(colours))
+        palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], 1).astype(np.uint8).tobytes()
+        images = [Image.fromarray(place[code]) for code in codes]
+        for image in images:
+            image.putpalette(palette)
+    first, *others = images
+    first.save(path, "GIF", save_all=True, append_images=others, duration=1000 / max(rate, 1.0), loop=0)
+
+
+def write_video(path: Path, frames: Sequence[bytes], rate: float, captions: Sequence[str] = ()) -> None:
+    """Write PNG frames as a GIF, or as another video that :func:`check_video` allows, with captions if given."""
     import imageio.v3
 
     pictures = [imageio.v3.imread(frame, extension=".png") for frame in frames]
     if not pictures:
         raise SettingError(f"video {str(path)!r} was not written: the world renders nothing")
+    pictures = captioned(pictures, captions or [""] * len(pictures))
     try:
         if path.suffix.lower() == ".gif":
-            imageio.v3.imwrite(path, pictures, duration=1000 / max(rate, 1.0), loop=0)
+            write_gif(path, pictures, rate)
         else:
             imageio.v3.imwrite(path, np.stack(pictures), fps=rate, plugin="FFMPEG")
     except (ImportError, ValueError, OSError) as error:

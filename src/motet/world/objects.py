@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from motet.errors import SettingError
+from motet.streams import seed_global
 from motet.system.raised import brief
-from motet.world.contract import offers
-from motet.world.film import picture_of
+from motet.world.contract import offers, picture_of
 
 __all__ = ["ObjectEnvironment", "Objects", "ObjectsAtOnce", "entity_transitions", "plays_itself"]
 
@@ -122,7 +122,7 @@ class ObjectEnvironment:
             self.environment.reset(seed=seed)
             return
         if seed is not None:
-            _seed_global(seed)
+            seed_global(seed)
         self.environment.reset()
 
     def render(self) -> Any:
@@ -389,10 +389,3 @@ def _sight_of(world: Any, player: Any, given: Any) -> Any:
     if given is not None:
         raise SettingError(f"observation must be a space, or None to take the shape of the first pov, got {given!r}")
     return spaces.Box(-np.inf, np.inf, np.shape(player.pov(world)), np.float32)
-
-
-def _seed_global(seed: int) -> None:
-    import random
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)

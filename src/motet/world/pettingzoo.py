@@ -11,8 +11,7 @@ import numpy as np
 from motet.errors import SettingError, WorldError
 from motet.system.raised import brief
 from motet.text import valid
-from motet.world.contract import End, World, offers
-from motet.world.film import picture_of
+from motet.world.contract import End, World, offers, picture_of
 from motet.world.objects import ObjectEnvironment
 from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
@@ -245,6 +244,12 @@ class InTurn(_Adapter):
         self._step += 1
         self._select()
 
+    def unread_reward(self, agent: int) -> float:
+        if self._over[agent]:
+            return self._owed[agent]
+        total = float(self._env._cumulative_rewards.get(self._names[agent], 0.0))
+        return self._owed[agent] + (total - self._asked[agent])
+
     def reward(self, agent: int) -> float:
         value = self._owed[agent]
         self._owed[agent] = 0.0
@@ -384,6 +389,9 @@ class AtOnce(_Adapter):
         elif self._env.agents == self._listed:
             return
         self._regroup()
+
+    def unread_reward(self, agent: int) -> float:
+        return self._owed[agent]
 
     def reward(self, agent: int) -> float:
         value = self._owed[agent]

@@ -190,6 +190,9 @@ class SelfDriven(_Adapter):
             self._step += 1
             self._resume(chosen[0], agent)
 
+    def unread_reward(self, agent: int) -> float:
+        return self._owed[agent]
+
     def reward(self, agent: int) -> float:
         value = self._owed[agent]
         self._owed[agent] = 0.0

@@ -18,6 +18,7 @@ WORLDS = {
     "matrix": "motet.worlds:MatrixGame",
     "rooms": "motet.worlds:Rooms",
     "small_hunt": "motet.worlds:SmallHunt",
+    "bushes": "motet.worlds:Bushes",
 }
 """The shipped worlds by name."""
 

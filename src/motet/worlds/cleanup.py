@@ -29,18 +29,9 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from motet.errors import NotReadyError, SettingError
+from motet.seeds import freeze_rng, thaw_rng
 from motet.worlds import pictures
-from motet.worlds.contract import (
-    ParallelStep,
-    WorldState,
-    checked_render_mode,
-    freeze_rng,
-    opened,
-    real,
-    thaw_rng,
-    timed_step,
-    whole,
-)
+from motet.worlds.contract import ParallelStep, WorldState, checked_render_mode, opened, real, timed_step, whole
 
 __all__ = ["Cleanup"]
 

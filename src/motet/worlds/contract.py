@@ -9,8 +9,6 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from motet.errors import NotReadyError, SettingError
 
 WorldState = tuple[Any, ...]
@@ -74,26 +72,6 @@ def checked_render_mode(given: Any) -> str | None:
     if given not in (None, "rgb_array"):
         raise SettingError(f"render_mode must be None or 'rgb_array', got {given!r}")
     return None if given is None else "rgb_array"
-
-
-def freeze_rng(rng: np.random.Generator) -> WorldState:
-    """Return the whole state of a PCG64 generator, including the buffered half word."""
-    state = rng.bit_generator.state
-    words = state["state"]
-    return (state["bit_generator"], words["state"], words["inc"], state["has_uint32"], state["uinteger"])
-
-
-def thaw_rng(snapshot: WorldState) -> np.random.Generator:
-    """Return the generator whose state ``freeze_rng`` returned."""
-    name, state, inc, has_uint32, uinteger = snapshot
-    bits = np.random.PCG64()
-    bits.state = {
-        "bit_generator": name,
-        "state": {"state": state, "inc": inc},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }
-    return np.random.Generator(bits)
 
 
 def opened(snapshot: WorldState, header: WorldState) -> WorldState:

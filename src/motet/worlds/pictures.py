@@ -100,6 +100,21 @@ def agent(picture: Picture, row: int, column: int, number: int, ahead: tuple[int
         stamp(picture, top, left, disc(0.2, eye_down, eye_right), (255, 255, 255))
 
 
+@cache
+def square(half: float) -> Mask:
+    """A square in the middle of the tile."""
+    return _mask(lambda y, x: (np.abs(y) <= half) & (np.abs(x) <= half))
+
+
+def robot(picture: Picture, row: int, column: int, number: int) -> None:
+    """Draw robot ``number`` on tile (row, column): a square with a rim and two eyes."""
+    top, left = row * TILE, column * TILE
+    stamp(picture, top, left, square(0.82), INK)
+    stamp(picture, top, left, square(0.68), AGENTS[number % len(AGENTS)])
+    for side in (-0.3, 0.3):
+        stamp(picture, top, left, disc(0.18, -0.15, side), (255, 255, 255))
+
+
 _GLYPHS = {
     "0": "111101101101111",
     "1": "010110010010111",

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -93,36 +94,44 @@ struct Columns {
   }
 };
 
-// The expected payoff of each distribution of one state, for all columns.
+// The expected payoff of each distribution of one state, for all columns. The payoff of a successor is 1 where the goal is
+// achieved there, else its discounted value; it is computed from the values, and not stored.
 template <class T>
 class Worth {
  public:
-  Worth(const Flat& g, const Columns& c, const T* payoff, u64 most)
-      : g_(g), c_(c), payoff_(payoff), own_(most * c.columns), at_(most) {}
+  Worth(const Flat& g, const Columns& c, const T* value, u64 most)
+      : g_(g), c_(c), value_(value), own_(most * c.columns) {}
 
   void look(u64 s) {
-    for (i64 d = g_.dists[s]; d < g_.dists[s + 1]; ++d) {
-      const u64 slot = u64(d - g_.dists[s]);
+    double* w = own_.data();
+    for (i64 d = g_.dists[s]; d < g_.dists[s + 1]; ++d, w += c_.columns) {
       const i64 begin = g_.rows[d], end = g_.rows[d + 1];
-      if constexpr (std::is_same_v<T, double>) {
-        if (!c_.timed && end - begin == 1 && g_.probability[begin] == 1.0) {  // deterministic: use the row of the successor state itself
-          at_[slot] = payoff_ + u64(g_.successor[begin]) * c_.columns;
-          continue;
-        }
+      if (!c_.timed && end - begin == 1 && g_.probability[begin] == 1.0) {  // deterministic
+        each(begin, [&](u64 c, double payoff) { w[c] = payoff; });
+        continue;
       }
-      double* w = own_.data() + slot * c_.columns;
       std::fill(w, w + c_.columns, 0.0);
-      for (i64 k = begin; k < end; ++k) c_.timed ? add_timed(w, k) : add(w, k);
-      at_[slot] = w;
+      for (i64 k = begin; k < end; ++k) {
+        const double p = g_.probability[k];
+        if (c_.timed) add_timed(w, k);
+        else each(k, [&](u64 c, double payoff) { w[c] += p * payoff; });
+      }
     }
   }
-  const double* operator[](u64 slot) const { return at_[slot]; }
+  const double* operator[](u64 slot) const { return own_.data() + slot * c_.columns; }
 
  private:
-  void add(double* w, i64 k) const {
-    const T* y = payoff_ + u64(g_.successor[k]) * c_.columns;
-    const double p = g_.probability[k];
-    for (u64 c = 0; c < c_.columns; ++c) w[c] += p * load(y[c]);
+  // Calls visit(column, payoff) for the successor of a transition.
+  template <class Visit>
+  void each(i64 k, Visit visit) const {
+    const u64 row = u64(g_.successor[k]) * c_.columns;
+    const T* v = value_ + row;
+    const std::uint8_t* achieved = c_.achieved + row;
+    for (u64 h = 0; h < c_.humans; ++h) {
+      const double discount = c_.discount[h];
+      const u64 last = u64(c_.first[h + 1]);
+      for (u64 c = u64(c_.first[h]); c < last; ++c) visit(c, achieved[c] ? 1.0 : discount * load(v[c]));
+    }
   }
   void add_timed(double* w, i64 k) const {
     const u64 row = u64(g_.successor[k]) * c_.columns;
@@ -130,31 +139,29 @@ class Worth {
     for (u64 h = 0; h < c_.humans; ++h) {
       const double later = p * std::exp(-c_.discount[h] * duration);
       for (i64 c = c_.first[h]; c < c_.first[h + 1]; ++c)
-        w[c] += c_.achieved[row + u64(c)] ? p : later * load(payoff_[row + u64(c)]);
+        w[c] += c_.achieved[row + u64(c)] ? p : later * load(value_[row + u64(c)]);
     }
   }
   const Flat& g_;
   const Columns& c_;
-  const T* payoff_;
+  const T* value_;
   std::vector<double> own_;
-  std::vector<const double*> at_;
 };
 
-// Stores a state's value, and its payoff for transitions that lead to it. `v` is the value by the formula; where the goal
-// is achieved it is used only with kStay.
+// Stores a state's value. `v` is the value by the formula; where the goal is achieved it is used only with kStay.
 template <class T>
-inline void settle(const Columns& c, u64 s, u64 h, u64 column, double v, T* value, T* payoff) {
+inline void settle(const Columns& c, u64 s, u64 column, double v, T* value) {
   const u64 at = s * c.columns + column;
-  const bool achieved = c.achieved[at];
-  keep(value[at], achieved && c.holding != Holding::kStay ? double(c.holding == Holding::kOne) : v);
-  if (c.timed) keep(payoff[at], achieved ? 0.0 : v);
-  else keep(payoff[at], achieved ? 1.0 : c.discount[h] * v);
+  keep(value[at], c.achieved[at] && c.holding != Holding::kStay ? double(c.holding == Holding::kOne) : v);
 }
 
+// The values of a terminal state are zero, except with kOne. Arrays are zero at first, and what stays zero is not written,
+// so that memory pages of terminal states alone are never touched and take no memory.
 template <class T>
-inline void settle_terminal(const Columns& c, u64 s, T* value, T* payoff) {
-  for (u64 h = 0; h < c.humans; ++h)
-    for (i64 k = c.first[h]; k < c.first[h + 1]; ++k) settle(c, s, h, u64(k), 0.0, value, payoff);
+inline void settle_terminal(const Columns& c, u64 s, T* value) {
+  if (c.holding != Holding::kOne) return;
+  for (u64 k = 0; k < c.columns; ++k)
+    if (c.achieved[s * c.columns + k]) keep(value[s * c.columns + k], 1.0);
 }
 
 enum class Over { kWorst, kBest, kMean };  // how humans aggregate over the robot's actions
@@ -168,25 +175,47 @@ struct HumanSweep {
   const double* beliefs = nullptr;   // [states, width], by human, own action, other humans' actions; null: uniform
   u64 belief_width = 0;
   Over over = Over::kWorst;
-  T *value = nullptr, *payoff = nullptr, *policy = nullptr;
+  T* value = nullptr;
+
+  // Memory for the work on one state at a time.
+  struct Scratch {
+    Scratch(const HumanSweep& sweep, u64 first, u64 last)
+        : worth(sweep.g, sweep.c, sweep.value, sweep.g.most_dists(first, last)),
+          q(sweep.c.most_actions() * sweep.c.columns), over_robots(sweep.c.columns), weight(sweep.c.most_actions()),
+          pi(u64(sweep.c.policy_at[sweep.c.humans])) {}
+    Worth<T> worth;
+    std::vector<double> q, over_robots, weight;
+    std::vector<T> pi;  // pi_h of the state, as it is stored
+  };
+
+  u64 width() const { return u64(c.policy_at[c.humans]); }
 
   void run(u64 first, u64 last) const {
-    Worth<T> worth(g, c, payoff, g.most_dists(first, last));
-    std::vector<double> q(c.most_actions() * c.columns), over_robots(c.columns), weight(c.most_actions());
+    Scratch scratch(*this, first, last);
     for (u64 s = first; s < last; ++s) {
-      T* pi = policy + s * u64(c.policy_at[c.humans]);
-      if (g.terminal(s)) {
-        settle_terminal(c, s, value, payoff);
-        for (i64 k = 0; k < c.policy_at[c.humans]; ++k) keep(pi[k], 0.0);
-        continue;
-      }
-      worth.look(s);
-      const double* belief = beliefs ? beliefs + s * belief_width : nullptr;
-      for (u64 h = 0; h < c.humans; ++h) {
-        const u64 goals = u64(c.first[h + 1] - c.first[h]);
-        belief = weigh(s, h, goals, worth, belief, q.data(), over_robots.data());
-        choose(s, h, goals, q.data(), weight.data(), pi + c.policy_at[h]);
-      }
+      if (g.terminal(s)) settle_terminal(c, s, value);
+      else solve(s, scratch, scratch.pi.data(), value);
+    }
+  }
+
+  // Computes pi_h again, [last - first, width], from the values of later states.
+  void policies(u64 first, u64 last, T* out) const {
+    Scratch scratch(*this, first, last);
+    for (u64 s = first; s < last; ++s, out += width()) {
+      if (g.terminal(s))
+        for (u64 k = 0; k < width(); ++k) keep(out[k], 0.0);
+      else solve(s, scratch, out, nullptr);
+    }
+  }
+
+  // Computes pi_h of a state, and V_h unless `to` is null.
+  void solve(u64 s, Scratch& scratch, T* pi, T* to) const {
+    scratch.worth.look(s);
+    const double* belief = beliefs ? beliefs + s * belief_width : nullptr;
+    for (u64 h = 0; h < c.humans; ++h) {
+      const u64 goals = u64(c.first[h + 1] - c.first[h]);
+      belief = weigh(s, h, goals, scratch.worth, belief, scratch.q.data(), scratch.over_robots.data());
+      choose(s, h, goals, scratch.q.data(), scratch.weight.data(), pi + c.policy_at[h], to);
     }
   }
 
@@ -219,12 +248,12 @@ struct HumanSweep {
   }
 
   // Computes pi_h [action, goal] and V_h from Q_h; `weight` is scratch with one entry per action.
-  void choose(u64 s, u64 h, u64 goals, const double* q, double* weight, T* pi) const {
+  void choose(u64 s, u64 h, u64 goals, const double* q, double* weight, T* pi, T* to) const {
     const u64 actions = u64(c.actions[h]);
     for (u64 k = 0; k < goals; ++k) {
       if (c.holding == Holding::kStay && c.achieved[s * c.columns + u64(c.first[h]) + k]) {
         for (u64 a = 0; a < actions; ++a) keep(pi[a * goals + k], double(a == c.still));
-        settle(c, s, h, u64(c.first[h]) + k, 0.0, value, payoff);
+        if (to) settle(c, s, u64(c.first[h]) + k, 0.0, to);
         continue;
       }
       double most = q[k], sum = 0.0, v = 0.0;
@@ -240,7 +269,7 @@ struct HumanSweep {
         keep(pi[a * goals + k], share);
         v += share * q[a * goals + k];
       }
-      settle(c, s, h, u64(c.first[h]) + k, v, value, payoff);
+      if (to) settle(c, s, u64(c.first[h]) + k, v, to);
     }
   }
 };
@@ -250,26 +279,32 @@ template <class T>
 struct RobotSweep {
   Flat g;
   Columns c;
-  const T* policy = nullptr;          // policies of the humans, as HumanSweep wrote them
+  const T* policy = nullptr;          // [states, width]: given policies of the humans; null: those of `humans`
+  HumanSweep<T> humans;               // solves for the humans in the same sweep, unless their policies are given
   const double* weights = nullptr;    // [states or 1, columns]: weights of the goals
   u64 weights_stride = 0;             // columns, or 0 if all states share one row
+  const double* given = nullptr;      // [states, robots]: the robot's policy, if it is evaluated; null: computed from Q_r
   double beta = 10, rho = 0, zeta = 1, xi = 1, eta = 1, terminal = -1e-10;
-  T *value = nullptr, *payoff = nullptr;  // V_he
+  T* value = nullptr;  // V_he
   double *power = nullptr, *robot_value = nullptr, *robot_q = nullptr, *robot_policy = nullptr, *utility = nullptr;
 
   // Returns -1, or the first fault: state * (humans + 1) + h if human h has no power, or + humans if V_r overflows.
   i64 run(u64 first, u64 last) const {
-    Worth<T> worth(g, c, payoff, g.most_dists(first, last));
+    Worth<T> worth(g, c, value, g.most_dists(first, last));
+    std::optional<typename HumanSweep<T>::Scratch> scratch;
+    if (!policy) scratch.emplace(humans, first, last);
     std::vector<double> prior(c.humans * c.most_actions()), later(g.most_dists(first, last)), stays(later.size());
     for (u64 s = first; s < last; ++s) {
       if (g.terminal(s)) {
         end(s);
         continue;
       }
-      priors(s, prior.data());
+      if (!policy) humans.solve(s, *scratch, scratch->pi.data(), humans.value);
+      const T* pi = policy ? policy + s * u64(c.policy_at[c.humans]) : scratch->pi.data();
+      priors(s, pi, prior.data());
       const double stay = decide(s, prior.data(), later.data(), stays.data());
       worth.look(s);
-      for (u64 h = 0; h < c.humans; ++h) attain(s, h, prior.data(), worth);
+      for (u64 h = 0; h < c.humans; ++h) attain(s, h, pi + c.policy_at[h], prior.data(), worth);
       const i64 fault = reward(s, stay);
       if (fault >= 0) return i64(s * (c.humans + 1)) + fault;
     }
@@ -277,17 +312,14 @@ struct RobotSweep {
   }
 
  private:
-  void end(u64 s) const {
-    settle_terminal(c, s, value, payoff);
+  void end(u64 s) const {  // all that is zero stays as it is
+    if (!policy) settle_terminal(c, s, humans.value);
+    settle_terminal(c, s, value);
     robot_value[s] = terminal;
-    utility[s] = 0.0;
-    for (u64 h = 0; h < c.humans; ++h) power[s * c.humans + h] = 0.0;
-    for (u64 r = 0; r < c.robots; ++r) robot_q[s * c.robots + r] = robot_policy[s * c.robots + r] = 0.0;
   }
 
   // The action probabilities of each human, averaged over its goals: [human, action].
-  void priors(u64 s, double* prior) const {
-    const T* pi = policy + s * u64(c.policy_at[c.humans]);
+  void priors(u64 s, const T* pi, double* prior) const {
     const double* w = weights + s * weights_stride;
     const u64 stride = c.most_actions();
     for (u64 h = 0; h < c.humans; ++h, prior += stride) {
@@ -326,7 +358,7 @@ struct RobotSweep {
       }
   }
 
-  // Computes Q_r and pi_r, and stores E[V_r] in robot_value; returns w, the expected weight of staying in the state.
+  // Computes Q_r, and pi_r unless it is given, and stores E[V_r] in robot_value; returns w, the expected weight of staying in the state.
   double decide(u64 s, const double* prior, double* later, double* stays) const {
     for (i64 d = g.dists[s]; d < g.dists[s + 1]; ++d) {
       double sum = 0.0, weight = 0.0;
@@ -353,9 +385,10 @@ struct RobotSweep {
       const double below = -std::log(-q[r]) - most;
       return std::isinf(beta) ? double(below >= -kTie) : std::exp(beta * below);
     };
-    for (u64 r = 0; r < c.robots; ++r) sum += weight(r);
+    if (!given)
+      for (u64 r = 0; r < c.robots; ++r) sum += weight(r);
     for (u64 r = 0; r < c.robots; ++r) {
-      const double share = weight(r) / sum;
+      const double share = given ? given[s * c.robots + r] : weight(r) / sum;
       stay += share * pi[r];
       pi[r] = share;
       next += share * q[r];
@@ -365,9 +398,8 @@ struct RobotSweep {
   }
 
   // Computes V_he of one human from its policy for each goal, the others' priors and the robot's policy.
-  void attain(u64 s, u64 h, const double* prior, const Worth<T>& worth) const {
+  void attain(u64 s, u64 h, const T* pi, const double* prior, const Worth<T>& worth) const {
     const u64 goals = u64(c.first[h + 1] - c.first[h]), column = u64(c.first[h]);
-    const T* pi = policy + s * u64(c.policy_at[c.humans]) + u64(c.policy_at[h]);
     const double* robot = robot_policy + s * c.robots;
     std::vector<double> sum(goals, 0.0), v(goals, 0.0);
     u64 current = 0;
@@ -383,7 +415,7 @@ struct RobotSweep {
       for (u64 k = 0; k < goals; ++k) sum[k] += p * w[k];
     });
     close();
-    for (u64 k = 0; k < goals; ++k) settle(c, s, h, column + k, v[k], value, payoff);
+    for (u64 k = 0; k < goals; ++k) settle(c, s, column + k, v[k], value);
   }
 
   // Computes X_h, U_r and V_r; returns -1, a human without power, or `humans` if V_r overflows.

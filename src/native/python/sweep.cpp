@@ -144,35 +144,64 @@ bool pick(Arrays& in, Kept<Sweep>* kept, Dtype* dtype) {
   return true;
 }
 
+template <class Sweep, class T = std::remove_pointer_t<decltype(Sweep::value)>>
+bool take_humans(Arrays& in, Sweep* sweep, const char* value, Dtype dtype) {
+  u64 over;
+  if (!in.count("over", &over)) return false;
+  sweep->over = Over(over);
+  const u64 states = sweep->g.states;
+  if (in.has("beliefs")) {
+    sweep->belief_width = sweep->c.humans * (sweep->g.joints / sweep->c.robots);
+    if (!in.take("beliefs", kF64, states * sweep->belief_width, false, &sweep->beliefs)) return false;
+  }
+  return in.take("beta", kF64, sweep->c.humans, false, &sweep->beta) &&
+         in.take(value, dtype, states * sweep->c.columns, true, &sweep->value);
+}
+
 struct PyHumanSweep {
   Arrays in;
   Kept<HumanSweep> kept;
+  Dtype dtype;
   u64 states = 0;
 
   static PyHumanSweep* make(PyObject* args, PyObject* kwargs) {
     PyObject* dict = only_dict(args, kwargs);
     auto made = std::make_unique<PyHumanSweep>();
-    Dtype dtype;
-    if (!dict || !made->in.open(dict) || !pick<HumanSweep>(made->in, &made->kept, &dtype)) return nullptr;
-    const bool good = std::visit([&](auto& sweep) { return made->fill(sweep, dtype); }, made->kept);
+    if (!dict || !made->in.open(dict) || !pick<HumanSweep>(made->in, &made->kept, &made->dtype)) return nullptr;
+    const bool good = std::visit([&](auto& sweep) { return made->fill(sweep, made->dtype); }, made->kept);
     return good ? made.release() : nullptr;
   }
   template <class Sweep>
   bool fill(Sweep& sweep, Dtype dtype) {
-    u64 over;
-    if (!take_graph(in, &sweep.g) || !take_columns(in, sweep.g, &sweep.c) || !in.count("over", &over)) return false;
+    if (!take_graph(in, &sweep.g) || !take_columns(in, sweep.g, &sweep.c)) return false;
     states = sweep.g.states;
-    sweep.over = Over(over);
-    const u64 cells = states * sweep.c.columns;
-    if (in.has("beliefs")) {
-      for (u64 h = 0; h < sweep.c.humans; ++h) sweep.belief_width += sweep.g.joints / sweep.c.robots;
-      if (!in.take("beliefs", kF64, states * sweep.belief_width, false, &sweep.beliefs)) return false;
-    }
-    return in.take("beta", kF64, sweep.c.humans, false, &sweep.beta) && in.take("value", dtype, cells, true, &sweep.value) &&
-           in.take("payoff", dtype, cells, true, &sweep.payoff) &&
-           in.take("policy", dtype, states * u64(sweep.c.policy_at[sweep.c.humans]), true, &sweep.policy);
+    return take_humans(in, &sweep, "value", dtype);
   }
 };
+
+PyObject* human_policies(PyObject* o, PyObject* args) {
+  auto& self = unbox<PyHumanSweep>(o);
+  unsigned long long first, last;
+  PyObject* out;
+  if (!PyArg_ParseTuple(args, "KKO", &first, &last, &out)) return nullptr;
+  if (first > last || last > self.states)
+    return raise("SpecError", "states must be a range within 0 to %llu, got %llu to %llu",
+                 static_cast<unsigned long long>(self.states), first, last);
+  View rows;
+  const bool good = std::visit(
+      [&](auto& sweep) { return rows.take_array(out, "out", self.dtype, (last - first) * sweep.width(), true); }, self.kept);
+  if (!good) return nullptr;
+  {
+    Unlocked unlocked;
+    std::visit(
+        [&](auto& sweep) {
+          using T = std::remove_pointer_t<decltype(sweep.value)>;
+          sweep.policies(first, last, rows.as<T>());
+        },
+        self.kept);
+  }
+  Py_RETURN_NONE;
+}
 
 PyObject* human_run(PyObject* o, PyObject* args) {
   auto& self = unbox<PyHumanSweep>(o);
@@ -207,9 +236,9 @@ struct PyRobotSweep {
     u64 items;
     if (!in.peek("weights", &got, &items)) return false;
     sweep.weights_stride = items == columns ? 0 : columns;
+    if (in.has("given") && !in.take("given", kF64, robots, false, &sweep.given)) return false;
     return in.take("weights", kF64, sweep.weights_stride ? cells : columns, false, &sweep.weights) &&
-           in.take("policy", dtype, states * u64(sweep.c.policy_at[sweep.c.humans]), false, &sweep.policy) &&
-           in.take("value", dtype, cells, true, &sweep.value) && in.take("payoff", dtype, cells, true, &sweep.payoff) &&
+           take_policy(sweep, dtype) && in.take("value", dtype, cells, true, &sweep.value) &&
            in.take("power", kF64, states * sweep.c.humans, true, &sweep.power) &&
            in.take("robot_value", kF64, states, true, &sweep.robot_value) &&
            in.take("utility", kF64, states, true, &sweep.utility) &&
@@ -217,6 +246,14 @@ struct PyRobotSweep {
            in.take("robot_policy", kF64, robots, true, &sweep.robot_policy) && in.number("beta_r", &sweep.beta) &&
            in.number("rho_r", &sweep.rho) && in.number("zeta", &sweep.zeta) && in.number("xi", &sweep.xi) &&
            in.number("eta", &sweep.eta) && in.number("terminal_robot_value", &sweep.terminal);
+  }
+  // The given policies of the humans; if there are none, what is needed to solve for the humans too.
+  template <class Sweep>
+  bool take_policy(Sweep& sweep, Dtype dtype) {
+    if (in.has("policy")) return in.take("policy", dtype, states * u64(sweep.c.policy_at[sweep.c.humans]), false, &sweep.policy);
+    sweep.humans.g = sweep.g;
+    sweep.humans.c = sweep.c;
+    return take_humans(in, &sweep.humans, "human_value", dtype);
   }
 };
 
@@ -351,6 +388,8 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef human_methods[] = {
     {"run", human_run, METH_VARARGS, "run(first, last)\n--\n\nBack up the states of a part of one level."},
+    {"policies", human_policies, METH_VARARGS,
+     "policies(first, last, out)\n--\n\nCompute the policies of some states from the values of later ones."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef robot_methods[] = {
     {"run", robot_run, METH_VARARGS, "run(first, last)\n--\n\nBack up a part of one level; return -1, or the code of the first fault."},

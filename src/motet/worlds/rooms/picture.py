@@ -34,8 +34,8 @@ def draw(plan: RoomMap, state: State) -> NDArray[np.uint8]:
     for door, tile in enumerate(plan.doors):
         mark(tile, _frame() if doors >> door & 1 else _boards(), _KEYS[plan.door_colours[door]])
     for tile in blocks:
-        mark(tile, _square(0.8), (150, 118, 84))
-        mark(tile, _square(0.55), (186, 152, 112))
+        mark(tile, pictures.square(0.8), (150, 118, 84))
+        mark(tile, pictures.square(0.55), (186, 152, 112))
     for key, tile in enumerate(keys):
         if tile >= 0:
             mark(tile, _key(), _KEYS[plan.key_colours[key]])
@@ -44,18 +44,11 @@ def draw(plan: RoomMap, state: State) -> NDArray[np.uint8]:
         if agent < len(plan.humans):
             pictures.agent(picture, row, column, agent)
         else:
-            mark(tile, _square(0.82), pictures.INK)
-            mark(tile, _square(0.68), pictures.AGENTS[agent % len(pictures.AGENTS)])
-            for side in (-0.3, 0.3):
-                mark(tile, pictures.disc(0.18, -0.15, side), (255, 255, 255))
+            pictures.robot(picture, row, column, agent)
         for key, holder in enumerate(keys):
             if holder == -1 - agent:
                 mark(tile, pictures.disc(0.22, 0.45, 0.0), _KEYS[plan.key_colours[key]])
     return picture
-
-
-def _square(half: float) -> NDArray[np.float32]:
-    return pictures._mask(lambda y, x: (np.abs(y) <= half) & (np.abs(x) <= half))
 
 
 def _boards() -> NDArray[np.float32]:

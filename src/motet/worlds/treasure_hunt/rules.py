@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motet.errors import NotReadyError, SettingError
+from motet.seeds import freeze_rng, thaw_rng
 from motet.world import VectorWorld
-from motet.worlds.contract import WorldState, freeze_rng, opened, real, thaw_rng, whole
+from motet.worlds.contract import WorldState, opened, real, whole
 
 __all__ = ["AGENT", "BONE", "EMPTY", "FOOD", "GEM", "WALL", "TreasureHunts", "refused"]
 

@@ -1,0 +1,37 @@
+"""Memory of a plan: it is compared with what is available before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from motet.errors import MemoryShortError
+from motet.system.machine import available_bytes
+from motet.system.memory import format_bytes
+
+__all__ = ["allocated", "check_memory"]
+
+_ADVICE = "Use fewer goals, a shorter horizon, or dtype='float32' or 'float16'"
+
+
+def check_memory(nbytes: int, purpose: str) -> None:
+    """Raise if fewer bytes are available, before the kernel kills the process for lack of memory."""
+    left = available_bytes()
+    if left is not None and nbytes > left:
+        raise MemoryShortError(
+            f"{purpose} need {format_bytes(nbytes)} of memory, {format_bytes(left)} available. {_ADVICE}"
+        )
+
+
+def allocated(arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]], purpose: str) -> dict[str, NDArray[Any]]:
+    """Arrays of zeros of these shapes and dtypes, if there is memory for all of them."""
+    nbytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
+    check_memory(nbytes, purpose)
+    try:
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in arrays.items()}
+    except MemoryError as error:  # where the available memory is not known, or the system refuses
+        raise MemoryShortError(f"{purpose} need {format_bytes(nbytes)} of memory. {_ADVICE}") from error
