@@ -226,7 +226,7 @@ def _thinking(result: Result, policies: Sequence[IsolatedPolicy], settings: Sett
         interleave(result, "thinking", ways, settings.repeats)
 
 
-def _mean_ms(turn: Callable[[], None], settings: Settings) -> float:
+def _mean_ms(turn: Callable[[], object], settings: Settings) -> float:
     times, until = list[float](), time.monotonic() + settings.seconds
     while time.monotonic() < until or len(times) < 3:
         begun = time.perf_counter()

@@ -16,6 +16,7 @@ EXCEPTIONS = {
     "cli/": {"seat"},
     "evaluation/": {"seat"},
     "policies/": {"seat"},
+    "isolation/players.py": {"seat"},
     # Cells of tables.
     "reports/": {"cell", "seat"},
     "runs/display.py": {"cell"},

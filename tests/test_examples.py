@@ -32,6 +32,7 @@ def test_examples_that_need_nothing(name, last):
         ("ppo_cartpole", 4000, "the likeliest actions"),
         ("self_play", 3200, "against strong"),
         ("object_gridworld", 1200, "return of all agents"),
+        ("partners", 1200, "beside the first run"),
     ],
 )
 def test_examples_of_algorithms(name, steps, last, tmp_path):

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from motet.evaluation.regret import regret
     from motet.evaluation.result import Evaluation
     from motet.evaluation.tournament import Tournament, tournament
-    from motet.isolation.policy import PolicyLimits
     from motet.pace import Pace
     from motet.placement import Cluster
     from motet.policies.entries import load_policies
+    from motet.policies.limits import PolicyLimits
+    from motet.policies.partner import Partner
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
@@ -39,6 +40,7 @@ __all__ = [
     "League",
     "MotetError",
     "Pace",
+    "Partner",
     "PolicyLimits",
     "Publication",
     "Replay",
@@ -70,7 +72,8 @@ __getattr__, __dir__ = lazily(
         "League": "motet.training.league",
         "MotetError": "motet.errors",
         "Pace": "motet.pace",
-        "PolicyLimits": "motet.isolation.policy",
+        "Partner": "motet.policies.partner",
+        "PolicyLimits": "motet.policies.limits",
         "Publication": "motet.publication",
         "Replay": "motet.replay",
         "ReplaySpec": "motet.replay",

@@ -317,6 +317,14 @@ class RandomPolicy:
             raise SpecError("mask must allow at least one action, got none")
         return self._space.dtype.type(allowed[int(self._rng.random() * len(allowed))] + self._first)
 
+    def get_state(self) -> Any:
+        """Return the state of the random generator, as plain values."""
+        return (self._rng if self._n is not None else self._space.np_random).bit_generator.state
+
+    def set_state(self, state: Any) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        (self._rng if self._n is not None else self._space.np_random).bit_generator.state = state
+
 
 class ConstantPolicy:
     """Always takes the same action. If a mask forbids it, the first allowed action.
@@ -339,6 +347,13 @@ class ConstantPolicy:
         if not len(allowed):
             raise SpecError("mask must allow at least one action, got none")
         return type(self._action)(allowed[0] + self._first)
+
+    def get_state(self) -> Any:
+        """Return None: it has no state."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Do nothing: it has no state."""
 
 
 @dataclass(frozen=True)

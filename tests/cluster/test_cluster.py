@@ -19,8 +19,10 @@ from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
 from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
+from motet.policies.partner import Partner
 from motet.runs.directory import RunDirectory
 from motet.system.portable import Portable
+from motet.training.engines import _check_for_cluster
 from motet.training.roster import make_roster
 from motet.training.run import resume, train
 from motet.training.settings import Settings
@@ -153,6 +155,12 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch):
         pass
 
 
+def test_isolated_partners_are_refused_on_a_cluster():
+    agents = {"agent_0": StandIn(), "agent_1": Partner("random", isolate=True)}
+    with pytest.raises(SettingError, match="isolated partners are not valid with engine='ray'"):
+        _check_for_cluster(make_roster(WORLD, agents, settings(), room=1))
+
+
 def test_a_cluster_is_for_the_engine_that_has_one():
     with pytest.raises(SettingError, match="engine='ray'"):
         Settings(cluster=Cluster(address="auto"))
@@ -161,6 +169,15 @@ def test_a_cluster_is_for_the_engine_that_has_one():
 
 
 # ---- with Ray
+
+
+def test_partners_act_on_a_cluster_as_in_a_serial_run(two_nodes):
+    agents = {"agent_0": StandIn(), "agent_1": "forager"}
+    common = {"updates_per_step": 0.5, "actors": 2, "steps": 200}
+    there = train(WORLD, agents, settings(slack=0, cluster=Cluster(address=two_nodes[0].address), **common))
+    here = train(WORLD, agents, settings(engine="serial", **common))
+    same_agents(here, there)
+    assert there.returns == here.returns
 
 
 def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):

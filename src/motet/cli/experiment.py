@@ -20,9 +20,12 @@
     [dqn.stages]
     lengths = [["warm_up", 5_000], ["full"]]
 
-    [agents.agent_2]               # for this agent only
+    [agents.agent_2]               # for this agent only, as --agents.agent_2.algorithm
     algorithm = "iqn"
     batch_size = 128
+
+    [agents.agent_1]               # an agent that does not learn: it acts by a given policy, as in motet eval -p
+    policy = "runs/old"
 
 ``docs/experiment.schema.json`` is the JSON Schema of such files, for editors (:func:`experiment_schema`).
 """
@@ -33,7 +36,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
@@ -43,6 +46,9 @@ from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
+
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
 
 __all__ = ["Experiment", "experiment_schema", "read", "short_name"]
 
@@ -58,7 +64,7 @@ class Experiment:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings by algorithm, for all agents that use it."""
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Algorithm and settings of single agents, by agent."""
+    """Algorithm and settings of single agents, or their policy and its settings if they do not learn, by agent."""
 
     def config(self, algorithm: str) -> AlgorithmConfig:
         """The config of an algorithm, with the settings that the file has for it."""
@@ -66,15 +72,38 @@ class Experiment:
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
-    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig:
-        """The config of an agent: from its table in the file, or the default."""
+    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | Partner:
+        """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn."""
         if name not in self.agents:
             return default
         own = dict(self.agents[name])
+        if "policy" in own:
+            return _partner(own, f"agents.{name}")
         algorithm = own.pop("algorithm", self.algorithm)
         base = default if algorithm == self.algorithm else self.config(algorithm)
         config: AlgorithmConfig = changed(base, own, f"agents.{name}")
         return config
+
+
+def _partner(own: dict[str, Any], where: str) -> Partner:
+    """The partner that the table of an agent describes."""
+    from motet.policies.limits import PolicyLimits  # here, so that help is fast
+    from motet.policies.partner import Partner
+
+    if "algorithm" in own:
+        raise SettingError(f"{where}: an agent must have an algorithm or a policy, got both; a policy does not learn")
+    if not isinstance(policy := own.pop("policy"), str):
+        raise SettingError(f"{where}: policy must be a string, as in motet eval -p, got {policy!r}")
+    settable = {item.name for item in fields(Partner)} - {"policy", "copy"}
+    if unknown := sorted(set(own) - settable):
+        meant = unknown_keys(unknown, settable, "")
+        raise SettingError(f"{where}: keys must be policy, {', '.join(sorted(settable))}, got {meant}")
+    if isinstance(limits := own.get("limits"), Mapping):
+        own["limits"] = changed(PolicyLimits(), limits, f"{where}.limits")
+    try:
+        return Partner(policy, **own)
+    except SettingError as error:
+        raise SettingError(f"{where}: {error}") from error
 
 
 def suggested(config: Any, world: str) -> Any:
@@ -120,7 +149,7 @@ def read(path: Path) -> Experiment:
     agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
     for agent, own in agents.items():
         _table(own, f"{where}: agents.{agent}", "a table")
-    used = {algorithm, *(own.get("algorithm", algorithm) for own in agents.values())}
+    used = {algorithm, *(own.get("algorithm", algorithm) for own in agents.values() if "policy" not in own)}
     known = {short_name(str(one)) for one in used}
     tables = {key: _table(given.pop(key), f"{where}: {key}", "a table") for key in list(given) if key in known}
     own = {item.name for item in fields(Settings)}
@@ -186,6 +215,16 @@ def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
     return given
 
 
+def _partner_schema() -> dict[str, Any]:
+    """The properties of an agent's table that belong to a partner."""
+    from motet.policies.limits import PolicyLimits
+    from motet.policies.partner import Partner
+
+    found = dict(json_schema(Partner, {})["properties"])
+    del found["copy"]
+    return found | {"policy": {"type": "string"}, "limits": json_schema(PolicyLimits, {})}
+
+
 def experiment_schema() -> dict[str, Any]:
     """The JSON Schema of experiment files, derived from the same declarations as the checks.
 
@@ -204,7 +243,10 @@ def experiment_schema() -> dict[str, Any]:
     own = {
         "world": {"type": "object", "properties": {"name": text}, "required": ["name"]},
         "algorithm": text | {"default": "dqn"},
-        "agents": {"type": "object", "additionalProperties": {"type": "object", "properties": {"algorithm": text}}},
+        "agents": {
+            "type": "object",
+            "additionalProperties": {"type": "object", "properties": {"algorithm": text} | _partner_schema()},
+        },
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -7,16 +7,18 @@ first; then tyro parses all arguments. The result is a :class:`TrainRequest`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import sys
+import tomllib
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -31,6 +33,9 @@ from motet.schedule import Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
+
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
 
 __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
@@ -63,7 +68,7 @@ class TrainRequest:
     algorithm: str
     """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
-    configs: AlgorithmConfig | dict[str, AlgorithmConfig]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig | Partner]
     settings: Settings
     run: Path | None
     wandb: bool
@@ -89,10 +94,13 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     name = given.pop(place) if place is not None else ""
     experiment = read(Path(name)) if name.endswith(".toml") else Experiment(name)
     experiment.algorithm = _value_of(given, "--algorithm") or experiment.algorithm
+    given, own = _agent_flags(given)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # users' modules are in the current directory
 
     maker = world_factory(experiment.world) if experiment.world else None
+    for path, text in own:
+        _set_of_agent(experiment, path, text)
     if maker is not None:
         keywords, given = keyword_flags(maker, given)
         experiment.world_settings |= keywords
@@ -134,6 +142,10 @@ _DESCRIPTION = """Train every agent of a world, each with a separate learner.
 Name a world and an algorithm to see their flags too:
   motet train cleanup --algorithm iqn --help
 
+Set single agents by name. An agent with a policy does not learn:
+  motet train treasure_hunt --agents.agent_1.algorithm iqn
+  motet train treasure_hunt --agents.agent_1.policy random
+
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
   exponential:START:END:HALF_LIFE
@@ -157,6 +169,55 @@ def _value_of(given: Sequence[str], flag: str) -> str | None:
         if token.startswith(f"{flag}="):
             return token.partition("=")[2]
     return None
+
+
+_AGENT = "--agents."
+
+
+def _agent_flags(given: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The other arguments, and the flags of single agents with their values: ``--agents.NAME.KEY VALUE``."""
+    rest, own, tokens = list[str](), list[tuple[str, str]](), iter(given)
+    for token in tokens:
+        if not token.startswith(_AGENT):
+            rest.append(token)
+            continue
+        path, equals, value = token.removeprefix(_AGENT).partition("=")
+        if not equals:
+            following = next(tokens, None)
+            if following is None:
+                raise SettingError(f"{token} must have a value, got none")
+            value = following
+        own.append((path, value))
+    return rest, own
+
+
+def _set_of_agent(experiment: Experiment, path: str, text: str) -> None:
+    """Put the flag of an agent into the experiment. Names of agents and of keys are separated by a dot."""
+    name, dot, key = path.rpartition(".")
+    outer = name.rpartition(".")
+    nested = dot and outer[2] == "limits" and outer[0]  # the only table among the settings of an agent
+    if not name or not key:
+        raise SettingError(f"{_AGENT}{path} must be {_AGENT}NAME.KEY, with the name of an agent and a setting")
+    key = key.replace("-", "_")
+    table = experiment.agents.setdefault(outer[0] if nested else name, {})
+    if nested:
+        table = table.setdefault("limits", {})
+    table[key] = text if key in ("policy", "algorithm", "name") else _read_value(text)
+
+
+def _read_value(text: str) -> Any:
+    """A value of TOML, a schedule, or a string.
+
+    >>> _read_value("128"), _read_value("true"), _read_value("[64, 64]"), _read_value("strict")
+    (128, True, [64, 64], 'strict')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    with contextlib.suppress(ValueError):
+        return _read_whole(text) if text[:1].isdigit() else _read_schedule(text)
+    return text
 
 
 def _options(experiment: Experiment, world: Any) -> type:
@@ -234,8 +295,9 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
             raise SettingError(f"agents must be some of {', '.join(probe.agents)}, got {', '.join(strangers)}")
         configs = {name: experiment.of_agent(name, default) for name in probe.agents}
         probe.close()
-    mixed = len({own.get("algorithm", experiment.algorithm) for own in experiment.agents.values()}) > 1 or any(
-        own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in experiment.agents.values()
+    learning = [own for own in experiment.agents.values() if "policy" not in own]
+    mixed = len({own.get("algorithm", experiment.algorithm) for own in learning}) > 1 or any(
+        own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in learning
     )
     return TrainRequest(
         world=experiment.world.rpartition(":")[2],

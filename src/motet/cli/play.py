@@ -28,8 +28,8 @@ from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
 from motet.evaluation.result import Episode, SeededResult
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.policies.limits import PolicyLimits
 from motet.reports.win_rates import named_win_rates, rule_sentence, share_text
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory

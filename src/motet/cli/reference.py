@@ -15,8 +15,9 @@ from typing import Any
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.experiment import experiment_schema
 from motet.evaluation.evaluate import EvaluationSettings
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
+from motet.policies.limits import PolicyLimits
+from motet.policies.partner import Partner
 from motet.schedule import Exponential, Linear, Stages
 from motet.settings import describe_settings
 from motet.system.supervisor import RestartLimits
@@ -46,11 +47,12 @@ def settings_page() -> str:
         ("RestartLimits (`limits`): when processes are restarted", RestartLimits),
         ("Cluster (`cluster`): resources of a Ray cluster", Cluster),
         *((f"{_config(name).__name__} (`{name}`)", _config(name)) for name in ALGORITHMS),
+        ("motet.Partner (`agents.NAME`): the policy of an agent that does not learn", Partner),
         ("Linear", Linear),
         ("Exponential", Exponential),
         ("Stages (`stages`)", Stages),
         ("EvaluationSettings: how policies are evaluated", EvaluationSettings),
-        ("PolicyLimits (`limits` of an evaluation): limits of an isolated policy", PolicyLimits),
+        ("PolicyLimits (`limits` of an evaluation or a partner): limits of an isolated policy", PolicyLimits),
     ]
     return "\n".join([_HEAD, *(f"## {title}\n\n{_table(cls)}" for title, cls in sections)])
 

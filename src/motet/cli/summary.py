@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from motet.errors import MotetError, SettingError
-from motet.policies.entries import load_policies
+from motet.isolation.players import PlayerPolicy, load_players
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted, rows_gone
@@ -104,7 +104,33 @@ def _table(result: Result, history: Sequence[Snapshot], tally: SessionCounts) ->
         first, last, best = returns[3 * i : 3 * i + 3]
         cells = (f"{row.episodes:,}", f"{row.updates:,}", f"{row.version:,}", f"{row.broken:,}")
         table.add_row(label(row.name, 40), first, Text(last, style="bold"), best, *cells)
+    for fixed in newest.partners if newest else []:
+        curve = [
+            one.mean_return
+            for look in history
+            for one in look.partners
+            if one.name == fixed.name and one.mean_return is not None
+        ]
+        title = Text.assemble(label(fixed.name, 40), (f"  fixed: {label(fixed.policy, 40)}", "dim"))
+        first, last, best = aligned(
+            (curve[0] if curve else None, result.returns.get(fixed.name), max(curve, default=None))
+        )
+        table.add_row(
+            title, first, Text(last, style="bold"), best, f"{_episodes(history, fixed.name):,}", "-", "-", "-"
+        )
     return table
+
+
+def _episodes(history: Sequence[Snapshot], partner: str) -> int:
+    """The episodes of a partner's agent, summed over all sessions of the run. Each session counts from 0."""
+    total = last = 0
+    before = 0.0
+    for look in history:
+        if look.seconds < before:
+            total, last = total + last, 0
+        before = look.seconds
+        last = next((row.episodes for row in look.partners if row.name == partner), last)
+    return total + last
 
 
 def _rate(result: Result, history: Sequence[Snapshot]) -> float:
@@ -314,8 +340,13 @@ def episode_gif(run: Path, *, seed: int = 0, trust: bool = False) -> Path:
         film.capture(world)
         if not hasattr(world, "each_turn") and film.problem:
             raise SettingError(film.problem)
-        policies = load_policies(run, trust=trust)
-        _play(world, streams, [policies[name] for name in world.agents], seed, film, earned)
+        policies = load_players(run, trust=trust)
+        try:
+            _play(world, streams, [policies[name] for name in world.agents], seed, film, earned)
+        finally:
+            for policy in policies.values():
+                if isinstance(policy, PlayerPolicy):
+                    policy.close()
     finally:
         world.close()
     if not film.frames:

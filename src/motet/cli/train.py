@@ -110,7 +110,8 @@ def _played(config: Mapping[str, Any]) -> str:
     name = str(world.get("path") or "a world of a script").rpartition(":")[2]
     if name == "from_gymnasium":
         name = str(world.get("settings", {}).get("id", name))
-    algorithms = {short_name(str(agent.get("class") or "an algorithm of a script")) for agent in agents}
+    learning = [agent for agent in agents if "policy" not in agent]
+    algorithms = {short_name(str(agent.get("class") or "an algorithm of a script")) for agent in learning}
     return f"{shipped.get(name, name)} · {'mixed' if len(algorithms) > 1 else ''.join(algorithms)}"
 
 

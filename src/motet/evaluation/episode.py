@@ -11,20 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from motet.errors import MemoryShortError, PolicyFailure, StartError, WorldError
 from motet.evaluation.latency import LatencyHistogram
+from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player
 from motet.isolation.usage import PolicyUsage, limits_of
 from motet.policies.entries import Entry
-from motet.policies.joint import JointPolicies, joint_question, joint_spaces
+from motet.policies.joint import joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
 from motet.policies.scripted import Noop
 from motet.policies.teams import describe_world
-from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
+from motet.policy import Policy, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser, made_alike
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
@@ -36,7 +34,7 @@ from motet.world.masks import masked_agents
 from motet.world.winning import WonBy
 
 if TYPE_CHECKING:
-    from motet.isolation.policy import PolicyLimits
+    from motet.policies.limits import PolicyLimits
 
 __all__ = ["Arena", "EpisodePlan", "Failure", "Played", "Task", "seat_groups"]
 
@@ -79,7 +77,7 @@ class EpisodePlan:
         """Seconds that a policy process may stay silent: 12 times its longest limit, since the machine may be busy."""
         if not any(self.isolated):
             return 0.0
-        from motet.isolation.policy import PolicyLimits
+        from motet.policies.limits import PolicyLimits
 
         limits = self.limits or PolicyLimits()
         return 12 * max(limits.start_s, limits.reset_s, limits.decision_s)
@@ -164,18 +162,6 @@ class Played:
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
         """Return the result of a failed episode. It counts for no policy."""
         return cls(task.number, task.seats, task.out, (), (), turns, failed=failed, detail=detail, **more)
-
-
-class Player(Protocol):
-    """A policy on one or several seats: an :class:`IsolatedPolicy` or a :class:`LocalPolicy`."""
-
-    @property
-    def output(self) -> str: ...
-    def ask_reset(self, seed: int) -> None: ...
-    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None: ...
-    def answer(self) -> Any: ...
-    def replace(self) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -353,30 +339,12 @@ class Arena:
         raise PolicyFailure("start", printable(refused)[:DETAIL])
 
     def _make(self, seat_group: SeatGroup, isolated: bool) -> Player:
-        plan, world = self._plan, self._world
-        entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
-        specs = {name: entry.on(name) for name in names}
-        spec = specs[names[0]]
-        masked = seat_group.agents[0] in (self._masked or ())
-        if seat_group.joint:
-            observation_space, action_space = self.spaces(seat_group)
-            seats = dict(zip(names, seat_group.agents, strict=True))
-            arguments = {"specs": specs, "shared": entry.shared, "seats": seats, "data": spec.arguments.get("data")}
-            spec = PolicySpec(JointPolicies, arguments, spec.title)
-            masked = False  # masks are part of the joint observation
-        else:
-            observation_space, action_space = (
-                world.observation_spaces[seat_group.agents[0]],
-                world.action_spaces[seat_group.agents[0]],
-            )
-        known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
-        known["description"] = self._description
-        if not isolated:
-            return LocalPolicy(spec, observation_space, action_space, **known)
-        from motet.isolation.policy import IsolatedPolicy, PolicyLimits
-
-        limits = plan.limits or PolicyLimits()
-        return IsolatedPolicy(spec, observation_space, action_space, limits=limits, sandbox=plan.sandbox, **known)
+        plan, world, agents = self._plan, self._world, seat_group.agents
+        named = {world.agents[agent]: agent for agent in agents}
+        seats = Seats.of(world, named, self._masked or (), seat_group.joint, plan.settings, self._description)
+        isolation = Isolation(plan.limits, plan.sandbox) if isolated else None
+        spaces = self.spaces(seat_group) if seat_group.joint else None
+        return make_player(plan.entries[seat_group.entry], seats, isolation, spaces)
 
     def spaces(self, seat_group: SeatGroup) -> tuple[Any, Any]:
         """Return the joint spaces of several seats."""
@@ -597,7 +565,7 @@ class _EpisodeRun:
                 took = time.perf_counter() - since
                 for agent in agents:
                     own = answer[world.agents[agent]] if seat_group.joint else answer
-                    _check_mask(own, masks[agent], world.action_spaces[agent])
+                    check_mask(own, masks[agent], world.action_spaces[agent])
                     answers[agent] = own
             except PolicyFailure as failure:
                 for agent in agents:
@@ -666,8 +634,3 @@ def _where_it_raised(error: BaseException) -> str:
         root = root.__cause__
     what = printable(str(error)) if isinstance(error, WorldError) else summary(error)
     return f"{what}\n{describe(root, but=__file__).partition(chr(10))[2]}"[:DETAIL].strip()
-
-
-def _check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:
-    if mask is not None and not mask[int(action) - int(getattr(space, "start", 0))]:
-        raise PolicyFailure("answer", f"the action is {int(action)}, which the mask does not allow")

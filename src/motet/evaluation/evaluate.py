@@ -23,9 +23,9 @@ from motet.evaluation.game import EpisodeTasks, Game
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.result import Evaluation, Measured
 from motet.evaluation.serial import SerialPlayer
-from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.policies.entries import Entry
+from motet.policies.limits import PolicyLimits
 from motet.settings import check_fields
 from motet.system.child import interrupts
 from motet.system.raised import DETAIL, printable

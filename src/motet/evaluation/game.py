@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from motet.errors import SettingError
 from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Measured
+from motet.isolation.players import world_settings
 from motet.isolation.usage import PolicyUsage
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
@@ -67,7 +67,7 @@ class Game:
         chosen = entries(policies, agents, trust=settings.trust, world=described)
         check_picklable(factory, "world", "world", MAKE_IT_THERE)
         check_entries(chosen)
-        return cls(factory, described, _world_settings(factory, described), agents, chosen, settings.seed, rule)
+        return cls(factory, described, world_settings(factory, described), agents, chosen, settings.seed, rule)
 
     def seats(self, number: int) -> tuple[int, ...]:
         """Return the entry on each seat in one episode: fixed seats first, the others in proportion."""
@@ -242,14 +242,3 @@ def shared_out(seats: int, others: Sequence[int], proportions: Sequence[float], 
     positions = np.searchsorted(ends, np.arange(seats) + rng.random(), side="right")
     chosen = [others[order[i]] for i in np.minimum(positions, len(others) - 1)]
     return [chosen[i] for i in rng.permutation(seats)]
-
-
-def _world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of the world that are plain values: those given, and defaults for the rest."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
-    plain = (bool, int, float, str, type(None))
-    defaults = {one.name: one.default for one in parameters if isinstance(one.default, plain)}
-    return {**defaults, **described.get("settings", {})}

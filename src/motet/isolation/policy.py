@@ -32,15 +32,13 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt
 
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import mailbox as _mailbox
@@ -51,9 +49,8 @@ from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
 from motet.isolation.usage import PolicyUsage
+from motet.policies.limits import PolicyLimits
 from motet.policy import PolicySpec, WorldDescription
-from motet.settings import FINITE, check_fields
-from motet.system.machine import usable_cores
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -69,50 +66,10 @@ _MEASURE_S = 1.0
 """Seconds between two measurements of the memory for a report."""
 _MOST_STRAYS = 100
 """How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
+_DEFAULTS = PolicyLimits()
 _GUARDED = sys.platform == "linux"
 _BY_KERNEL = True
 """Whether the kernel enforces limits where it can. (Tests of the other way set it to False.)"""
-
-
-@dataclass(frozen=True)
-class PolicyLimits:
-    """Limits of an isolated policy: time, memory, tasks, open files, disk space and output.
-
-    Motet watches memory and CPU time itself. The kernel's limits do not fit: the one on memory breaks torch, the one on
-    CPU time adds up over all episodes, and the one on processes does not hold for root.
-
-    >>> PolicyLimits(decision_s=0.5).decision_s
-    0.5
-    """
-
-    start_s: Annotated[float, Gt(0), FINITE] = 30.0
-    """Maximum seconds until the policy is made."""
-    reset_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """Maximum seconds for a reset."""
-    decision_s: Annotated[float, Gt(0), FINITE] = 10.0
-    """Maximum seconds for a decision."""
-    memory_bytes: Annotated[int, Ge(2**20)] | None = None
-    """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
-    cpu_s: Annotated[float, Gt(0), FINITE] | None = None
-    """Maximum seconds of CPU time for a decision, all threads and processes together."""
-    tasks: Annotated[int, Ge(1)] | None = None
-    """Maximum number of threads and processes of the policy together. None: 64, and 2 for each core."""
-    open_files: Annotated[int, Ge(16)] = 256
-    """Maximum number of open files."""
-    folder_bytes: Annotated[int, Ge(2**16)] = 2**28
-    """Maximum bytes in the temporary folder of a sandboxed policy."""
-    output_bytes: Annotated[int, Ge(1024)] = 65536
-    """Bytes of the policy's output that are kept. Older output is dropped."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
-            raise SettingError(f"memory_bytes and cpu_s are only valid on Linux (got {sys.platform}): leave them out")
-
-    @property
-    def most_tasks(self) -> int:
-        """Maximum number of threads and processes."""
-        return 64 + 2 * usable_cores() if self.tasks is None else self.tasks
 
 
 def sandbox_gaps() -> tuple[str, ...]:
@@ -139,6 +96,7 @@ class IsolatedPolicy:
             the arguments of the spec that are paths (``pathlib.Path``) or are called ``data``.
         masked: whether questions may have a mask.
         description: description of the world, from which teams are made; offered to other factories too.
+        alive: called now and then while an answer is awaited.
     """
 
     def __init__(
@@ -149,11 +107,13 @@ class IsolatedPolicy:
         *,
         agent: str = "",
         world: Mapping[str, Any] = {},
-        limits: PolicyLimits = PolicyLimits(),
+        limits: PolicyLimits = _DEFAULTS,
         sandbox: Literal["no", "best-effort", "strict"] = "no",
         masked: bool = False,
         description: WorldDescription | None = None,
+        alive: Callable[[], None] | None = None,
     ) -> None:
+        self._alive = alive
         self._name = f"policy {spec.title}" + (f" of {agent}" if agent else "")
         self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _modules_and_data(spec)
         self._spaces = observation_space, action_space
@@ -335,6 +295,8 @@ class IsolatedPolicy:
 
     def _watch(self) -> None:
         """While there is no answer: check that the process lives and keeps its limits."""
+        if self._alive is not None:
+            self._alive()
         process = self._check_alive()
         if self._started and self._kind > _mailbox.RESET:
             self._check_cpu()

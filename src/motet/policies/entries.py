@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cloudpickle
 import numpy as np
@@ -31,6 +31,10 @@ from motet.runs.trust import make_importable
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
 
+if TYPE_CHECKING:
+    from motet.policies.partner import Partner
+    from motet.world import World
+
 __all__ = [
     "BUILT_IN",
     "Entry",
@@ -38,8 +42,11 @@ __all__ = [
     "as_given",
     "check_entries",
     "entries",
+    "is_run_policy",
     "load_policies",
+    "load_with",
     "read_weights",
+    "run_entry",
     "run_policy",
 ]
 
@@ -386,14 +393,40 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     which = str(int(folder.name)) if folder.name.isdigit() else folder.name
     newest = step is None and not (path / "checkpoint.json").is_file()
     title = run.path.name if newest else f"{run.path.name}@{which}"
-    specs = {}
+    specs, isolate = {}, None
     for name in names:
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
         specs[name] = PolicySpec(run_policy, arguments, title if agent is None else f"{title}:{agent}")
-    if len(specs) == 1:  # a single policy can take any seat
+    if agent is None:
+        partners = _partners_of(run, configs, trust)
+        specs |= {name: entry.on(name) for name, (_, entry) in partners.items() if not entry.shared}
+        isolate = True if any(entry.isolate for _, entry in partners.values()) else None
+    if len(specs) == 1 and (agent is not None or len(configs) == 1):  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
-    return Entry(next(iter(specs.values())), by_agent=specs)
+    return Entry(next(iter(specs.values())), by_agent=specs, isolate=isolate)
+
+
+def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, tuple[Partner, Entry]]:
+    """Return the partners of a run, by agent."""
+    stored = {name: one for name, one in configs.items() if str(one.get("class")).endswith(".partner:Partner")}
+    if not stored:
+        return {}
+    from motet.policies.partner import restored
+    from motet.runs.config import rebuild_agents
+
+    found = restored(rebuild_agents(stored, trust=trust), run.path, trust)
+    return {name: (partner, partner.entry(run.config().get("world", {}))) for name, partner in found.items()}
+
+
+def run_entry(path: Path, *, trust: bool = False) -> Entry:
+    """Return the policies of a run, given by its path."""
+    return replace(_of_run(path, None, None, trust), source=str(path), key=str(path))
+
+
+def is_run_policy(spec: PolicySpec) -> bool:
+    """Whether a policy comes from a run: it is made of weights that were read already."""
+    return spec.factory is run_policy
 
 
 def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
@@ -482,6 +515,20 @@ def load_policies(
         policies["agent_0"].reset(seed=0)
         action = policies["agent_0"].act(observation)
     """
+    from motet.policies.partner import local_policies
+
+    return load_with(run, local_policies, step, world=world, trust=trust)
+
+
+def load_with(
+    run: str | os.PathLike[str],
+    make_partners: Callable[[Mapping[str, tuple[Partner, Entry]], World, Mapping[str, Any]], dict[str, Policy]],
+    step: int | None = None,
+    *,
+    world: Any = None,
+    trust: bool = False,
+) -> dict[str, Policy]:
+    """Load the policies of a run as :func:`load_policies` does. ``make_partners`` makes those of its partners."""
     from motet.runs.config import rebuild_world
     from motet.world import as_world
 
@@ -493,13 +540,18 @@ def load_policies(
     try:
         # In self-play a single policy has learned to play every seat.
         who = {name: PLAYER if list(configs) == [PLAYER] else name for name in made.agents}
-        if missing := [name for name in who.values() if name not in configs or name not in weights]:
+        partners = _partners_of(directory, configs, trust)
+        learned = {name: agent for name, agent in who.items() if name not in partners}
+        if missing := [name for name in learned.values() if name not in configs or name not in weights]:
             raise SettingError(f"run: {str(directory.path)!r} has no agent {missing[0]}, but the world does")
-        spaces = zip(made.observation_spaces, made.action_spaces, strict=True)
-        return {
-            name: run_policy(configs[who[name]], weights[who[name]], name, trust, *own)
-            for name, own in zip(made.agents, spaces, strict=True)
+        own = dict(zip(made.agents, zip(made.observation_spaces, made.action_spaces, strict=True), strict=True))
+        found = {
+            name: run_policy(configs[agent], weights[agent], name, trust, *own[name]) for name, agent in learned.items()
         }
+        if partners:
+            made.reset(0)
+            found |= make_partners(partners, made, config.get("world", {}))
+        return {name: found[name] for name in made.agents}
     finally:
         made.close()
 

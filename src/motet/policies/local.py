@@ -70,10 +70,15 @@ class LocalPolicy:
         """Drop the policy."""
         self._policy = None
 
-    def _reset(self, seed: int) -> None:
+    @property
+    def policy(self) -> Policy:
+        """The policy itself. It is made here if there is none yet. May raise a PolicyFailure."""
         if self._policy is None:
             self._policy, self._ask = _blamed("start", self._make)
-        policy = self._policy
+        return self._policy
+
+    def _reset(self, seed: int) -> None:
+        policy = self.policy
         _blamed("reset", lambda: policy.reset(seed))
 
     def _make(self) -> tuple[Policy, Callable[[Any, Any], Any]]:

@@ -35,6 +35,13 @@ class Noop:
         """Return the null action."""
         return self._action if mask is None else self._policy.act(observation, mask)
 
+    def get_state(self) -> Any:
+        """Return None: it has no state."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Do nothing: it has no state."""
+
 
 def constant(action: Any, action_space: Space) -> ConstantPolicy:
     """Make a policy that always takes the same action."""

@@ -167,6 +167,9 @@ class OwnPolicy:
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy, self._ask = policy, asker(policy.act)
         self._streams = Streams(StreamUser(name))
+        if callable(many := getattr(policy, "act_many", None)):
+            self._ask_many = asker(many, "masks")
+            self.act_many = self._act_many
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
@@ -177,6 +180,11 @@ class OwnPolicy:
         """Return the action for one observation."""
         with self._streams:
             return self._ask(observation, mask)
+
+    def _act_many(self, observations: Nest, masks: Any = None) -> Any:
+        """Return the actions for a batch of observations. Only policies that can act on one have ``act_many``."""
+        with self._streams:
+            return self._ask_many(observations, masks)
 
 
 class OwnJointPolicy:

@@ -44,6 +44,11 @@ class Group:
         """Names of the agents."""
         return list(dict.fromkeys(name for run in self.shown for name in run.snapshots.agents))
 
+    @property
+    def partners(self) -> dict[str, str]:
+        """The policies of the agents that do not learn, by agent."""
+        return {row.name: row.policy for run in self.shown if run.newest for row in run.newest.partners}
+
 
 def group(runs: Sequence[RunHistory], names: Sequence[str] = ()) -> list[Group]:
     """Sort runs into groups, in the given order. Within a group runs are sorted by seed.

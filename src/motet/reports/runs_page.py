@@ -348,12 +348,33 @@ def _agents_table(group: Group) -> Html:
                 cell("lag_versions", np.median),
             ]
         )
+    rows += [_fixed_row(group, name, policy) for name, policy in group.partners.items()]
     runs = len(group.shown)
     return table(columns, rows, caption="" if runs == 1 else f"Means over {runs} runs ± half of the 95 % interval.")
 
 
 def _last(values: Array) -> float:
     return float(values[-1])
+
+
+def _fixed_row(group: Group, name: str, policy: str) -> list[Cell]:
+    """Return the row of an agent that acts by a given policy: it has returns and episodes, and no learner."""
+    found = [row for run in group.shown if run.newest for row in run.newest.partners if row.name == name]
+
+    def mean(values: Sequence[float | None]) -> Shown:
+        return _with_interval(np.array([value for value in values if value is not None], np.float64))
+
+    nothing = Shown(None, "-")
+    return [
+        label(name),
+        f"fixed: {label(policy)}",
+        mean([row.mean_return for row in found]),
+        nothing,
+        nothing,
+        mean([float(row.episodes) for row in found]),
+        mean([row.mean_length for row in found]),
+        *[nothing] * 4,
+    ]
 
 
 def _with_interval(values: Array) -> Shown:

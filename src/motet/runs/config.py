@@ -129,7 +129,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
     names = [policy.name for policy in roster.policies]
     return {
         "world": describe_world(world),
-        "agents": {policy.name: described(policy.config) for policy in roster.policies},
+        "agents": {name: described(config) for name, config in roster.configs().items()},
         "settings": describe(settings),
         "grouping": {
             "stacks": [[names[policy] for policy in stack] for stack in roster.stacks],
@@ -140,12 +140,12 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
 
 
 def rebuild_agents(plain: Mapping[str, Any], *, trust: bool = False) -> dict[str, Any]:
-    """Rebuild the algorithm of each agent from the ``agents`` of a config."""
+    """Rebuild the algorithm or the partner of each agent from the ``agents`` of a config."""
     for name, config in plain.items():
         if config.get("class") is None:
             raise SettingError(
-                f"agent {name}: its algorithm was {config.get('given', 'not recorded')}, which cannot be rebuilt "
-                f"({config.get('why', 'no class')}); resume from Python: motet.resume(run, algorithm=…)"
+                f"agent {name}: its algorithm or policy was {config.get('given', 'not recorded')}, which cannot be "
+                f"rebuilt ({config.get('why', 'no class')}); resume from Python: motet.resume(run, algorithm=…)"
             )
     return {name: rebuild(config, trust=trust) for name, config in plain.items()}
 

@@ -13,6 +13,7 @@
       league/<step>/         in self-play: the snapshots in the pool
       anchors/<name>/        in self-play: copies of earlier runs that are anchors
       league.jsonl           in self-play: one line per review
+      partners/<agent>/      a copy of the run by whose policy the agent acts: config.json and one checkpoint
 
 A checkpoint is written under a temporary name and renamed when it is complete. Weights are safetensors, the rest is
 JSON: nothing in a run directory is code, and nothing is loaded with pickle.
@@ -38,6 +39,9 @@ from motet.system.files import write_whole
 from motet.text import typed
 
 __all__ = ["RunDirectory"]
+
+PARTNERS = "partners"
+"""The folder of a run directory with copies of the runs whose policies act as partners."""
 
 FORMAT = 1
 """Format version of run directories; increased when an older motet cannot read the new format."""
@@ -127,6 +131,8 @@ class RunDirectory:
         for folder in (self.logs, self.anchors):
             if folder in self._made:
                 shutil.rmtree(folder, ignore_errors=True)
+        if self.path in self._made:
+            shutil.rmtree(self.path / PARTNERS, ignore_errors=True)
         for folder in reversed(self._made):
             with contextlib.suppress(OSError):  # it holds other files
                 folder.rmdir()
@@ -229,6 +235,14 @@ class RunDirectory:
     def save_best(self, checkpoint: Checkpoint) -> Path:
         """Save the policies of the best evaluation so far."""
         return self._write_folder(checkpoint, self.path / "best")
+
+    def save_partner(self, folder: str, agent: str, config: Any, weights: Any, source: str) -> None:
+        """Write a copy of one agent's policy, as a run directory in the folder."""
+        target = self.path / folder
+        copied = {"format": FORMAT, "motet": __version__, "agents": {agent: config}, "source": source}
+        with self._writing():
+            write_checkpoint(Checkpoint(0, {agent: {"weights": weights}}), target / "checkpoints" / f"{0:012d}")
+            _write_json(target / "config.json", copied)
 
     def best_score(self) -> float:
         """The score of the best evaluation so far; minus infinity before the first one."""

@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
 from motet.text import aligned, clock, label, plain, short
 
 __all__ = [
@@ -46,6 +46,7 @@ _DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "los
 """Columns that a narrow terminal does without, in this order."""
 _TREND = 4  # minimum width of the trend
 _LONG_WAIT_S = 4.0  # after this many seconds the display names what a process waits for
+_PARTNERS_SHOWN = 8  # maximum number of partners that the table shows
 _KEPT = 512  # maximum number of points of a trend; beyond it every second point is dropped
 
 
@@ -164,7 +165,7 @@ def frame(
     processes: bool = True,
 ) -> RenderableType:
     """Format a snapshot for a terminal of this size."""
-    fit = max(1, height - 8)
+    fit = max(1, height - 8 - len(snapshot.partners[:_PARTNERS_SHOWN]))
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
     if title:
@@ -172,6 +173,10 @@ def frame(
     parts.append(_agents(snapshot, shown, history, width, ascii_only))
     if hidden := len(snapshot.agents) - len(shown):
         parts.append(Text(f"and {hidden} more agents", style="dim"))
+    parts += [
+        Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+        for text in _partners(snapshot, 24 if width >= _WIDE else 10)
+    ]
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
@@ -243,6 +248,23 @@ def _agents(
         }
         add(Text("total", style="not cyan"), cells, "dim")
     return table
+
+
+def _partners(snapshot: Snapshot, most: int) -> list[str]:
+    """One line for each agent that acts by a given policy, aligned with the table of agents."""
+    rows = snapshot.partners[:_PARTNERS_SHOWN]
+    names = [label(row.name, most) for row in rows]
+    width = max(map(len, ("agent", *names, *(label(row.name, most) for row in snapshot.agents))), default=0)
+    lines = [
+        f"{name:<{width}}  {short(row.mean_return):>7}  fixed: {label(row.policy, 40)}{_failures(row)}"
+        for name, row in zip(names, rows, strict=True)
+    ]
+    hidden = len(snapshot.partners) - len(lines)
+    return [*lines, *([f"and {hidden} more partners"] if hidden else [])]
+
+
+def _failures(row: PartnerRow) -> str:
+    return f", replaced {row.failures} time{'s' if row.failures > 1 else ''}" if row.failures else ""
 
 
 def _total(snapshot: Snapshot) -> AgentRow:
@@ -359,6 +381,8 @@ def line(snapshot: Snapshot, history: History) -> str:
     if restarts := sum(row.restarts for row in snapshot.processes):
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
     parts += rows_gone(snapshot)
+    parts += [f"{label(row.name, 40)}: partner {label(row.policy, 40)}{_failures(row)}" for row in snapshot.partners
+              if row.failures]  # fmt: skip
     for row in snapshot.processes:
         _, more, _ = _condition(row, history.waits_s(row, snapshot.seconds), snapshot.state)
         if more:

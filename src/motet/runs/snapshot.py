@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["AgentRow", "ProcessRow", "Snapshot", "Wait"]
+__all__ = ["AgentRow", "PartnerRow", "ProcessRow", "Snapshot", "Wait"]
 
 
 class Wait(IntEnum):
@@ -21,6 +21,7 @@ class Wait(IntEnum):
     EVALUATION = 6, "its next evaluation"
     ROOM = 7, "room for its rows (the learner, or the connection to it, is slow)"
     EVALUATOR = 8, "the evaluation of this round (lockstep)"
+    PARTNER = 9, "an isolated partner"
 
     words: str
 
@@ -75,6 +76,21 @@ class AgentRow:
 
 
 @dataclass
+class PartnerRow:
+    """The state of one agent that acts by a given policy."""
+
+    name: str
+    policy: str
+    """Name of the policy."""
+    episodes: int
+    mean_return: float | None
+    """Mean return over the last 100 episodes of every actor; None before the first episode has ended."""
+    mean_length: float | None
+    failures: int = 0
+    """Number of times that the policy failed and was replaced, if it is isolated."""
+
+
+@dataclass
 class ProcessRow:
     """The state of one process."""
 
@@ -105,6 +121,8 @@ class Snapshot:
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
     """The world's late draws from global random generators, in words; empty if there were none."""
+    partners: list[PartnerRow] = field(default_factory=list)
+    """Agents that act by given policies. They are not among ``agents``, which learn."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from motet.errors import CorruptionError, SettingError
 from motet.runs.directory import RunDirectory
-from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
+from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot
 from motet.system.files import file_name
 from motet.text import typed
 
@@ -142,7 +142,9 @@ def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
     """Rebuild a snapshot from its ``as_dict``; fields that this version does not know are ignored."""
     agents = [AgentRow(**_known(AgentRow, row)) for row in plain["agents"]]
     processes = [ProcessRow(**_known(ProcessRow, row)) for row in plain["processes"]]
-    return Snapshot(**{**_known(Snapshot, plain), "agents": agents, "processes": processes})
+    partners = [PartnerRow(**_known(PartnerRow, row)) for row in plain.get("partners", [])]
+    known = {"agents": agents, "processes": processes, "partners": partners}
+    return Snapshot(**{**_known(Snapshot, plain), **known})
 
 
 def _known(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:

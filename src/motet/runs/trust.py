@@ -51,18 +51,32 @@ def foreign_code(config: Mapping[str, Any]) -> list[str]:
 
 
 def _named(plain: Any) -> Iterator[str]:
-    """Iterate over everything that plain values name: classes, worlds, and anchors given by their path."""
+    """Iterate over everything that plain values name: classes, worlds, and anchors and partners given by their path."""
     if isinstance(plain, list):
         for item in plain:
             yield from _named(item)
     elif isinstance(plain, Mapping):
         for key, item in plain.items():
-            if key in ("class", "path") and isinstance(item, str):
+            if key in ("class", "path", "factory") and isinstance(item, str):
                 yield item
+            elif key == "policy" and isinstance(item, str):
+                yield from () if plain.get("copy") else _named_by_policy(item)
             elif key == "anchors" and isinstance(item, list):
                 yield from (str(name) for name in item if ":" in str(name))
             else:
                 yield from _named(item)
+
+
+def _named_by_policy(text: str) -> Iterator[str]:
+    """Iterate over the import paths in the notation of a policy.
+
+    >>> list(_named_by_policy("class=my.module.Policy,translate=my.module:Words")), list(_named_by_policy("random"))
+    (['my.module.Policy', 'my.module:Words'], [])
+    """
+    first, *options = text.split(",")
+    if first.startswith("class=") or (":" in first and "=" not in first):
+        yield first.removeprefix("class=")
+    yield from (one.removeprefix("translate=") for one in options if one.startswith("translate="))
 
 
 def remember(run: Path, config: Mapping[str, Any]) -> None:

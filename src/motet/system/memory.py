@@ -70,6 +70,11 @@ class Segment:
             self._arrays[name] = flat.reshape(array.shape)
             offset += _padded(array.nbytes)
 
+    def hide_from_children(self) -> None:
+        """Leave the memory out of processes that this one forks, where the system can do that (Linux)."""
+        if hasattr(mmap, "MADV_DONTFORK"):
+            self._mmap.madvise(mmap.MADV_DONTFORK)
+
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self._arrays[name]
 

@@ -105,6 +105,8 @@ class Role:
     """Function that returns the time of the last heartbeat, by ``time.monotonic``."""
     essential: bool = True
     """Whether the run waits until this process has finished its work."""
+    doing: Callable[[], str] = lambda: ""
+    """Function that returns what the process was doing, as an addition to the message that it hangs."""
     child: Process | None = None
     starts: int = 0
     started: float = 0.0
@@ -215,7 +217,8 @@ class Supervisor:
             role.child.kill()
             # A hang takes ``limit`` seconds to notice, so repeated hangs might never reach the limit within window_s.
             patience_s = (self._limits.restarts + 1) * (limit + 1.0)
-            self._restart(role, f"{role.name} had no heartbeat for {limit:g} s", max(self._limits.window_s, patience_s))
+            why = f"{role.name} had no heartbeat for {limit:g} s{role.doing()}"
+            self._restart(role, why, max(self._limits.window_s, patience_s))
 
     def _bury(self, role: Role) -> None:
         child = role.child

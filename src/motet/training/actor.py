@@ -105,7 +105,8 @@ class ActingPolicy(Protocol):
     """A policy as the actor uses it: for one or several agents, in all worlds.
 
     :class:`PublishedPolicy` acts by what a learner publishes; ``drivers.make_actor`` makes one for each policy of the
-    roster. A policy that only acts needs no rows and no learner.
+    roster. Policies that are given and only act are not known to the actor: they are part of its worlds
+    (``partnered.py``).
 
     Its agents act on *tracks*: one for each agent in each world. ``at`` of a turn or an ending holds tracks here,
     ascending, and ``lanes`` has the lane of each track.

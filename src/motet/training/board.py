@@ -54,6 +54,8 @@ class ProcessColumns(_Columns):
     pid: Numbers
     starts: Numbers
     """Number of times that the process was started."""
+    asks: Numbers
+    """Number of the partner whose answer it waits for, from 1 on; 0 if it waits for none."""
 
 
 class LearnedColumns(_Columns):
@@ -72,7 +74,7 @@ class LearnedColumns(_Columns):
 
 
 class EpisodeColumns(_Columns):
-    """One row for each actor and policy, written by the actor."""
+    """One row for each actor and policy, then for each actor and agent of a partner, written by the actor."""
 
     count: Numbers
     mean_return: Numbers
@@ -87,6 +89,8 @@ class EpisodeColumns(_Columns):
     """Number of times that a version had to be loaded because the one in use was too old."""
     late_draws: Numbers
     """Global generators that the world drew from after it had given up its streams, as the sum of 2 ** index."""
+    failures: Numbers
+    """Number of times that a partner failed and was replaced."""
 
 
 class RowColumns(_Columns):
@@ -132,10 +136,11 @@ class Board:
         actors: number of processes that are actors.
         policies: number of policies.
         segment: a segment with room for :meth:`layout`.
+        fixed: number of agents that act by partners.
     """
 
-    def __init__(self, processes: int, actors: int, policies: int, segment: Segment) -> None:
-        self._size = (processes, actors, policies)
+    def __init__(self, processes: int, actors: int, policies: int, segment: Segment, fixed: int = 0) -> None:
+        self._size = (processes, actors, policies, fixed)
         self._segment = segment
         for name in self.layout(*self._size):
             segment[name][...] = 0
@@ -146,7 +151,7 @@ class Board:
         self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, policies: int) -> dict[str, ArraySpec]:
+    def layout(processes: int, actors: int, policies: int, fixed: int = 0) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
@@ -156,7 +161,7 @@ class Board:
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
-            "board/episodes": ArraySpec((actors, policies, _WORDS), "float64"),
+            "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
             "board/metrics": ArraySpec((policies, _METRICS), "float64"),
             "board/names": ArraySpec((policies, _NAMES), "uint8"),
             "board/rows": ArraySpec((policies, _WORDS), "uint64"),
@@ -241,6 +246,7 @@ class Pulse:
         """Note that the process has started."""
         self._row[_PID] = pid
         self._row[_STARTS] += 1
+        self.asks(0)
         self.waits_for(Wait.START)
 
     def beat(self) -> None:
@@ -248,10 +254,14 @@ class Pulse:
         self._row[_WAITS_FOR] = 0
         self._row[_HEARTBEAT] = time.monotonic()
 
+    def asks(self, partner: int) -> None:
+        """Write which partner is asked now; 0 if none is."""
+        self._row[_ASKS] = partner
+
     def waits_for(self, what: Wait) -> None:
         """Write a heartbeat: the process is waiting."""
         self._row[_WAITS_FOR] = what
         self._row[_HEARTBEAT] = time.monotonic()
 
 
-_HEARTBEAT, _WAITS_FOR, _PID, _STARTS = range(len(ProcessColumns.__annotations__))
+_HEARTBEAT, _WAITS_FOR, _PID, _STARTS, _ASKS = range(len(ProcessColumns.__annotations__))

@@ -8,6 +8,7 @@ lockstep both have the same order: every actor plays a round, then every learner
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,8 @@ from motet.training.board import FINISHED, Board, Pulse
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
+from motet.training.partnered import PartneredWorlds, close_partners, partnered
+from motet.training.partners import FixedPolicy, host_partners
 from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -50,7 +53,9 @@ _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
 # ---- actors
 
 
-def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = False) -> Actor:
+def make_actor(
+    shared: SharedMemory, index: int, start: int, goes_on: bool = False, pulse: Pulse | None = None
+) -> Actor:
     """Make an actor of a run.
 
     Args:
@@ -58,21 +63,44 @@ def make_actor(shared: SharedMemory, index: int, start: int, goes_on: bool = Fal
         index: index of the actor.
         start: number of this start, from 0 on.
         goes_on: whether its worlds resume in the middle of their episodes.
+        pulse: the heartbeat of its process, written while it waits for partners.
     """
     roster = shared.roster
     worlds = make_world_batch(
         roster.world.value, roster.worlds_per_actor, roster.masked, roster.remake_worlds, watched=True
     )
     worlds.user.knows(shared.board.late_draws())
-    policy_of = [agent.policy for agent in roster.agents]
+    policy_of = [-1 if agent.policy is None else agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
         draw, results = Draw(shared.league), Results(shared.league.results[index])
         worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
         policy_of = [0]  # the league plays the other side
+    worlds = _with_partners(shared, worlds, index, pulse)
     policies = [_published_policy(shared, i, index, start, goes_on) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
-    return Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
+    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
+    if isinstance(worlds, PartneredWorlds):
+        actor.finished = worlds.finished  # episodes of learners and partners, in one list
+    return actor
+
+
+def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: Pulse | None) -> WorldBatch:
+    """Return the worlds of an actor in which the partners of the run act."""
+    roster, episodes = shared.roster, shared.board.episodes
+    rows = {id(fixed): i for i, (_, fixed) in reversed(list(enumerate(roster.fixed_agents, len(roster.policies))))}
+
+    def failed(fixed: FixedPolicy, count: int, text: str) -> None:
+        episodes.failures[actor, rows[id(fixed)]] += 1
+        if pulse is not None:  # in a process, whose output is its log
+            sys.stderr.write(f"replacing an isolated policy after failure {count}: {text}\n")
+            sys.stderr.flush()
+
+    alive = None if pulse is None else partial(pulse.waits_for, Wait.PARTNER)
+    asks = (lambda number: None) if pulse is None else pulse.asks
+    return partnered(
+        worlds, roster.partners, len(roster.agents), len(roster.policies), alive=alive, asks=asks, on_failure=failed
+    )
 
 
 def _published_policy(shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool) -> PublishedPolicy:
@@ -160,10 +188,11 @@ def against(
 
 def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
     """Run an actor process."""
+    host_partners(shared.roster.partners, shared.hide_from_children)
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    actor, log = make_actor(shared, index, start), EpisodeLog(board, index)
+    actor, log = make_actor(shared, index, start, pulse=pulse), EpisodeLog(board, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
     # In lockstep a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
@@ -179,6 +208,7 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
         if not is_free:
             board.acted.ring()
             _wait_for_learners(shared, actor, progress, pulse)
+    close_partners(actor.worlds)
     board.rounds[index] = FINISHED
     board.acted.ring()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from motet.errors import ChildError, MotetError
+from motet.errors import ChildError, MotetError, SettingError
 from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
@@ -35,7 +37,7 @@ def play_in_processes(run: Run) -> Result:
     def actor(i: int) -> Role:
         name = f"actor-{i}"
         start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
-        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]))
+        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]), doing=partial(_asked, shared, i))
 
     def learner(i: int) -> Role:
         name, row = f"learner-{i}", roster.actors + i
@@ -46,6 +48,15 @@ def play_in_processes(run: Run) -> Result:
     if roster.pace.lockstep and run.settings.evaluate_every is not None:
         shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
     return _supervise(run, shared, roles)
+
+
+def _asked(shared: SharedMemory, process: int) -> str:
+    """Return which partner a process was asking, as text; empty if none."""
+    number = int(shared.board.processes.asks[process])
+    if not number:
+        return ""
+    fixed = shared.roster.partners[number - 1]
+    return f" while it asked partner {fixed.name} of {', '.join(fixed.seats.agents)}"
 
 
 def play_on_cluster(run: Run) -> Result:
@@ -62,8 +73,14 @@ def play_on_cluster(run: Run) -> Result:
 
 
 def _check_for_cluster(roster: Roster) -> None:
+    if isolated := [fixed for fixed in roster.partners if fixed.entry.value.isolate]:
+        raise SettingError(
+            f"isolated partners are not valid with engine='ray' (got {isolated[0].name}); fix: leave isolate out, or "
+            "train with engine='processes'"
+        )
     makers = () if roster.self_play is None else roster.self_play.makers
-    for sent in (roster.world, *makers):
+    partners = [sent for fixed in roster.partners for sent in (fixed.entry, fixed.partner)]
+    for sent in (roster.world, *makers, *partners):
         check_picklable(sent.value, sent.what, sent.name, ALONE)
     for policy in roster.policies:
         check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", ALONE)
@@ -123,8 +140,8 @@ def play_serially(run: Run) -> Result:
 def _play_serially(run: Run) -> Result:
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
-        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world cannot save "
-                    "its state): starting new episodes")  # fmt: skip
+        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world or partner "
+                    "cannot save its state): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()
@@ -134,7 +151,10 @@ def _play_serially(run: Run) -> Result:
     role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
     recorder = Recorder(run, shared, [role], serial)
     run.begun()
-    with interrupts() as interrupted:
+    with interrupts() as interrupted, contextlib.ExitStack() as closing:
+        closing.callback(serial.close)
+        if evaluations is not None:
+            closing.callback(evaluations.close)
 
         def each_round() -> bool:
             if evaluations is not None and evaluations.due():

@@ -32,6 +32,8 @@ from motet.seeds import seed_for
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
+from motet.training.partnered import PartneredWorlds, close_partners, partnered
+from motet.training.partners import host_partners
 from motet.training.roster import LearnedPolicy
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -46,15 +48,16 @@ _SEED = 9  # purpose of the seed: evaluations
 
 def play_greedily(
     worlds: WorldBatch,
-    behaviours: Sequence[Behaviour],
+    behaviours: Sequence[Behaviour | None],
     seeds: Sequence[int],
     n_frames: Sequence[int] = (),
     alive: Callable[[], None] = lambda: None,
 ) -> npt.NDArray[np.float64]:
     """Play one episode in each world without exploration; give the agents' returns, ``[worlds, agents]``.
 
-    The behaviours must have been seeded and loaded. ``n_frames``: number of stacked observations by agent; 1 by
-    default. ``alive`` is called at every turn.
+    The behaviours must have been seeded and loaded. An agent without one acts by a partner in the worlds, and its
+    returns are 0 here. An episode that breaks off is played again. ``n_frames``: number of stacked observations by
+    agent; 1 by default. ``alive`` is called at every turn.
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
     carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
@@ -63,11 +66,20 @@ def play_greedily(
         actions = []
         for agent, at, observation, reward, mask in worlds.turns():
             totals[at, agent] += np.where(playing[at], reward, 0.0)
-            actions.append(carried[agent].ask(behaviours[agent], at, observation, mask, explore=False)[0])
+            behaviour = behaviours[agent]
+            assert behaviour is not None, "a partner's turn is not shown"
+            actions.append(carried[agent].ask(behaviour, at, observation, mask, explore=False)[0])
             alive()
         for ending in worlds.act(actions):
             totals[ending.at, ending.agent] += np.where(playing[ending.at], ending.reward, 0.0)
             carried[ending.agent].begin(ending.at)
+        if worlds.broken:  # a partner failed
+            again = np.array(worlds.broken)
+            worlds.broken.clear()
+            totals[again] = 0.0
+            for state in carried:
+                state.begin(again)
+            worlds.reset(again.tolist(), [seeds[world] for world in again])
         playing[worlds.over] = False
         alive()
     return totals
@@ -77,9 +89,9 @@ class Outcome(NamedTuple):
     """The outcome of an evaluation."""
 
     totals: npt.NDArray[np.float64]
-    """Returns, ``[episodes, agents]``."""
+    """Returns of the agents that learn, ``[episodes, agents]``."""
     score: float
-    """The number by which the best evaluation is chosen."""
+    """The number by which the best evaluation is chosen. Only agents that learn count."""
     notes: dict[str, Any]
     """More fields for the line in ``evaluation.jsonl``."""
 
@@ -90,18 +102,39 @@ class Outcome(NamedTuple):
 
 
 class _Trial:
-    """Evaluation without self-play: episodes of all agents. The score is the team's mean return."""
+    """Evaluation without self-play: episodes of all agents. The score is the mean return of those that learn."""
 
     def __init__(self, shared: SharedMemory, episodes: int, alive: Callable[[], None] = lambda: None) -> None:
         roster = shared.roster
-        self._worlds = make_world_batch(roster.world.value, episodes, roster.masked, alive=alive)
-        self._frames, self._alive = [policy.settings.n_frames for policy in roster.policies], alive
+        worlds = make_world_batch(roster.world.value, episodes, roster.masked, alive=alive)
+        self._worlds = partnered(worlds, roster.partners, len(roster.agents), alive=alive)
+        self._roster, self._alive = roster, alive
+        self._frames = [
+            1 if agent.policy is None else roster.policies[agent.policy].settings.n_frames for agent in roster.agents
+        ]
+        self._learning = [agent for policy in roster.policies for agent in policy.agents]
 
     def play(self, behaviours: Sequence[Behaviour], seed_of: Callable[[int], int]) -> Outcome:
         """Play one evaluation. ``seed_of``: the seed of each of its episodes."""
         seeds = [seed_of(w) for w in range(self._worlds.size)]
-        totals = play_greedily(self._worlds, behaviours, seeds, self._frames, self._alive)
-        return Outcome(totals, float(totals.sum(1).mean()), {})
+        by_agent = [None if agent.policy is None else behaviours[agent.policy] for agent in self._roster.agents]
+        totals = play_greedily(self._worlds, by_agent, seeds, self._frames, self._alive)[:, self._learning]
+        return Outcome(totals, float(totals.sum(1).mean()), self._notes())
+
+    def _notes(self) -> dict[str, Any]:
+        """Return the returns of the partners' agents, which do not count for the score."""
+        if not isinstance(self._worlds, PartneredWorlds):
+            return {}
+        columns = {
+            name: self._worlds.returns[:, agent]
+            for fixed in self._roster.partners
+            for name, agent in fixed.seats.agents.items()
+        }
+        return {"partners": {name: {"mean": float(c.mean()), "std": float(c.std())} for name, c in columns.items()}}
+
+    def close(self) -> None:
+        """End the processes of isolated partners."""
+        close_partners(self._worlds)
 
 
 class _Challenge:
@@ -121,6 +154,9 @@ class _Challenge:
         self._drawn, self._alive = 0, alive
         self._told: list[tuple[int, int, int]] = []  # opponent, outcome, the player's side
         self._sides, self._side = [agent.name for agent in roster.agents], 0
+
+    def close(self) -> None:
+        """Do nothing: there are no partners in self-play."""
 
     def opponent(self, _: float, /) -> int:
         """Return the number of the next anchor."""
@@ -196,6 +232,10 @@ class Evaluations:
             began[0] = time.monotonic()
         self._started = float(began[0])
 
+    def close(self) -> None:
+        """End the processes of isolated partners."""
+        self._trial.close()
+
     @staticmethod
     def begin(shared: SharedMemory, every: int) -> None:
         """Set the step of the first evaluation, before the actors start."""
@@ -259,6 +299,7 @@ def play_evaluator(
     In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
     evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits.
     """
+    host_partners(shared.roster.partners, shared.hide_from_children)
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
@@ -266,6 +307,7 @@ def play_evaluator(
     evaluations = Evaluations(shared, every, episodes, directory, until, waited_for, pulse.beat)
     drive = _by_rounds if waited_for else _beside
     drive(shared, evaluations, pulse)
+    evaluations.close()
 
 
 def _beside(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:

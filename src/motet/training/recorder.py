@@ -59,8 +59,9 @@ class Result:
     state: str
     """``done``, ``stopped`` (before all steps were done) or ``failed``."""
     returns: dict[str, float | None]
-    """Mean return of each agent over its last episodes; None before the end of the first one."""
+    """Mean return of each agent over its last episodes; None before the end of the first one. Partners included."""
     updates: dict[str, int]
+    """Updates of each agent that learns."""
     restarts: int
     """Restarts of its processes since the run was started or resumed."""
     run: Path | None
@@ -89,6 +90,7 @@ class Recorder:
         self._said_endless = False
         self._late = shared.board.late_draws()
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
+        self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
         self._started = self._shown = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
@@ -143,12 +145,24 @@ class Recorder:
             self._directory.write_json("status.json", snapshot.as_dict())
         self._run.callbacks.update(snapshot)
         self._warn_of_no_end(snapshot)
+        self._tell_failures(snapshot)
         for row in snapshot.agents:
             odd = ", ".join(f"{name} is {value:g}" for name, value in row.metrics.items() if not math.isfinite(value))
             if odd and row.name not in self._odd:
                 self._odd.add(row.name)
                 self._run.message(f"{row.name} diverged at update {row.updates:,} ({odd}): {_ODD}")
         return snapshot
+
+    def _tell_failures(self, snapshot: Snapshot) -> None:
+        """Tell the user how often isolated partners have failed, whenever the number has grown."""
+        for row in snapshot.partners:
+            if row.failures > self._failures.get(row.name, 0):
+                self._failures[row.name] = row.failures
+                logs = f"; the logs in {self._directory.logs} say why" if self._directory else ""
+                self._run.message(
+                    f"partner {row.policy} of {row.name} has failed {row.failures} times and was replaced; its "
+                    f"episodes broke off{logs}"
+                )
 
     def _note_late_draws(self) -> str:
         """Return the world's late draws in words. Write new ones to ``config.json`` and tell the user."""
@@ -278,7 +292,8 @@ class Recorder:
             steps=snapshot.steps,
             seconds=snapshot.seconds,
             state=state,
-            returns={row.name: row.mean_return for row in snapshot.agents},
+            returns={row.name: row.mean_return for row in snapshot.agents}
+            | {row.name: row.mean_return for row in snapshot.partners},
             updates={row.name: row.updates for row in snapshot.agents},
             restarts=sum(role.total_restarts for role in self._roles),
             run=self._run.path,

@@ -1,15 +1,16 @@
 """Roster: the participants of a run: agents, their policies, how policies are grouped for learning, and the pace.
 
-A *policy* has a name, an algorithm, a device, settings of its publication, and the agents that act by it. There is one
-replay, one publication, one learner, one set of metrics and one part of a checkpoint for each policy. Each agent has a
-separate policy with the agent's name. In self-play there is one policy, the player, for both sides.
+A learned *policy* has a name, an algorithm, a device, settings of its publication, and the agents that act by it. There
+is one replay, one publication, one learner, one set of metrics and one part of a checkpoint for each of them. Each
+agent has a separate policy with the agent's name. In self-play there is one policy, the player, for both sides. A
+*partner* is a given policy, which only acts: it has none of these.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
 from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
+from motet.policies.partner import as_partner
 from motet.policy import PLAYER
 from motet.replay import Field, ReplaySpec
 from motet.streams import Streams, StreamUser, streams_returned
@@ -27,6 +29,7 @@ from motet.system.machine import usable_cores
 from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
+from motet.training.partners import FixedPolicy, fixed_policies
 from motet.training.settings import Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
@@ -49,10 +52,12 @@ class AgentSpec:
     name: str
     observation_space: Any
     action_space: Any
-    policy: int
-    """Index of its policy in the roster."""
+    policy: int | None
+    """Index of its policy in the roster; None if it acts by a partner."""
     number: int = 0
     """Index of its lane among those that the policy has for one world."""
+    masked: bool = False
+    """Whether the world is asked for its action masks."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +120,25 @@ class Roster:
     remake_worlds: bool = False
     self_play: SelfPlay | None = None
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
+    partners: tuple[FixedPolicy, ...] = ()
+    """The policies that are given, and only act."""
 
     @property
     def masked(self) -> list[bool]:
         """For each agent of the world, whether the world is asked for its action masks."""
-        return [self.policies[agent.policy].masked for agent in self.agents]
+        return [agent.masked for agent in self.agents]
+
+    @property
+    def fixed_agents(self) -> list[tuple[str, FixedPolicy]]:
+        """The agents that act by partners, by name, in the order of their rows on the board."""
+        return [(name, partner) for partner in self.partners for name in partner.seats.agents]
+
+    def configs(self) -> dict[str, Any]:
+        """The algorithm or the partner of each agent, in the order of the world; in self-play those of the player."""
+        found = {policy.name: policy.config for policy in self.policies}
+        fixed = {name: partner.partner.value for name, partner in self.fixed_agents}
+        names = [agent.name for agent in self.agents] if fixed else list(found)
+        return {name: found[name] if name in found else fixed[name] for name in names}
 
     def lanes(self, policy: int) -> int:
         """Number of lanes in the replay of a policy."""
@@ -178,10 +197,13 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)
-    members = _members(probe, settings)
-    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(members, algorithm)
-    if set(given) != set(members):
-        raise SettingError(f"algorithm must be given for each of {list(members)}, got {sorted(given)}")
+    everybody = _members(probe, settings)
+    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(everybody, algorithm)
+    if set(given) != set(everybody):
+        raise SettingError(f"algorithm must be given for each of {list(everybody)}, got {sorted(given)}")
+    partners = {name: partner for name in everybody if (partner := as_partner(given[name])) is not None}
+    members = {name: agents for name, agents in everybody.items() if name not in partners}
+    _check_partners(partners, members, settings)
     masked = masked_agents(probe)
     policies = [
         _policy(name, agents, probe, algorithm_config(given[name]), not masked.isdisjoint(agents), settings)
@@ -192,7 +214,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         (player,) = policies
         self_play = _self_play(made, probe, player, settings)
         policies = [replace(player, partitions=self_play.partitions(player.settings.once))]
-    agents = _agents(probe, members)
+    agents = _agents(probe, members, masked)
+    fixed = fixed_policies(partners, probe, factory, masked) if partners else ()
     probe.close()
     stacks, processes = _share_out(policies, settings, local_room(settings) if room is None else room)
     return Roster(
@@ -211,7 +234,21 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         checked=settings.checked,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
+        partners=fixed,
     )
+
+
+def _check_partners(partners: Mapping[str, Any], members: Mapping[str, Any], settings: Settings) -> None:
+    if partners and settings.self_play:
+        raise SettingError(
+            f"partners are not valid in self-play (got one for {', '.join(partners)}): one policy learns both sides, "
+            "and the league plays the other one; fix: name the policy in league.anchors"
+        )
+    if not members:
+        raise SettingError(
+            f"at least one agent must learn, got partners for all of {', '.join(partners)}; fix: give one of them an "
+            "algorithm, or use motet.evaluate"
+        )
 
 
 def _members(world: World, settings: Settings) -> dict[str, tuple[int, ...]]:
@@ -221,11 +258,13 @@ def _members(world: World, settings: Settings) -> dict[str, tuple[int, ...]]:
     return {name: (i,) for i, name in enumerate(world.agents)}
 
 
-def _agents(world: World, members: Mapping[str, Sequence[int]]) -> tuple[AgentSpec, ...]:
-    """The agents of the world with their policies."""
+def _agents(world: World, members: Mapping[str, Sequence[int]], masked: Collection[int]) -> tuple[AgentSpec, ...]:
+    """The agents of the world with their policies. Agents of one policy have masks if one of them has."""
     policy_of = {agent: policy for policy, agents in enumerate(members.values()) for agent in agents}
+    together = {agent: agents for agents in members.values() for agent in agents}
+    has_mask = [any(other in masked for other in together.get(i, (i,))) for i in range(len(world.agents))]
     return tuple(
-        AgentSpec(name, world.observation_spaces[i], world.action_spaces[i], policy_of[i])
+        AgentSpec(name, world.observation_spaces[i], world.action_spaces[i], policy_of.get(i), masked=has_mask[i])
         for i, name in enumerate(world.agents)
     )
 

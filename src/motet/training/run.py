@@ -19,6 +19,7 @@ from typing import Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.errors import SettingError, StartError, UnpicklableError
+from motet.policies.partner import Partner, restored
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
 from motet.runs.directory import RunDirectory
@@ -39,8 +40,13 @@ __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "
 
 WorldSource = Callable[[], Any] | str
 """A world factory: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``."""
-Algorithms = AlgorithmConfig | type[AlgorithmConfig] | str | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str]
-"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm."""
+Algorithms = (
+    AlgorithmConfig
+    | type[AlgorithmConfig]
+    | str
+    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | Partner]
+)
+"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
@@ -65,7 +71,9 @@ def train(
 
     Args:
         world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
-        algorithm: a config or a name for all agents, or a mapping from agent to one of these.
+        algorithm: a config or a name for all agents, or a mapping from agent to one of these. In the mapping, the name
+            of a built-in policy, a run directory or a :class:`~motet.Partner` is the policy of an agent that does not
+            learn.
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
@@ -87,6 +95,7 @@ def train(
             directory.begin(run_config(factory, roster, settings))
             one = Run(roster, settings, callbacks, directory, resume_from, partial(_note, directory))
             try:
+                _copy_partners(directory, roster)
                 _keep_anchors(directory, roster, settings)
                 return _play(one)
             finally:
@@ -144,7 +153,9 @@ def resume(
                 "of steps to add"
             )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
-        chosen = rebuild_agents(config["agents"], trust=trust) if algorithm is None else algorithm
+        chosen = algorithm
+        if chosen is None:
+            chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
@@ -164,6 +175,8 @@ def resume(
 
         with _room(settings) as room:
             roster = make_roster(factory, chosen, located(settings, directory), room)
+            if algorithm is not None:
+                _copy_partners(directory, roster)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
 
 
@@ -238,6 +251,17 @@ def _note(directory: RunDirectory, fell_back: str) -> None:
     if fell_back:
         config = directory.config()
         directory.change_config(config, {**config, "fell_back": fell_back})
+
+
+def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
+    """Copy the runs that act as partners into the run directory, so that they can neither change nor vanish."""
+    for agent, fixed in roster.fixed_agents:
+        partner: Partner = fixed.partner.value
+        if partner.copy:
+            arguments = fixed.entry.value.on(agent).arguments
+            directory.save_partner(
+                partner.copy, arguments["who"], arguments["config"], arguments["weights"], str(partner.policy)
+            )
 
 
 def _play(run: Run) -> Result:

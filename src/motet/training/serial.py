@@ -26,6 +26,7 @@ from motet.runs.plain import encode
 from motet.system.child import one_thread
 from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
 from motet.training.learner import StackMember
+from motet.training.partnered import close_partners
 from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
@@ -92,9 +93,14 @@ class Serial:
         for learner in self.learners:
             learner.end()
 
+    def close(self) -> None:
+        """End the processes of isolated partners."""
+        for actor in self.actors:
+            close_partners(actor.worlds)
+
     @property
     def can_save(self) -> bool:
-        """Whether all worlds can save their state."""
+        """Whether all worlds and partners can save their state."""
         return all(actor.worlds.can_save for actor in self.actors)
 
     def check_streams(self) -> None:

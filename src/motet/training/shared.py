@@ -42,12 +42,13 @@ class SharedMemory:
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (roster.actors + len(roster.processes) + 1, roster.actors, len(policies))
-        layout |= Board.layout(*size)
+        fixed = len(roster.fixed_agents)
+        layout |= Board.layout(*size, fixed)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
-        segment = Segment(layout)
-        self.board = Board(*size, segment)
+        self._segment = segment = Segment(layout)
+        self.board = Board(*size, segment, fixed)
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
@@ -69,6 +70,10 @@ class SharedMemory:
             )
             for k, stack in enumerate(roster.stacks)
         ]
+
+    def hide_from_children(self) -> None:
+        """Leave this memory out of processes that the calling process forks."""
+        self._segment.hide_from_children()
 
     def _replay_layout(self, policy: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         return spec.layout(f"policy{policy}/replay")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
 from motet.system.supervisor import Role
 from motet.training.board import FINISHED
 from motet.training.shared import SharedMemory
@@ -51,6 +51,23 @@ class Watch:
             agents=agents,
             processes=[self._process(i, role, now) for i, role in enumerate(self._roles)],
             state=state,
+            partners=[
+                self._partner(i, name, fixed.name)
+                for i, (name, fixed) in enumerate(roster.fixed_agents, len(roster.policies))
+            ],
+        )
+
+    def _partner(self, row: int, name: str, policy: str) -> PartnerRow:
+        episodes = self._shared.board.episodes
+        counts = episodes.count[:, row]
+        played = counts > 0
+        return PartnerRow(
+            name=name,
+            policy=policy,
+            episodes=int(counts.sum()),
+            mean_return=float(episodes.mean_return[played, row].mean()) if played.any() else None,
+            mean_length=float(episodes.mean_length[played, row].mean()) if played.any() else None,
+            failures=int(episodes.failures[:, row].sum()),
         )
 
     def _agent(self, i: int, steps: int, updates: int, steps_per_s: float, updates_per_s: float) -> AgentRow:
