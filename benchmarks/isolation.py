@@ -7,6 +7,7 @@ A decision is a 1 kB observation out and an action back; the policy itself compu
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from benchmarks import Amount, Comparison, Measure, Result, Settings, interleave
 from benchmarks.bell import FLOATS, QUEUE, _Player, _QueueChannel
 from benchmarks.party import Stage
 from motet.isolation.policy import IsolatedPolicy
+from motet.isolation.usage import descendants
 from motet.policy import PolicySpec
 from motet.system.child import one_thread
 from motet.system.fork_server import context
@@ -29,6 +31,8 @@ from motet.system.fork_server import context
 __all__ = ["run"]
 
 POLICIES = 8
+COUNTS = (1, 8, 32)
+"""Numbers of policies for the rows about decisions and memory."""
 TURNS = 10
 THINK_S = 0.005
 EPISODES = 200
@@ -44,6 +48,16 @@ MEASURES = {
     "episodes": Measure("Short isolated episodes", "episodes/s"),
     "start": Measure("A policy with torch, from request to first answer", "s"),
     "jobs": Measure("Episodes of policies that compute", "episodes/s"),
+    **{
+        f"{name}_{count}": Measure(f"{count} isolated {'policy' if count == 1 else 'policies'}: {title}", unit)
+        for count in COUNTS
+        for name, title, unit in (
+            ("rate", "decisions", "decisions/s"),
+            ("turn", "one turn, median", "us"),
+            ("private", "private memory of each, with its guard", "MB"),
+            ("shared", "memory that each shares with other processes", "MB"),
+        )
+    },
 }
 
 IN_TURN, NEW, PLAIN_NEW = "one after the other", "motet, new processes each time", "a new forkserver process each time"
@@ -73,6 +87,8 @@ def run(settings: Settings) -> Result:
         for measure, count in (("decision", 1), ("joint8", POLICIES)):
             _decisions(result, measure, stage, [isolated(PolicySpec(Trivial)) for _ in range(count)], settings)
             stage.clear()
+    for count in COUNTS:
+        _population(result, count, isolated, settings)
     _thinking(result, [isolated(PolicySpec(Thinks)) for _ in range(2)], settings)
     _episodes(result, isolated, settings)
     interleave(result, "start", {"motet": partial(_start_s, isolated)}, settings.repeats)
@@ -164,6 +180,33 @@ def _ask(turn: Callable[..., Any], count: int, seconds: float) -> tuple[float, f
             raise AssertionError(f"asked for {number}, the answers are {actions}")
     times.sort()
     return statistics.median(times) / 1e3, times[int(0.99 * len(times))] / 1e3
+
+
+def _population(result: Result, count: int, isolated: Callable[..., IsolatedPolicy], settings: Settings) -> None:
+    """Measure decisions and memory of several policies that are asked together."""
+    before = set(descendants(os.getpid()))
+    with ExitStack() as stack:
+        policies = [stack.enter_context(isolated(PolicySpec(Trivial))) for _ in range(count)]
+        for policy in policies:
+            policy.reset(0)
+        own = set(descendants(os.getpid())) - before  # guards and policy processes
+        for _ in range(settings.repeats):
+            turn_s = _mean_ms(partial(_turn, policies, np.zeros((count, FLOATS), np.float32)), settings) / 1e3
+            private, shared = np.sum([_memory_mb(pid) for pid in own], axis=0) / count
+            rows = {"rate": count / turn_s, "turn": 1e6 * turn_s, "private": private, "shared": shared}
+            for name, value in rows.items():
+                result.samples.setdefault(f"{name}_{count}", {}).setdefault("motet", []).append(float(value))
+
+
+def _memory_mb(pid: int) -> tuple[float, float]:
+    """Return the private and the shared resident memory of a process, in MB."""
+    private = shared = 0
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            name, *rest = line.split()
+            private += int(rest[0]) if name in ("Private_Clean:", "Private_Dirty:") else 0
+            shared += int(rest[0]) if name in ("Shared_Clean:", "Shared_Dirty:") else 0
+    return private * 1024 / 1e6, shared * 1024 / 1e6
 
 
 def _thinking(result: Result, policies: Sequence[IsolatedPolicy], settings: Settings) -> None:

@@ -25,7 +25,7 @@ from motet.cluster.driver import grouped
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
 from motet.cluster.shared import LocalMemory
-from motet.isolation.guard import descendants
+from motet.isolation.usage import descendants
 from motet.placement import Cluster
 from motet.system.supervisor import RestartLimits
 from motet.training.roster import make_roster

@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -20,8 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests never write to the user's home. Child processes inherit the variable.
-STATE = tempfile.TemporaryDirectory(prefix="motet-state-")
-os.environ["XDG_STATE_HOME"] = STATE.name
+STATE = tempfile.mkdtemp(prefix="motet-state-")  # not a TemporaryDirectory, which forked children would remove
+os.environ["XDG_STATE_HOME"] = STATE
 
 FAILED = pytest.StashKey[bool]()
 PRELOAD = ["motet.publication", "motet.replay"]
@@ -67,7 +68,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the state directory of the tests."""
-    STATE.cleanup()
+    shutil.rmtree(STATE, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ from motet.cluster.hosts import LearnerHost
 from motet.cluster.link import Link
 from motet.cluster.shared import LocalMemory, VersionBundle
 from motet.errors import NotReadyError, SupersededError, WaitTimeoutError
-from motet.isolation.guard import descendants as children
+from motet.isolation.usage import descendants as children
 from motet.pace import Pace
 from motet.placement import Cluster
 from motet.publication import Publication

@@ -20,7 +20,7 @@ import motet
 from motet.errors import MotetError, SettingError, StartError
 from motet.evaluation.episode import Arena, EpisodePlan, Task
 from motet.evaluation.evaluate import EvaluationSettings
-from motet.evaluation.game import _shared_out
+from motet.evaluation.game import shared_out
 from motet.evaluation.jobs import JobPool
 from motet.evaluation.latency import LatencyHistogram
 from motet.intervals import score, student
@@ -124,11 +124,11 @@ def test_a_seat_and_the_proportions(workers):
     rng = np.random.default_rng(0)
     counts = np.zeros(3)
     for _ in range(3000):
-        chosen = _shared_out(4, [0, 1, 2], [2.0, 1.0, 0.5], rng)
+        chosen = shared_out(4, [0, 1, 2], [2.0, 1.0, 0.5], rng)
         counts += np.bincount(chosen, minlength=3)
         assert len(chosen) == 4
     assert np.allclose(counts / counts.sum(), np.array([2, 1, 0.5]) / 3.5, atol=0.01)
-    pairs = {tuple(sorted(_shared_out(2, [0, 1, 2], [1.0, 1.0, 1.0], rng))) for _ in range(200)}
+    pairs = {tuple(sorted(shared_out(2, [0, 1, 2], [1.0, 1.0, 1.0], rng))) for _ in range(200)}
     assert pairs == {(0, 1), (0, 2), (1, 2)}
 
 

@@ -103,6 +103,10 @@ def test_it_goes_on_and_stops_where_it_would_have(tmp_path, workers):
         again = motet.tournament(WORLD, PAIR, **args)
         assert again.deterministic() == whole.deterministic()
     assert (tmp_path / "games.jsonl").read_bytes() == b"".join(lines), "a finished one is only read"
+    beyond = [json.dumps({**json.loads(lines[0]), "number": len(lines) + i}).encode() + b"\n" for i in range(2)]
+    (tmp_path / "games.jsonl").write_bytes(b"".join([*lines, *beyond]))
+    again = motet.tournament(WORLD, PAIR, **args)
+    assert again.deterministic() == whole.deterministic(), "games beyond the verdict do not count"
     with pytest.raises(SettingError, match="another tournament: settings differ"):
         motet.tournament(WORLD, PAIR, rounds=1000, seed=3, workers=workers, dir=tmp_path)
 
@@ -143,8 +147,11 @@ def test_pairs_are_counted_and_those_with_a_failed_game_are_not():
     test.take(game(12, 1.0))
     test.take(Episode(13, ("b", "a"), (), (), 0, failed="world"))
     assert test.verdict().pairs == (1, 1, 2, 1, 1)
-    test.take(game(14, 0.0, forfeited=("b",)))
-    test.take(game(15, 5.0))
+    test.take(Episode(14, ("a", "b"), (), (), 0, failed="job"))
+    test.take(game(15, 1.0))
+    assert test.verdict().pairs == (1, 1, 2, 1, 1)
+    test.take(game(16, 0.0, forfeited=("b",)))
+    test.take(game(17, 5.0))
     assert test.verdict().pairs == (1, 1, 2, 1, 2), "a forfeit is a loss"
 
 

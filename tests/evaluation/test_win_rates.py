@@ -121,11 +121,11 @@ def test_more_than_two_seats_are_compared_by_the_mean_and_pair_by_pair(workers):
     assert rates["steady", None, None].games == 6, "an episode is one game, with however many others"
     for episode in result.episodes:
         assert episode.deciding == tuple({"slow": 1.0, "steady": 2.0, "fast": 5.0}[name] for name in episode.policies)
-    two = motet.evaluate(Race, [steady(0, "none"), steady(3, "three")], episodes=8, workers=workers)
+    two = motet.evaluate(Race, [steady(2, "two"), steady(4, "four")], episodes=8, workers=workers)
     assert {tuple(sorted(one.policies)) for one in two.episodes} == {
-        ("none", "none", "three"), ("none", "three", "three"),
+        ("four", "two", "two"), ("four", "four", "two"),
     }  # fmt: skip
-    assert two.win_rates()["three", None, None].won.share == 1.0, "the mean over the seats, not their sum"
+    assert two.win_rates()["four", None, None].won.share == 1.0, "the mean over the seats, not their sum"
 
 
 def test_the_total_decides_where_the_world_says_so(workers):
@@ -134,6 +134,8 @@ def test_the_total_decides_where_the_world_says_so(workers):
         motet.tournament(world, policies, rounds=1, workers=workers) for world in (Race, TotalRace, PlainRace)
     )
     assert next(iter(ends.ratings())) == "fast"
+    drawn = motet.tournament(Race, [steady(1, "slow"), steady(2, "steady")], rounds=1, workers=workers)
+    assert [one.rating for one in drawn.ratings().values()] == pytest.approx([1500, 1500]), "within the margin"
     assert next(iter(totals.ratings())) == "slow"
     assert totals.games[0].deciding == totals.games[0].returns
     assert plain.win_rates() == {} and "win_rates" not in plain.result() and plain.games[0].deciding == ()
@@ -184,13 +186,13 @@ def test_league_runs_and_evaluation_share_one_rule():
     assert decide(math.nan, 0.0) == 0
     ring = np.zeros(1024, np.uint64)
     challenge = object.__new__(_Challenge)
-    challenge._told = []
+    challenge._told, challenge._side = [], 0
     for advantage in (10.5, 10.0, -10.0, -10.5):
         Results(ring).tell(1, advantage, 10.0)
         challenge.tell(1, advantage, 10.0)
     heard, _, _ = Results.hear(ring, 0)
     expected = [decide(advantage, 10.0) for advantage in (10.5, 10.0, -10.0, -10.5)]
-    assert [outcome - 1 for _, outcome in heard] == [outcome for _, outcome in challenge._told] == expected
+    assert [outcome - 1 for _, outcome in heard] == [outcome for _, outcome, _ in challenge._told] == expected
 
 
 def test_a_rule_that_means_nothing_is_refused():

@@ -17,8 +17,8 @@ from support import without_torch
 from motet.arrays import ArraySpec
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import policy as isolate
-from motet.isolation.guard import _children, descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits
+from motet.isolation.usage import _children, descendants
 from motet.policy import Policy, PolicySpec, RandomPolicy
 from motet.system.memory import Segment
 

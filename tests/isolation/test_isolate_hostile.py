@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from support.family import runs
 
 from motet.errors import PolicyFailure
-from motet.isolation.guard import descendants
 from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
+from motet.isolation.usage import descendants
 from motet.policy import PolicySpec
 
 pytestmark = [
@@ -48,7 +49,9 @@ CASES = {
     "AnswersABomb": ("answer", "Bomb", {}, "no", ACTIONS),
     "Forks": ("timeout", "no decision", {"decision_s": 3.0}, "no", ACTIONS),
     "ForksAndLeaves": ("died", "ended with exit code 0", PATIENT, "no", ACTIONS),
-    "Multiplies": ("refused", "more than 32 processes", PATIENT, "no", ACTIONS),
+    "Multiplies": ("refused", "more than 32 threads and processes", {"tasks": 32, **PATIENT}, "no", ACTIONS),
+    "StartsThreads": ("refused", "more than 40 threads and processes", {"tasks": 40, **PATIENT}, "no", ACTIONS),
+    "LowersItsParentsLimits": ("refused", "it changed the limits of its guard", PATIENT, "no", ACTIONS),
     "KillsItsParent": ("died", "killed together with its guard", PATIENT, "no", ACTIONS),
     "ForgesNan": ("answer", "nan", PATIENT, "no", BOX),
     "ForgesLengths": ("exception", "", PATIENT, "no", ACTIONS),
@@ -64,6 +67,8 @@ IN_SANDBOX = {  # the same ones, where they are not allowed to try
     "Forks": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "Multiplies": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "KillsItself": ("died", "killed by SIGKILL", PATIENT, "strict", ACTIONS),
+    "StartsThreads": ("refused", "more than 40 threads and processes", {"tasks": 40, **PATIENT}, "strict", ACTIONS),
+    "LowersItsParentsLimits": ("refused", "PermissionError", PATIENT, "strict", ACTIONS),
     "Sleeps": ("timeout", "no decision within 0.3 s", {}, "strict", ACTIONS),
     "EatsMemory": ("memory", "more than 300.0 MiB", {"memory_bytes": 300 << 20, **PATIENT}, "strict", ACTIONS),
 }
@@ -100,9 +105,20 @@ def test_each_fails_with_its_cause_and_is_gone(name, case, tmp_path, monkeypatch
     assert set(descendants(os.getpid())) <= before | _servers()
     left = [int(line.split()[-1]) for line in policy.output.splitlines() if line.startswith("left behind")]
     assert len(left) == (3 if name.startswith("Forks") and sandbox == "no" else 0)
-    assert not [pid for pid in left if Path(f"/proc/{pid}").exists()]  # wherever they have gone
+    assert not [pid for pid in left if runs(pid)]  # wherever they have gone
     assert list(tmp_path.iterdir()) == []
     assert policy.output.isprintable() or "\n" in policy.output
+
+
+def test_daemons_of_a_policy_that_killed_its_guard_are_killed(tmp_path):
+    policy = IsolatedPolicy(
+        PolicySpec("support.hostile_zoo:LeavesDaemonsAndKillsItsParent", {"folder": str(tmp_path)}), SEEN, ACTIONS
+    )
+    with policy, pytest.raises(PolicyFailure, match="killed together with its guard"):
+        policy.reset(1)
+        policy.act(OBSERVATION)
+    (daemon,) = tmp_path.iterdir()
+    assert not runs(int(daemon.name))
 
 
 def _servers() -> set[int]:

@@ -20,3 +20,11 @@ def descendants() -> set[str]:
         more = {pid for pid, parent in parents.items() if parent in mine} - mine
         mine, grown = mine | more, bool(more)
     return mine
+
+
+def runs(pid: int) -> bool:
+    """Whether a process lives. One that is dead but was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

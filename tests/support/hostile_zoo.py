@@ -333,6 +333,82 @@ class Multiplies(Honest):
             time.sleep(0.001)
 
 
+class StartsThreads(Honest):
+    """As many as it gets."""
+
+    def misbehave(self, fine):
+        while True:
+            threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+
+
+class FillsItsFolder(Honest):
+    """With files, some of which it deletes while they are open."""
+
+    def misbehave(self, fine):
+        self.held = []
+        for number in range(100_000):
+            path = Path(os.environ["TMPDIR"]) / f"file-{number}"
+            self.held.append(path.open("wb", buffering=0))
+            self.held[-1].write(bytes(1 << 16))
+            if number % 2:
+                path.unlink()
+                time.sleep(0.001)
+            elif number > 50:
+                self.held[-1].close()
+
+
+class WritesALargeFile(Honest):
+    def misbehave(self, fine):
+        with (Path(os.environ["TMPDIR"]) / "file").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+
+
+class EatsMemoryInManyTasks(Honest):
+    """Many threads and many mappings, so that measuring its memory takes long; prints how much it has."""
+
+    def __init__(self, at=0, threads=48, mappings=32_000):
+        super().__init__(at)
+        self.threads, self.mappings = threads, mappings
+
+    def misbehave(self, fine):
+        import mmap
+
+        page, self.kept = mmap.PAGESIZE, []
+        for number in range(self.mappings):
+            self.kept.append(
+                mmap.mmap(-1, page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | number % 2 * 2)
+            )
+        for _ in range(self.threads - 1):
+            threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+        megabyte, count = 1 << 20, 0
+        while True:
+            block = mmap.mmap(-1, 2 * megabyte, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for at in range(0, 2 * megabyte, page):
+                block[at] = 1
+            self.kept.append(block)
+            count += 2
+            os.write(1, f"{count}\n".encode())
+
+
+class LowersItsParentsLimits(Honest):
+    """As root it may."""
+
+    def __init__(self, at=0, above=1):
+        super().__init__(at)
+        self.above = above
+
+    def misbehave(self, fine):
+        import resource
+
+        pid = os.getppid() if self.above else os.getpid()
+        for _ in range(self.above - 1):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (900, 900))
+        time.sleep(self.above == 1 and 1e6)
+        return 0
+
+
 class OpensASocket(Honest):
     def misbehave(self, fine):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM):
@@ -353,6 +429,41 @@ class KillsItsParent(Honest):
     def misbehave(self, fine):
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1e6)
+
+
+class LeavesDaemonsAndKillsItsParent(Honest):
+    """Its daemon has a session and a parent of its own, and closes what it inherited."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def misbehave(self, fine):
+        heard, said = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                (Path(self.folder) / str(os.getpid())).touch()
+                os.write(said, b".")
+                os.closerange(0, 4096)
+                time.sleep(1e6)
+            os._exit(0)
+        os.read(heard, 1)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1e6)
+
+
+class NotesItsGuard(Honest):
+    """Harmless: writes down the process ids of itself and its parent. To free its memory takes a moment."""
+
+    def __init__(self, folder, megabytes=0):
+        super().__init__()
+        self.ballast = bytearray(os.urandom(1 << 20)) * megabytes
+        for pid in (os.getpid(), os.getppid()):
+            (Path(folder) / str(pid)).touch()
+
+    def act(self, observation, mask=None):
+        return 0
 
 
 class ClosesEverything(Honest):
@@ -443,3 +554,169 @@ class RingsABomb(Forges):
         mailbox.answer[2], mailbox.answer[1], mailbox.answer[0] = len(data), 2, mailbox.question[0]
         mailbox.answered.ring()
         time.sleep(1e6)
+
+
+class RaisesAGroup(Honest):
+    def misbehave(self, fine):
+        raise BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(3), ValueError("no")])
+
+
+class AnswersAGenerator(Honest):
+    def misbehave(self, fine):
+        return (number for number in iter(int, 1))
+
+
+class AnswersALongSequence(Honest):
+    """It has two elements for as long as one asks."""
+
+    def misbehave(self, fine):
+        class Long:
+            def __len__(self):
+                return 2**62
+
+            def __getitem__(self, index):
+                return index
+
+        return Long()
+
+
+class RecursesForEver(Honest):
+    def misbehave(self, fine):
+        return self.misbehave(fine)
+
+
+class RaisesWhereItIsFreed(Honest):
+    """An exception in a destructor goes nowhere: no failure."""
+
+    def misbehave(self, fine):
+        class Freed:
+            def __del__(self):
+                raise SystemExit("freed")
+
+        Freed()
+        return fine
+
+
+class RaisesInAThread(Honest):
+    """Neither is this one."""
+
+    def misbehave(self, fine):
+        thread = threading.Thread(target=lambda: sys.exit("from a thread"))
+        thread.start()
+        thread.join()
+        return fine
+
+
+class AnswersTrue(Honest):
+    def misbehave(self, fine):
+        return [[True]]
+
+
+class RaisesForEver(Honest):
+    """Each exception is the cause of the next."""
+
+    def misbehave(self, fine):
+        error = None
+        for number in range(500):
+            try:
+                raise ValueError(number) from error
+            except ValueError as caught:
+                error = caught
+        raise error
+
+
+class LeavesItsFolder(Honest):
+    """Harmless to others: the folder, the mask for new files and the environment belong to its process."""
+
+    def misbehave(self, fine):
+        os.chdir("/")
+        os.umask(0o777)
+        os.environ.clear()
+        return fine
+
+
+class BreaksTheInterpreter(Honest):
+    def misbehave(self, fine):
+        import builtins
+
+        sys.setswitchinterval(1000.0)
+        builtins.isinstance = builtins.len = None
+        sys.modules.clear()
+        return fine
+
+
+class TracesEverything(Honest):
+    def misbehave(self, fine):
+        def trace(frame, event, argument):
+            raise RuntimeError("traced")
+
+        sys.settrace(trace)
+        return fine
+
+
+class SetsAnAlarm(Honest):
+    def misbehave(self, fine):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        time.sleep(1e6)
+
+
+class KillsItsGroup(Honest):
+    def misbehave(self, fine):
+        os.killpg(0, signal.SIGKILL)
+
+
+class OpensEverything(Honest):
+    def misbehave(self, fine):
+        self.held = [open(os.devnull) for _ in range(100_000)]  # noqa: SIM115
+
+
+class AnswersTwice(Honest):
+    """Two processes share its mailbox from then on."""
+
+    def misbehave(self, fine):
+        os.fork()
+        return fine
+
+
+class StopsItsGuard(Honest):
+    def misbehave(self, fine):
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1e6)
+
+
+class WaitsAtExit(Honest):
+    def misbehave(self, fine):
+        import atexit
+
+        atexit.register(time.sleep, 1e6)
+        threading.Thread(target=time.sleep, args=(1e6,)).start()
+        raise ValueError("done")
+
+
+class PrintsForEver(Honest):
+    """In a thread, while it answers well."""
+
+    def misbehave(self, fine):
+        if self.step == self.at:
+            threading.Thread(target=self.print, daemon=True).start()
+        return fine
+
+    def print(self):
+        while True:
+            os.write(1, b"and on " * 100)
+            time.sleep(0.001)
+
+
+class RestsWithTheLock(Honest):
+    """Holds the interpreter's lock in C, so that none of its threads runs."""
+
+    def misbehave(self, fine):
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(1000)
+
+
+class WritesThroughItsObservation(Honest):
+    def act(self, observation, mask=None):
+        observation[:] = -1e9
+        return super().act(observation, mask)

@@ -70,6 +70,7 @@ def examine(directory: str | None = None) -> Iterator[Finding]:
     yield Finding("cores", *_cores())
     yield Finding("start method", *_start_method())
     yield Finding("open files", *_open_files())
+    yield Finding("policy limits", *_policy_limits())
     yield _torch()
     for name, what in (
         ("ray", "needed for runs on several machines"),
@@ -210,6 +211,21 @@ def _open_files() -> Look:
     found = f"{soft} (up to {hard})"
     if soft < 1024:
         return "warning", found, f"run ulimit -n {min(hard, 4096)} before large runs"
+    return "ok", found, ""
+
+
+def _policy_limits() -> Look:
+    """How the limits of isolated policies are enforced here."""
+    if sys.platform != "linux":
+        return "warning", "time and open files only", "limits on memory, CPU time, tasks and disk space need Linux"
+    from motet.isolation.groups import has_task_groups
+    from motet.isolation.sandbox import can_limit_folders, gaps
+
+    tasks = "the control group" if has_task_groups() else "watching"
+    folder = "a file system in memory" if can_limit_folders() else "watching"
+    found = f"tasks by {tasks}, memory by watching, the sandbox's folder by {folder}"
+    if lacking := gaps():
+        return "warning", found, f"the sandbox is not available: this machine lacks {'; '.join(lacking)}"
     return "ok", found, ""
 
 

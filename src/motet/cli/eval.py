@@ -27,7 +27,7 @@ from motet.evaluation.evaluate import EvaluationSettings, evaluate, first_line
 from motet.evaluation.focal import FocalEvaluation, evaluate_focal
 from motet.evaluation.result import Evaluation
 from motet.reports.focal_page import SEATS, focal_seats_sentence
-from motet.reports.results_page import score_cell, seconds, shared_line
+from motet.reports.results_page import score_cell, seconds, shared_line, usage_cells
 from motet.text import clock, counted, label, plain, short
 from motet.world.film import check_video, write_video
 
@@ -178,6 +178,9 @@ def show(result: Evaluation) -> None:
     if len(result.agents) > 1:
         _print_seats(result, console)
     print_win_rates(result, console)
+    if result.measured.usage:
+        console.print()
+        console.print(fitted(_usage(result), console))
     print_failures(result.episodes, "episode", console)
     print_failed(result.episodes, "episode", console)
     console.print()
@@ -218,6 +221,13 @@ def _scores(result: Evaluation) -> Any:
     if team is not None and len(result.agents) > 1:
         row = (str(score_cell(team).text), short(team.least), short(team.most), f"{team.count:,}")
         table.add_row("all seats", *row, "", "", "", style="dim")
+    return table
+
+
+def _usage(result: Evaluation) -> Any:
+    table = plain_table("processes of", "memory", "CPU time", "started", "replaced", "start", "reset")
+    for name, one in result.measured.usage.items():
+        table.add_row(label(name, 40), *(str(cell.text) for cell in usage_cells(one)))
     return table
 
 

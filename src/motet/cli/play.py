@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import inspect
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,6 +134,9 @@ def parse(
     )
     if unknown:
         raise SettingError(unknown_play_flags(unknown, _flags(options, without), prog))
+    for path in (chosen.out, chosen.html):
+        if path is not None:
+            _check_writable(path)
     return chosen, _settings(chosen), _made(maker, chosen, keywords)
 
 
@@ -324,6 +329,17 @@ def finish(result: SeededResult, chosen: Play, show: Callable[[Any], None]) -> i
     if result.partial and not result.stopped:
         return 130
     return 1 if result.stopped or result.failed() else 0
+
+
+def _check_writable(path: Path) -> None:
+    """Raise if a file cannot be written, before anything is played. An existing file stays as it is."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.errors import PolicyFailure, WorldError
+from motet.errors import MemoryShortError, PolicyFailure, StartError, WorldError
 from motet.evaluation.latency import LatencyHistogram
+from motet.isolation.usage import PolicyUsage, limits_of
 from motet.policies.entries import Entry
 from motet.policies.joint import JointPolicies, joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
@@ -27,6 +28,7 @@ from motet.policy import Policy, PolicySpec, RandomPolicy, WorldDescription
 from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser, made_alike
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable, summary
+from motet.system.supervisor import RestartLimits
 from motet.text import valid
 from motet.world import World, as_world
 from motet.world.film import Film, frames_per_s, made_to_draw, score_line
@@ -69,6 +71,8 @@ class EpisodePlan:
     """Whether policies are kept between episodes and reset, instead of made again."""
     won_by: WonBy | None = None
     """Which rewards decide who wins. None: the world declares no rule, and no deciding score is kept."""
+    fall_back: bool = False
+    """Whether a policy is played in the worker if its process cannot be started."""
 
     @property
     def patience_s(self) -> float:
@@ -143,6 +147,12 @@ class Played:
     """Why a requested rendering failed."""
     output: dict[int, str] = field(default_factory=dict)
     """End of the policy's output, by entry."""
+    usage: dict[int, PolicyUsage] = field(default_factory=dict)
+    """What the processes of isolated policies have used, by entry, since the last episode of this worker."""
+    noticed: str = ""
+    """Human-readable description of limits of the worker that a policy has changed."""
+    fell_back: tuple[int, ...] = ()
+    """Entries that were played in the worker because a process could not be started."""
     failed: FailedBy = ""
     """Cause of a failed episode. It counts for no policy."""
     detail: str = ""
@@ -214,6 +224,7 @@ class Arena:
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
         self._joint_spaces: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self._limits = limits_of()
         try:
             self._made(film=False)
         except BaseException as error:  # the first episode raises it again and reports it
@@ -313,7 +324,7 @@ class Arena:
             while len(own) >= self._plan.processes:
                 self._players.pop(own.pop(0)).close()
         try:
-            player = self._make(seat_group)
+            player = self._make_patiently(seat_group)
         except PolicyFailure:
             raise
         except Exception as error:
@@ -321,7 +332,27 @@ class Arena:
         self._players[seat_group] = player
         return player
 
-    def _make(self, seat_group: SeatGroup) -> Player:
+    def fell_back(self, seat_group: SeatGroup) -> bool:
+        """Whether the player of these seats is in this process because a separate one could not be started."""
+        return self._plan.isolated[seat_group.entry] and isinstance(self._players.get(seat_group), LocalPolicy)
+
+    def _make_patiently(self, seat_group: SeatGroup) -> Player:
+        """Make a player. If the system refuses its process, try again after pauses, as often as in training."""
+        if not self._plan.isolated[seat_group.entry]:
+            return self._make(seat_group, False)
+        limits, refused = RestartLimits(), ""
+        for attempt in range(limits.restarts):
+            try:
+                return self._make(seat_group, True)
+            except (StartError, MemoryShortError) as error:
+                refused = str(error)
+            time.sleep(limits.pause_s(attempt))
+            self.heartbeat(0)
+        if self._plan.fall_back:
+            return self._make(seat_group, False)
+        raise PolicyFailure("start", printable(refused)[:DETAIL])
+
+    def _make(self, seat_group: SeatGroup, isolated: bool) -> Player:
         plan, world = self._plan, self._world
         entry, names = plan.entries[seat_group.entry], [world.agents[agent] for agent in seat_group.agents]
         specs = {name: entry.on(name) for name in names}
@@ -340,7 +371,7 @@ class Arena:
             )
         known: dict[str, Any] = {"agent": names[0], "world": plan.settings, "masked": masked}
         known["description"] = self._description
-        if not plan.isolated[seat_group.entry]:
+        if not isolated:
             return LocalPolicy(spec, observation_space, action_space, **known)
         from motet.isolation.policy import IsolatedPolicy, PolicyLimits
 
@@ -359,6 +390,20 @@ class Arena:
             )
         return self._joint_spaces[seat_group.agents]
 
+    def take_usage(self) -> dict[int, PolicyUsage]:
+        """Return what the processes of isolated policies have used since the last call, by entry."""
+        found: dict[int, PolicyUsage] = {}
+        for seat_group, player in self._players.items():
+            if self._plan.isolated[seat_group.entry] and not isinstance(player, LocalPolicy):
+                found.setdefault(seat_group.entry, PolicyUsage()).merge(player.take_usage())  # type: ignore[attr-defined]
+        return found
+
+    def changed_limits(self) -> str:
+        """Return the limits of this process that were changed since the last call, as text; empty if none were."""
+        before, self._limits = self._limits, limits_of()
+        pairs = zip(before.splitlines(), self._limits.splitlines(), strict=False)
+        return "; ".join(f"{_limit(old)} to {_limit(new).rpartition(': ')[2]}" for old, new in pairs if old != new)
+
     def after_failure(self, seat_group: SeatGroup) -> None:
         """Replace a player that failed."""
         player = self._players.get(seat_group)
@@ -366,7 +411,7 @@ class Arena:
             return
         try:
             player.replace()
-        except PolicyFailure:  # it fails to start: its next use makes it again and reports the failure
+        except (PolicyFailure, StartError, MemoryShortError):  # its next use makes it again and reports the failure
             self._players.pop(seat_group).close()
         except Exception as error:
             raise _MachineryError from error
@@ -427,6 +472,8 @@ class _EpisodeRun:
         )
         for seat_group, player in self._players.items():
             self._keep_output(seat_group, player)
+        self._fell_back = tuple(sorted({seats.entry for seats in self._seat_groups if self._arena.fell_back(seats)}))
+        usage = self._arena.take_usage()
         self._arena.after_episode()
         return Played(
             number=task.number,
@@ -445,6 +492,9 @@ class _EpisodeRun:
             captions=self._film.captions() if self._film else (),
             undrawn=self._film.problem if self._film else "",
             output=self._output,
+            fell_back=self._fell_back,
+            usage=usage,
+            noticed=self._arena.changed_limits(),
         )
 
     def _begin(self) -> None:
@@ -597,6 +647,16 @@ class _EpisodeRun:
     def _keep_output(self, seat_group: SeatGroup, player: Player) -> None:
         if player.output:
             self._output[seat_group.entry] = valid(player.output)
+
+
+def _limit(line: str) -> str:
+    """Return the name and the soft limit in a line of a process's limits.
+
+    >>> _limit("Max open files            1024                 4096                 files     ")
+    'open files: 1024'
+    """
+    name, soft, *_ = [part for part in line.split("  ") if part]
+    return f"{name.strip().removeprefix('Max ')}: {soft.strip()}"
 
 
 def _where_it_raised(error: BaseException) -> str:

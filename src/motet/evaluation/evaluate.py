@@ -22,6 +22,7 @@ from motet.evaluation.episode import EpisodePlan, Played, StandIn, Task
 from motet.evaluation.game import EpisodeTasks, Game
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.result import Evaluation, Measured
+from motet.evaluation.serial import SerialPlayer
 from motet.isolation.policy import PolicyLimits
 from motet.placement import Cluster
 from motet.policies.entries import Entry
@@ -51,8 +52,8 @@ class EvaluationSettings:
     """Random seed."""
     jobs: Annotated[int, Ge(1)] = 1
     """Number of processes that play episodes in parallel. The result is the same for any number."""
-    engine: Literal["processes", "ray"] = "processes"
-    """Where the jobs run: on this machine, or on a Ray cluster. The result is the same."""
+    engine: Literal["processes", "serial", "ray"] = "processes"
+    """Where episodes are played: in processes, in the caller's process (for a debugger), or on a Ray cluster."""
     cluster: Cluster = field(default_factory=Cluster)
     """Resources of the jobs on a Ray cluster."""
     isolate: bool = False
@@ -61,6 +62,8 @@ class EvaluationSettings:
     """Deny isolated policies access to network, files and other processes: strictly, or as far as the machine can."""
     limits: PolicyLimits | None = None
     """Limits of isolated policies: time, memory, open files, output. None: the defaults."""
+    fall_back: bool = False
+    """Play a policy in the job's process if a separate process cannot be started. Without limits and sandbox only."""
     stand_in: StandIn = "noop"
     """Policy that replaces a failed one until the episode ends. With forfeit the episode ends and is not counted."""
     max_failures: Annotated[int, Ge(1)] = 10
@@ -82,6 +85,20 @@ class EvaluationSettings:
         check_fields(self)
         if self.engine != "ray" and self.cluster != Cluster():
             raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
+        contained = {"isolate": self.isolate, "sandbox": self.sandbox != "no", "limits": self.limits is not None}
+        if self.engine == "serial":
+            self._refuse(
+                {**contained, "jobs > 1": self.jobs > 1}, "engine='serial'", "it plays in the caller's process"
+            )
+        if self.fall_back:
+            self._refuse({**contained, "isolate": False}, "fall_back", "a policy in the job's process has no limits")
+            if not self.isolate:
+                raise SettingError("fall_back is only valid with isolate=True: other policies need no separate process")
+
+    def _refuse(self, found: Mapping[str, bool], what: str, why: str) -> None:
+        for name, is_set in found.items():
+            if is_set:
+                raise SettingError(f"{name} is not valid with {what}: {why}")
 
 
 def evaluate(
@@ -168,11 +185,13 @@ def play_tasks(
     names = [entry.title for entry in game.entries]
     judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)
     began, played, stopped = time.perf_counter(), list[Played](), list[str]()
-    own = workers or players(min(jobs, len(tasks)), settings)
+    own, first = workers or players(min(jobs, len(tasks)), settings), FirstFailures(game.entries, what)
     try:
         with interrupts() as stop:
             for one in to_the_end(own.play(plan, tasks, judge, stop, jobs, note), stopped):
                 played.append(one)
+                for line in first.lines(one):
+                    note(line)
                 if one.failed:
                     note(failed_line(one, what))
                 on_progress(len(played), len(tasks))
@@ -215,6 +234,40 @@ def why_stopped(stopped: Sequence[str], judge: Disqualification, settings: Evalu
     return stopped[0] if stopped else ""
 
 
+class FirstFailures:
+    """Makes a line when a policy fails, or plays in the job's process, for the first time, and when limits change.
+
+    Args:
+        entries: the policies.
+        what: "episode" or "game".
+    """
+
+    def __init__(self, entries: Sequence[Entry], what: str) -> None:
+        self._titles, self._what = [entry.title for entry in entries], what
+        self._failed: set[str] = set()
+        self._fell_back: set[str] = set()
+
+    def lines(self, played: Played) -> list[str]:
+        """Return the lines for the next result."""
+        found = []
+        for one in played.failures:
+            if one.policy not in self._failed:
+                self._failed.add(one.policy)
+                where = f"in turn {one.turn} of {self._what} {one.episode}"
+                found.append(f"{one.policy} failed {where} ({one.cause}): {first_line(one.detail)}")
+        if played.noticed:
+            seated = ", ".join(dict.fromkeys(self._titles[i] for i in played.seats))
+            found.append(
+                f"{self._what} {played.number}: the limits of the job were changed ({played.noticed}) by {seated}; "
+                "only a sandbox prevents that"
+            )
+        for name in dict.fromkeys(self._titles[i] for i in played.fell_back):
+            if name not in self._fell_back:
+                self._fell_back.add(name)
+                found.append(f"{name} plays in the job's process: its process could not be started")
+        return found
+
+
 def failed_line(played: Played, what: str) -> str:
     """Return a message about a failed episode."""
     return f"{what} {played.number} failed ({played.failed}) and is not counted: {first_line(played.detail)}"
@@ -250,8 +303,10 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def players(jobs: int, settings: EvaluationSettings) -> JobPool:
+def players(jobs: int, settings: EvaluationSettings) -> JobPool | SerialPlayer:
     """Start the processes that play, on the engine of the settings."""
+    if settings.engine == "serial":
+        return SerialPlayer()
     if settings.engine == "ray":
         from motet.cluster.workers import ClusterWorkers
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from motet.errors import SettingError
 from motet.evaluation.episode import EpisodePlan, Played, Task, seat_groups
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Measured
+from motet.isolation.usage import PolicyUsage
 from motet.policies.entries import Entry, check_entries, entries
 from motet.runs.config import describe_world
 from motet.streams import made_alike
@@ -128,6 +130,11 @@ class Game:
                 f"isolate must not be no with a sandbox, got no for {name}: a sandbox needs a separate process for "
                 "each policy"
             )
+        for entry in self.entries:
+            if entry.isolate and settings.engine == "serial":
+                raise SettingError(f"isolate=yes of {entry.title} is not valid with engine='serial'")
+            if entry.isolate and settings.fall_back:
+                raise SettingError(f"isolate=yes of {entry.title} is not valid with fall_back: leave one of them out")
         if settings.limits is not None and not any(isolated):
             raise SettingError(
                 "limits are only valid with isolate=True: they can only be enforced on a policy in a separate process"
@@ -135,7 +142,7 @@ class Game:
         plan = EpisodePlan(
             self.factory, self.world_settings, self.entries, isolated, settings.seed, settings.stand_in,
             settings.limits, settings.sandbox, settings.max_processes, False, settings.pooled,
-            self.rule.won_by if self.rule else None,
+            self.rule.won_by if self.rule else None, settings.fall_back,
         )  # fmt: skip
         most = settings.max_processes
         needed = need(plan)
@@ -183,14 +190,22 @@ class Game:
         titles = [entry.title for entry in self.entries]
         latency: dict[str, LatencyHistogram] = {}
         output: dict[str, str] = {}
+        fell_back: Counter[str] = Counter()
+        usage: dict[str, PolicyUsage] = {}
         for one in played:
+            fell_back.update(titles[i] for i in one.fell_back)
             for i, times in one.latency.items():
                 latency.setdefault(titles[i], LatencyHistogram()).merge(times)
+            for i, used in one.usage.items():
+                usage.setdefault(titles[i], PolicyUsage()).merge(used)
             for i, text in one.output.items():
                 output[titles[i]] = text
         isolated = dict(zip(titles, plan.isolated, strict=True))
         ordered = {title: latency[title] for title in dict.fromkeys(titles) if title in latency}
-        return Measured(seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes))
+        return Measured(
+            seconds, jobs, isolated, plan.sandbox, plan.pooled, ordered, output, tuple(notes), dict(fell_back),
+            {title: usage[title] for title in dict.fromkeys(titles) if title in usage},
+        )  # fmt: skip
 
 
 class EpisodeTasks(Sequence[Task]):

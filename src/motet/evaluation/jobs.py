@@ -24,12 +24,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import motet.errors
 from motet.errors import ChildError, MotetError, WaitTimeoutError
 from motet.evaluation.episode import Arena, EpisodePlan, Played, Task
+from motet.isolation.marks import end_marked, is_mark_of
 from motet.system.child import Child, check_main_guard
 from motet.system.fork_server import context, host_children
 from motet.system.portable import Portable
@@ -40,6 +42,8 @@ __all__ = ["Disqualification", "JobPool"]
 _AHEAD = 2  # tasks that a worker holds: the one it plays and the next
 _HEARTBEAT_S = 1.0
 _START_S = 120.0
+_END_S = 10.0  # seconds that an idle worker may take to end
+_GUARDS_S = 5.0  # seconds that guards may take to end after their worker was killed
 _DEATHS = 3  # workers killed by signals in one episode (or before one) until it counts as the cause
 
 
@@ -104,6 +108,12 @@ class _EpisodeWorker:
         return "while it started" if self.ready else "between two episodes"
 
 
+def _end_policies(worker: _EpisodeWorker) -> None:
+    """After a worker was killed: wait until the guards of its policies have ended, and kill what is left."""
+    if worker.child.exit and worker.child.pid:  # 0 on a cluster
+        end_marked(is_mark_of(worker.child.pid), _GUARDS_S, _END_S)
+
+
 class JobPool:
     """Processes that play episodes.
 
@@ -148,11 +158,20 @@ class JobPool:
         self.close()
 
     def close(self) -> None:
-        """Kill all workers and the processes that they started."""
+        """End all workers and the processes that they started, and wait until they are gone.
+
+        Workers that do nothing end by themselves, and their policies with them. The others are killed.
+        """
+        idle = [worker for worker in self._workers if not (worker.tasks or worker.ready or worker.busy)]
+        for worker in idle:
+            self._send(worker, "end", None)
+        deadline = time.monotonic() + _END_S
         with contextlib.ExitStack() as each:  # in reverse order; an error does not prevent the other steps
             for worker in self._workers:
-                for step in (worker.pipe.close, worker.child.close, worker.child.kill):
+                for step in (worker.pipe.close, worker.child.close, partial(_end_policies, worker), worker.child.kill):
                     each.callback(step)
+            for worker in idle:
+                worker.child.join(max(0.0, deadline - time.monotonic()))
             self._workers.clear()
 
     def play(
@@ -230,6 +249,7 @@ class JobPool:
         """Replace the process of a worker by a new one."""
         child, pipe = worker.child, worker.pipe
         child.kill()
+        _end_policies(worker)
         worker.child, worker.pipe = self._start(worker.number)
         child.close()
         pipe.close()

@@ -19,6 +19,7 @@ from motet.evaluation.episode import FailedBy, Failure
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.win_rates import WinRate, WinRateKey, plain_win_rates, win_rates
 from motet.intervals import Score, score
+from motet.isolation.usage import PolicyUsage
 from motet.runs.config import versions
 from motet.runs.directory import RunDirectory
 from motet.world.winning import WinRule
@@ -91,6 +92,10 @@ class Measured:
     """End of the output by policy."""
     notes: tuple[str, ...]
     """Messages during the evaluation."""
+    fell_back: dict[str, int] = field(default_factory=dict)
+    """Number of episodes in which a policy was played in the job's process, because none could be started for it."""
+    usage: dict[str, PolicyUsage] = field(default_factory=dict)
+    """What the processes of isolated policies have used, by policy."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -307,6 +312,7 @@ def plain_measured(measured: Measured, episodes: Sequence[Episode], what: str = 
     }
     extra = {
         "tempo": latency,
+        "usage": {name: asdict(one) for name, one in measured.usage.items()},
         "notes": list(measured.notes),
         "failures": details,
         f"failed_{what}s": failed_episodes(episodes, what),

@@ -26,6 +26,7 @@ from motet.errors import SettingError
 from motet.evaluation.episode import EpisodePlan, Played, Task
 from motet.evaluation.evaluate import (
     EvaluationSettings,
+    FirstFailures,
     describe_entry,
     failed_line,
     players,
@@ -303,7 +304,7 @@ def _play(
         clear = take(kept[len(done)])
     left = tasks[len(done) :]
     plan, jobs = game.plan(lambda plan: most_processes(plan, tasks), settings, on_message)
-    began, stopped = time.perf_counter(), list[str]()
+    began, stopped, first = time.perf_counter(), list[str](), FirstFailures(game.entries, "game")
     if left and not (judge.ends or clear):
         own = workers or players(min(jobs, len(left)), settings)
         try:
@@ -317,6 +318,8 @@ def _play(
                     else:
                         clear = take(game.episode(one))
                         log.write(done[-1])
+                        for line in first.lines(one):
+                            on_message(line)
                         if one.failed:
                             on_message(failed_line(one, "game"))
                     on_progress(len(done), len(tasks))

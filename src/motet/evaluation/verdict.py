@@ -123,7 +123,7 @@ def log_likelihood_ratio(pairs: Sequence[int], delta: float) -> float:
     these outcomes that has its mean and makes the numbers most likely.
 
     >>> round(log_likelihood_ratio([0, 0, 0, 0, 10], 0.05), 2), round(log_likelihood_ratio([3, 0, 4, 0, 1], 0.05), 2)
-    (2.01, -1.64)
+    (2.01, -0.8)
     """
     counts = [count or _UNSEEN for count in pairs]
     high, low = (_likeliest(counts, 0.5 + sign * delta) for sign in (1, -1))

@@ -12,40 +12,42 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from motet.isolation.groups import refused_a_task, remove_group
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.sandbox import remove
+from motet.isolation.usage import MemoryWatch, descendants, folder_size, limits_of, tasks_of
 
 if TYPE_CHECKING:
     from motet.isolation.process import PolicyStart
 
 __all__ = [
     "ENDED",
+    "FOLDER",
+    "LIMITS",
     "MEMORY",
     "MESSAGE",
-    "MOST_DESCENDANTS",
+    "REFUSED",
     "STARTED",
-    "TOO_MANY",
+    "TASKS",
     "Guard",
     "Output",
-    "descendants",
     "drain",
     "unpack",
 ]
 
-# Messages: the process id; the exit status, as from waitpid; the two reasons for which the guard kills.
-STARTED, ENDED, MEMORY, TOO_MANY = 1, 2, 3, 4
+# Messages: the process id; the exit status, as from waitpid; the error number with which the system refused to start
+# the policy process; the reasons for which the guard kills.
+STARTED, ENDED, REFUSED, MEMORY, TASKS, FOLDER, LIMITS = 1, 2, 3, 4, 5, 6, 7
 MESSAGE = struct.Struct("<Bq")
 
-MOST_DESCENDANTS = 32
-"""Maximum number of processes that a policy may have at once. (The kernel's limit by user does not hold for root.)"""
-
 _CHECK_S = 0.025
+_CLOSE_CHECK_S = 0.004
+"""Seconds between two checks of the memory when at least half of the limit is used."""
 _LEISURE = 20
-"""The pause after a check of the memory is at least this many times as long as the check."""
+"""The pause after a count of the processes, or of the folder, is at least this many times as long as the count."""
 _DEATH_S = 30.0
 
 
@@ -93,7 +95,11 @@ class Guard:
     def __init__(self, pid: int, output: Output, pipe: Connection, start: PolicyStart, mailbox: Mailbox) -> None:
         self._pid, self._output, self._pipe, self._start, self._mailbox = pid, output, pipe, start, mailbox
         self._status = 0
-        self._check_at = 0.0
+        self._below: list[int] = []
+        self._count_at = self._size_at = 0.0
+        self._limits = limits_of()
+        limit = start.memory_bytes
+        self._memory = None if limit is None else MemoryWatch(limit, mailbox.segment.size)
 
     def run(self) -> NoReturn:
         """Watch the policy, then kill everything and report the reason."""
@@ -119,41 +125,48 @@ class Guard:
         poll = select.poll()
         for fd in (pidfd, self._pipe.fileno(), self._output.fd):
             poll.register(fd, select.POLLIN)
-        watched = self._start.memory_bytes is not None
+        pause_s = _CHECK_S
         while True:
-            ready = {fd for fd, _ in poll.poll(1000 * (_CHECK_S if watched else 8 * _CHECK_S))}
+            ready = {fd for fd, _ in poll.poll(1000 * pause_s)}
             if self._output.fd in ready and not self._output.read():
                 poll.unregister(self._output.fd)
             if ready & {pidfd, self._pipe.fileno()}:
                 return ENDED
-            if time.monotonic() >= self._check_at and (why := self._excess()):
+            if why := self._excess():
                 return why
+            pause_s = self._pause_s
 
     def _excess(self) -> int | None:
         """Return the limit that the policy exceeds, or None."""
-        begun = time.monotonic()
-        below = descendants(os.getpid())
-        self._reap(below)
-        if len(below) > 1 + MOST_DESCENDANTS:
-            return TOO_MANY
-        limit = self._start.memory_bytes
-        if limit is not None and sum(map(self._at_most, below)) > limit and sum(map(self._private, below)) > limit:
-            return MEMORY
-        self._check_at = time.monotonic() + max(_CHECK_S, _LEISURE * (time.monotonic() - begun))
+        now = time.monotonic()
+        if now >= self._count_at:
+            self._below = descendants(os.getpid())
+            self._reap(self._below)
+            if tasks_of(self._below) > self._start.tasks or (self._start.grouped and refused_a_task(self._start.mark)):
+                return TASKS
+            if limits_of() != self._limits:
+                return LIMITS
+            # If the kernel limits the tasks, counting them is not urgent.
+            pause_s = 8 * _CHECK_S if self._start.grouped and self._memory is None else _CHECK_S
+            self._count_at = time.monotonic() + max(pause_s, _LEISURE * (time.monotonic() - now))
+        self._pause_s = max(0.001, self._count_at - time.monotonic())
+        if self._memory is not None:
+            share = self._memory.share(self._below)
+            if share > 1:
+                return MEMORY
+            self._pause_s = min(self._pause_s, _CHECK_S if share < 0.5 else _CLOSE_CHECK_S)
+        return self._excess_of_folder()
+
+    def _excess_of_folder(self) -> int | None:
+        if self._start.sandbox is None or self._start.sandbox.limited or time.monotonic() < self._size_at:
+            return None
+        began = time.monotonic()
+        if folder_size(self._start.sandbox.folder, self._below) > self._start.folder_bytes:
+            return FOLDER
+        took_s = time.monotonic() - began
+        self._size_at = began + max(2 * _CHECK_S, _LEISURE * took_s)
+        self._pause_s = min(self._pause_s, 2 * _CHECK_S)
         return None
-
-    def _at_most(self, pid: int) -> int:
-        """Return an upper bound of a process's memory, quickly: pages shared since the fork count in full."""
-        found = _numbers(f"/proc/{pid}/status", ("RssAnon:", "VmSwap:", "RssShmem:"))
-        return found[0] + found[1] + max(found[2] - self._mailbox.segment.size, 0)
-
-    def _private(self, pid: int) -> int:
-        """Return a process's memory exactly: a page shared by n processes counts as 1/n."""
-        try:
-            found = _numbers(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "SwapPss:", "Pss_Shmem:"))
-        except PermissionError:  # the process made itself unreadable
-            return self._at_most(pid)
-        return found[0] + found[1] + max(found[2] - self._mailbox.segment.size, 0)
 
     def _reap(self, below: list[int]) -> None:
         """Reap the orphans that have exited."""
@@ -183,31 +196,5 @@ class Guard:
             drain(self._output)
         if self._start.sandbox is not None:
             remove(self._start.sandbox.folder)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return all descendants of a process, zombies included."""
-    found, todo = list[int](), [pid]
-    while todo:
-        below = list(_children(todo.pop()))
-        found += below
-        todo += below
-    return found
-
-
-def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                yield from map(int, file.read().split())
-
-
-def _numbers(path: str, names: tuple[str, ...]) -> list[int]:
-    """Read bytes by name from a file with lines ``Name:  123 kB``; 0 for names that are missing."""
-    found = dict.fromkeys(names, 0)
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path) as file:  # the process has ended
-        for line in file:
-            name, *rest = line.split()
-            if name in found:
-                found[name] = int(rest[0]) * 1024
-    return list(found.values())
+        if self._start.grouped:
+            remove_group(self._start.mark)

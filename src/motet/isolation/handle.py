@@ -11,12 +11,14 @@ import multiprocessing.connection
 import os
 import signal
 import sys
-import time
 
 from motet.errors import WaitTimeoutError
 from motet.isolation import guard as _guard
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
+from motet.isolation import usage as _usage
+from motet.isolation.groups import refused_a_task, remove_group
+from motet.isolation.marks import end_marked
 from motet.isolation.process import PolicyStart
 from motet.system.child import Child, signal_name
 from motet.system.fork_server import context
@@ -41,6 +43,7 @@ class PolicyProcess:
         self.name, self._start = name, start
         self._pid: int | None = None
         self._pidfd: int | None = None
+        self._ended: tuple[str, str] | None = None
         self._pipe, theirs = context().Pipe()
         try:
             self._child = Child(name, _policy_process.enter, (segment, theirs, start))
@@ -49,6 +52,12 @@ class PolicyProcess:
 
     def hear(self) -> tuple[str, str] | None:
         """Return how the process ended, as cause and detail; None while it lives."""
+        if self._ended is None:
+            self._ended = self._listen()
+        return self._ended
+
+    def _listen(self) -> tuple[str, str] | None:
+        """Read the messages of the guard."""
         gone = self._child.exit is not None  # read before the pipe, which then holds all messages sent before the end
         while self._pipe.poll(0):
             try:
@@ -59,14 +68,31 @@ class PolicyProcess:
                 self._take(value)
             elif kind == _guard.MEMORY:
                 return "memory", f"more than {format_bytes(self._start.memory_bytes or 0)} of memory"
-            elif kind == _guard.TOO_MANY:
-                return "refused", f"more than {_guard.MOST_DESCENDANTS} processes at once"
+            elif kind == _guard.TASKS:
+                return self._too_many_tasks
+            elif kind == _guard.FOLDER:
+                return "refused", f"more than {format_bytes(self._start.folder_bytes)} in its folder"
+            elif kind == _guard.LIMITS:
+                return "refused", "it changed the limits of its guard"
+            elif kind == _guard.REFUSED:
+                return "start", f"{self.name} could not be started: {os.strerror(value)}"
             else:
                 return "died", _ending(os.waitstatus_to_exitcode(value))
         if not gone:
             return None
         code = self._child.exit
         return "died", "killed together with its guard" if self._start.guarded or code is None else _ending(code)
+
+    def refused_a_task(self) -> tuple[str, str] | None:
+        """Return the failure, as cause and detail, if the kernel refused a thread or a process to the policy."""
+        if not self._start.guarded:
+            return None
+        refused = refused_a_task(self._start.mark)  # before the guard is asked, which removes the group at its end
+        return self._too_many_tasks if refused or self.hear() == self._too_many_tasks else None
+
+    @property
+    def _too_many_tasks(self) -> tuple[str, str]:
+        return "refused", f"more than {self._start.tasks} threads and processes at once"
 
     def _take(self, pid: int) -> None:
         self._pid = pid
@@ -75,14 +101,16 @@ class PolicyProcess:
                 self._pidfd = os.pidfd_open(pid)
 
     def cpu_s(self) -> float:
-        """CPU time of the process and all its descendants, in seconds."""
-        if self._pid is None:
+        """CPU time of the process and all its descendants, in seconds; 0 if it has ended."""
+        if self.hear() is not None or self._pid is None:
             return 0.0
-        total = 0.0
-        for pid in (self._pid, *_guard.descendants(self._pid)):
-            with contextlib.suppress(OSError):  # it has ended
-                total += time.clock_gettime((~pid << 3) | 2)  # Linux's id of another process's CPU clock
-        return total
+        return _usage.cpu_s([self._pid, *_usage.descendants(self._pid)])
+
+    def memory_bytes(self) -> int:
+        """Private memory of the process and all its descendants, in bytes; 0 if it has ended."""
+        if self.hear() is not None or self._pid is None or sys.platform != "linux":
+            return 0
+        return sum(_usage.private_bytes(pid) for pid in (self._pid, *_usage.descendants(self._pid)))
 
     def starved_s(self) -> float:
         """Seconds for which the process's main thread, which makes the decisions, was ready but waited for a CPU."""
@@ -97,6 +125,7 @@ class PolicyProcess:
     def end(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
         self._pipe.close()  # the guard then kills everything
+        self._child.resume()  # in case that the policy has stopped its guard
         try:
             if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()
@@ -105,11 +134,15 @@ class PolicyProcess:
                 os.close(self._pidfd)
             if self._start.sandbox is not None:
                 _sandbox.remove(self._start.sandbox.folder)
+            if self._start.guarded:
+                remove_group(self._start.mark)
         self._child.close()
 
     def _kill(self) -> None:
-        """Kill without a guard: only the process itself and what is still in its process group can be reached."""
+        """Kill without a guard: all that has its mark or, where there are no marks, the process and its group."""
         self._child.kill(DEATH_S)
+        if left := end_marked(lambda mark: mark == self._start.mark, 0.0, DEATH_S):
+            raise WaitTimeoutError(f"{self.name}: pid {left[0]} did not die within {DEATH_S:g} s of SIGKILL")
         if self._pid is None or self._pidfd is None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -27,6 +27,7 @@ import contextlib
 import math
 import os
 import pickle
+import secrets
 import sys
 import tempfile
 import time
@@ -41,15 +42,18 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt
 
-from motet.errors import MotetError, PolicyFailure, SettingError, SpecError
+from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
 from motet.isolation.handle import PolicyProcess
 from motet.isolation.mailbox import Mailbox
+from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
+from motet.isolation.usage import PolicyUsage
 from motet.policy import PolicySpec, WorldDescription
 from motet.settings import FINITE, check_fields
+from motet.system.machine import usable_cores
 from motet.system.memory import Segment
 from motet.system.pickling import MAKE_IT_THERE, check_picklable
 from motet.system.raised import DETAIL, printable
@@ -61,14 +65,18 @@ _PATIENCE = 10
 """No wait is longer than this many times its limit, even if the machine is busy."""
 _SLICE_S = 0.02
 """Seconds between two checks of the process while waiting for its answer."""
+_MEASURE_S = 1.0
+"""Seconds between two measurements of the memory for a report."""
 _MOST_STRAYS = 100
 """How often the bell may ring without an answer. (A well-behaved process does so at most once.)"""
 _GUARDED = sys.platform == "linux"
+_BY_KERNEL = True
+"""Whether the kernel enforces limits where it can. (Tests of the other way set it to False.)"""
 
 
 @dataclass(frozen=True)
 class PolicyLimits:
-    """Limits of an isolated policy: time, memory, open files and output.
+    """Limits of an isolated policy: time, memory, tasks, open files, disk space and output.
 
     Motet watches memory and CPU time itself. The kernel's limits do not fit: the one on memory breaks torch, the one on
     CPU time adds up over all episodes, and the one on processes does not hold for root.
@@ -87,8 +95,12 @@ class PolicyLimits:
     """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
     """Maximum seconds of CPU time for a decision, all threads and processes together."""
+    tasks: Annotated[int, Ge(1)] | None = None
+    """Maximum number of threads and processes of the policy together. None: 64, and 2 for each core."""
     open_files: Annotated[int, Ge(16)] = 256
     """Maximum number of open files."""
+    folder_bytes: Annotated[int, Ge(2**16)] = 2**28
+    """Maximum bytes in the temporary folder of a sandboxed policy."""
     output_bytes: Annotated[int, Ge(1024)] = 65536
     """Bytes of the policy's output that are kept. Older output is dropped."""
 
@@ -96,6 +108,11 @@ class PolicyLimits:
         check_fields(self)
         if sys.platform != "linux" and (self.memory_bytes is not None or self.cpu_s is not None):
             raise SettingError(f"memory_bytes and cpu_s are only valid on Linux (got {sys.platform}): leave them out")
+
+    @property
+    def most_tasks(self) -> int:
+        """Maximum number of threads and processes."""
+        return 64 + 2 * usable_cores() if self.tasks is None else self.tasks
 
 
 def sandbox_gaps() -> tuple[str, ...]:
@@ -152,6 +169,7 @@ class IsolatedPolicy:
         known = {"agent": agent, "world": dict(world), "description": description}
         self._parts = cloudpickle.dumps(self._spaces), cloudpickle.dumps((spec, known))
         self._process: PolicyProcess | None = None
+        self._usage, self._cpu_taken_s, self._measured_at = PolicyUsage(), 0.0, 0.0
         self._seen = self._number = 0
         self._start()
 
@@ -261,11 +279,12 @@ class IsolatedPolicy:
         """After the bell rang: whether the awaited answer is there and reports no error."""
         number, state = self._box.answer[_mailbox.NUMBER], self._box.answer[_mailbox.STATE]
         if number == self._number and state == _mailbox.FINE:
-            self._started = True
+            if not self._started:
+                self._note_start()
             return True
         if number == _policy_process.START and not self._started:
             self._check_state(state, "start")
-            self._started = True
+            self._note_start()
             self._begin_waiting()  # for the question that was asked during the start
             if self._limits.cpu_s is not None and self._process is not None:
                 self._cpu_before_s = self._process.cpu_s()
@@ -278,8 +297,14 @@ class IsolatedPolicy:
             self._check_state(state, "reset" if self._kind == _mailbox.RESET else "exception")
         return False
 
+    def _note_start(self) -> None:
+        self._started = True
+        self._usage.start_s = max(self._usage.start_s, time.monotonic() - self._start_at)
+
     def _check_state(self, state: int, phase: str) -> None:
         causes = {_mailbox.FAILED: phase, _mailbox.REFUSED: "refused", _mailbox.INVALID: "answer"}
+        if state == _mailbox.FAILED and self._process is not None and (refused := self._process.refused_a_task()):
+            self._fail(*refused)
         if state in causes:
             self._fail(causes[state], self._box.text())
         if state != _mailbox.FINE:
@@ -302,6 +327,9 @@ class IsolatedPolicy:
                 action = self._give(self._box.take_action())
             except InvalidValue as error:
                 self._fail("answer", str(error))
+        elif self._kind == _mailbox.RESET:
+            took_s = time.monotonic() - self._since
+            self._usage.merge(PolicyUsage(resets=1, reset_s=took_s, longest_reset_s=took_s))
         self._open = False
         return action
 
@@ -343,15 +371,35 @@ class IsolatedPolicy:
         """The end of the policy's output, without control characters. It is kept after the process ended."""
         return printable(self._box.printed())
 
+    def take_usage(self) -> PolicyUsage:
+        """Return what the policy's processes have used since the last call.
+
+        Memory is measured at most once a second, because that may take milliseconds.
+        """
+        if self._process is not None and self._started:
+            self._measure(self._process)
+        taken, self._usage = self._usage, PolicyUsage()
+        return taken
+
+    def _measure(self, process: PolicyProcess) -> None:
+        now_s = process.cpu_s()
+        self._usage.cpu_s += max(0.0, now_s - self._cpu_taken_s)
+        self._cpu_taken_s = max(now_s, self._cpu_taken_s)
+        if time.monotonic() - self._measured_at >= _MEASURE_S:
+            self._usage.memory_bytes = max(self._usage.memory_bytes, process.memory_bytes())
+            self._measured_at = time.monotonic()
+
     def replace(self) -> None:
         """End the process, wait until it is dead, and start a new one."""
         self.close()
         self._start()
+        self._usage.replaced += 1
 
     def close(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
         process, self._process, self._open = self._process, None, False
         if process is not None:
+            self._measure(process)
             process.end()
 
     def __enter__(self) -> IsolatedPolicy:
@@ -361,23 +409,37 @@ class IsolatedPolicy:
         self.close()
 
     def _start(self) -> None:
+        try:
+            self._start_process()
+        except StartError:
+            raise
+        except OSError as error:  # no descriptor or no memory is left
+            raise StartError(f"{self._name} could not be started: {error}") from error
+
+    def _start_process(self) -> None:
         self._box = Mailbox(Segment(self._layout, sealed=True), fresh=True)
         self._box.bind(*self._spaces)
         self._seen, self._number, self._kind, self._strays = 0, _policy_process.START, 0, 0
         self._started, self._limit_s = False, self._limits.start_s
         self._begin_waiting()
+        self._start_at, self._cpu_taken_s = time.monotonic(), 0.0
         with contextlib.ExitStack() as on_failure:
             confinement = None
             if self._sandbox != "no":
                 modules, data = self._own
                 within = tuple(dict.fromkeys(path for one in modules for path in _sandbox.reach(one, data)))
-                folder = tempfile.mkdtemp(prefix="motet-policy-")
+                # The guard creates it, so that it is removed even if this process is killed meanwhile.
+                folder = os.path.join(tempfile.gettempdir(), f"motet-policy-{secrets.token_hex(8)}")
                 on_failure.callback(_sandbox.remove, folder)
                 confinement = _sandbox.Confinement(within, folder, self._sandbox == "strict")
-            start = PolicyStart(*self._parts, self._limits.memory_bytes, self._limits.open_files, confinement, _GUARDED)
+            start = PolicyStart(
+                *self._parts, self._limits.memory_bytes, self._limits.most_tasks, self._limits.open_files,
+                self._limits.folder_bytes, confinement, _GUARDED, new_mark(), _BY_KERNEL,
+            )  # fmt: skip
             self._process = PolicyProcess(self._name, self._box.segment, start)
             on_failure.pop_all()
         self._open = True
+        self._usage.started += 1
 
 
 def _checked_sandbox(sandbox: str) -> str:

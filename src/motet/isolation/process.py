@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TextIO
@@ -32,8 +32,10 @@ import cloudpickle
 
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import sandbox as _sandbox
-from motet.isolation.guard import MESSAGE, STARTED, Guard, Output, drain
+from motet.isolation.groups import TaskGroup, remove_group
+from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drain
 from motet.isolation.mailbox import Mailbox
+from motet.isolation.marks import carry_mark
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from motet.policies.teams import make_policy
 from motet.policy import Policy, asker
@@ -41,6 +43,7 @@ from motet.streams import Streams, StreamUser
 from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
 from motet.system.raised import describe
+from motet.system.supervisor import RestartLimits
 from motet.world.spaces import InvalidValue, action_checker
 
 __all__ = ["START", "PolicyStart", "enter"]
@@ -58,9 +61,17 @@ class PolicyStart:
     policy: bytes
     """Pickled spec, with the arguments about agent and world that its factory is offered."""
     memory_bytes: int | None
+    tasks: int
     open_files: int
+    folder_bytes: int
     sandbox: _sandbox.Confinement | None
     guarded: bool
+    mark: int
+    """Marks the guard and everything below it, see :mod:`motet.isolation.marks`."""
+    by_kernel: bool
+    """Whether to let the kernel limit the tasks and the folder, where it can."""
+    grouped: bool = False
+    """Whether the kernel limits its tasks, by a control group. The guard finds that out."""
 
 
 def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
@@ -68,19 +79,53 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     out_r, out_w = os.pipe()
     mailbox = Mailbox(segment)
     if not start.guarded:
+        if start.sandbox is not None:
+            os.mkdir(start.sandbox.folder, 0o700)
         threading.Thread(target=drain, args=(Output(out_r, mailbox),), daemon=True).start()
         _live(mailbox, pipe, start, out_w, keep=(out_r,))
     os.setpgid(0, 0)  # see Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    carry_mark(start.mark)  # while this process still dies with its parent, which looks for marks at the end
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
+    group = None
+    if start.sandbox is not None:
+        os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
+        limited = start.by_kernel and _sandbox.limit_folder(start.sandbox.folder, start.folder_bytes)
+        start = replace(start, sandbox=replace(start.sandbox, limited=limited))
+    if start.by_kernel:
+        with contextlib.suppress(OSError):  # no group can be created: the guard counts the tasks
+            group = TaskGroup(start.mark, start.tasks)
+            start = replace(start, grouped=True)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
-    pid = os.fork()
+    pid = _fork(mailbox, pipe, start)
     if pid == 0:
+        if group is not None:
+            group.join()
         _live(mailbox, pipe, start, out_w)
     os.close(out_w)
     Guard(pid, Output(out_r, mailbox), pipe, start, mailbox).run()
+
+
+def _fork(mailbox: Mailbox, pipe: Connection, start: PolicyStart) -> int:
+    """Fork the policy process. If the system refuses it repeatedly, report that to the parent and exit."""
+    limits = RestartLimits()
+    for attempt in range(limits.restarts):
+        try:
+            return os.fork()
+        except OSError as error:
+            refused = error
+        if pipe.poll(limits.pause_s(attempt)):  # the parent has ended, or does not need the policy any more
+            break
+    with contextlib.suppress(OSError):  # the parent is gone
+        pipe.send_bytes(MESSAGE.pack(REFUSED, refused.errno or 0))
+    mailbox.answered.ring()
+    if start.sandbox is not None:
+        _sandbox.remove(start.sandbox.folder)
+    if start.grouped:
+        remove_group(start.mark)
+    os._exit(0)
 
 
 def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep: tuple[int, ...] = ()) -> NoReturn:
@@ -88,11 +133,14 @@ def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep
     guard = os.getppid()
     try:
         os.setsid()  # so that a signal to its process group reaches no other process
-        pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
+        try:
+            pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
+        except (BrokenPipeError, ConnectionResetError):  # the parent has ended, and the policy is not needed any more
+            os._exit(0)
         _close_everything(out, keep)
         questions = _Questions(mailbox, sandboxed=start.sandbox is not None)
         try:
-            _sandbox.lower_limits(start.open_files)
+            _sandbox.lower_limits(start.open_files, start.folder_bytes if start.sandbox is not None else None)
             if start.guarded:
                 _die_with(guard)
             if start.sandbox is not None:

@@ -28,14 +28,19 @@ from motet.isolation.syscalls import checked, libc, prctl
 
 __all__ = [
     "Confinement",
+    "can_limit_folders",
     "confine",
     "gaps",
+    "limit_folder",
     "lower_limits",
     "reach",
     "remove",
 ]
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
+
+_CLONE_NEWNS = 0x20000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 0x40000, 2
 
 _CAP_DAC_OVERRIDE, _CAP_SETPCAP, _CAP_SYS_RESOURCE = 1, 8, 24
 
@@ -50,6 +55,8 @@ class Confinement:
     """The only folder in which it may write."""
     strict: bool
     """Whether it is an error if the kernel cannot enforce the sandbox."""
+    limited: bool = False
+    """Whether the kernel limits the size of the folder."""
 
 
 def gaps() -> tuple[str, ...]:
@@ -85,11 +92,39 @@ def confine(confinement: Confinement) -> None:
         restrict_calls(platform.machine())
 
 
-def lower_limits(open_files: int) -> None:
-    """Limit the number of open files and forbid core files, so that not even root can undo it.
+def limit_folder(folder: str, size: int) -> bool:
+    """Put a file system of this size into a folder, in memory, for this process and those that it will start.
+
+    Returns False if the process may not do that.
+    """
+    options = f"size={size},mode=700,nr_inodes={max(1024, size // 4096)}".encode()
+    lib = libc()
+    if lib.unshare(_CLONE_NEWNS) != 0:
+        return False
+    # Private, so that no other process sees it, and it vanishes with the last process that does.
+    private = lib.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None) == 0
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    return private and bool(lib.mount(b"motet", os.fsencode(folder), b"tmpfs", flags, options) == 0)
+
+
+def can_limit_folders() -> bool:
+    """Whether :func:`limit_folder` works here. It is tried in a process of its own."""
+    if sys.platform != "linux":
+        return False
+    with tempfile.TemporaryDirectory(prefix="motet-") as folder:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if limit_folder(folder, 1 << 16) else 1)
+        return os.waitpid(pid, 0)[1] == 0
+
+
+def lower_limits(open_files: int, file_bytes: int | None = None) -> None:
+    """Limit the number of open files and the size of a file, and forbid core files, so that not even root can undo it.
 
     For every policy process, sandboxed or not.
     """
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -121,6 +156,8 @@ def reach(module: str | None, data: Iterable[str | os.PathLike[str]]) -> tuple[s
 def remove(folder: str) -> None:
     """Remove a folder in which a policy could write, whatever its depth and contents."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    if sys.platform == "linux":
+        libc().umount2(os.fsencode(folder), _MNT_DETACH)  # fails where it holds no file system of its own
     try:
         root = os.open(folder, flags)
     except FileNotFoundError:

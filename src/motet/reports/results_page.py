@@ -9,11 +9,13 @@ from motet.intervals import Score
 from motet.reports.charts import Bar, bars, strips
 from motet.reports.html import Cell, Column, Html, Section, Shown, details, facts, note, page, paragraph, player, table
 from motet.reports.win_rates import verdict_section, win_rates_section
+from motet.system.memory import format_bytes
 from motet.text import clock, counted, label, short
 
 if TYPE_CHECKING:
     from motet.evaluation.result import Episode, Evaluation, Measured, SeededResult
     from motet.evaluation.tournament import Tournament
+    from motet.isolation.usage import PolicyUsage
 
 __all__ = [
     "evaluation_page",
@@ -25,6 +27,8 @@ __all__ = [
     "seconds",
     "shared_line",
     "tournament_page",
+    "usage_cells",
+    "usage_section",
     "why_partial",
     "world_in_words",
 ]
@@ -70,6 +74,7 @@ def evaluation_page(result: Evaluation) -> str:
         _seats(result),
         _watch(result),
         latency_section(result.measured),
+        usage_section(result.measured),
         failures_section(result.episodes, result.measured, result.settings["stand_in"], "episode"),
         failed_section(result.episodes, "episode"),
         _episodes(result),
@@ -226,6 +231,33 @@ def latency_section(measured: Measured) -> Section:
     lead = f"Time from the observation to the action, with {jobs}{sandbox}."
     said = [paragraph(line, quiet=True) for line in measured.notes]
     return Section("Decision latency", [table(columns, rows, caption="Decision latency"), *said], lead=lead)
+
+
+def usage_section(measured: Measured) -> Section | None:
+    """Return the section about the processes of isolated policies; None if there are none."""
+    usage = measured.usage
+    if not usage:
+        return None
+    columns = [
+        Column("policy"),
+        *(Column(name, number=True) for name in ("memory", "CPU time", "started", "replaced", "start", "reset")),
+    ]
+    rows: list[list[Cell]] = [[label(name), *usage_cells(one)] for name, one in usage.items()]
+    lead = "Memory is the largest private memory of one process; start is the longest time, reset the mean."
+    return Section("Policy processes", [table(columns, rows, caption="Policy processes")], lead=lead)
+
+
+def usage_cells(one: PolicyUsage) -> list[Shown]:
+    """Return the cells of a policy: memory, CPU time, processes started and replaced, start and reset times."""
+    reset_s = one.reset_s / max(one.resets, 1)
+    return [
+        Shown(one.memory_bytes, format_bytes(one.memory_bytes)),
+        Shown(one.cpu_s, seconds(one.cpu_s)),
+        Shown(one.started, f"{one.started:,}"),
+        Shown(one.replaced, f"{one.replaced:,}"),
+        Shown(one.start_s, seconds(one.start_s)),
+        Shown(reset_s, seconds(reset_s)),
+    ]
 
 
 def failures_section(episodes: Sequence[Episode], measured: Measured, stand_in: str, what: str) -> Section | None:

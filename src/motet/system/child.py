@@ -24,6 +24,7 @@ from typing import Any
 
 from motet.errors import StartError, WaitTimeoutError
 from motet.system import fork_server as _fork_server
+from motet.system.raised import InterruptedAgain
 
 __all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name", "signal_when_parent_ends"]
 
@@ -89,12 +90,24 @@ class Child:
         code: int | None = self._process.exitcode
         if code == _UNKNOWN and self._lost is None:
             self._lost = _fork_server.died(self._server)
-        return -signal.SIGKILL if self._lost else code  # killed with its server, which alone knew its exit code
+        if not self._lost:
+            return code
+        # The server alone knew the exit code. A child that does not end with its server may still run.
+        return None if self._pidfd is not None and not _is_over(self._pidfd, 0.0) else -signal.SIGKILL
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the child to end. Returns True if it has ended."""
+        deadline = time.monotonic() + timeout_s
         self._process.join(timeout_s)
+        if self.exit is None and self._lost and self._pidfd is not None:
+            _is_over(self._pidfd, max(0.0, deadline - time.monotonic()))
         return self.exit is not None
+
+    def resume(self) -> None:
+        """Continue the child if it was stopped by a signal."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def kill(self, timeout_s: float = 5.0) -> None:
         """Kill the child and wait until it is dead. A replacement may be started as soon as this returns."""
@@ -105,7 +118,7 @@ class Child:
                 os.kill(self.pid, signal.SIGKILL)
         gone = self.join(timeout_s)
         if gone and self._pidfd is not None:  # join() also returns when only the server died, so ask the kernel
-            gone = bool(multiprocessing.connection.wait([self._pidfd], timeout_s))
+            gone = _is_over(self._pidfd, timeout_s)
         if not gone:
             raise WaitTimeoutError(f"{self.name} (pid {self.pid}) did not die within {timeout_s} s of SIGKILL")
 
@@ -144,6 +157,11 @@ class Child:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def _is_over(pidfd: int, timeout_s: float) -> bool:
+    """Wait until a process has ended. Returns False if it still runs."""
+    return bool(multiprocessing.connection.wait([pidfd], timeout_s))
 
 
 def _asked_in_turn(process: Any) -> Any:
@@ -203,7 +221,7 @@ def interrupts() -> Iterator[threading.Event]:
 
     def handle(number: int, frame: Any) -> None:
         if event.is_set():
-            raise KeyboardInterrupt
+            raise InterruptedAgain
         event.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -6,7 +6,7 @@ import signal
 import traceback
 from typing import Any
 
-__all__ = ["DETAIL", "brief", "class_name", "describe", "pressed_by_user", "printable", "summary"]
+__all__ = ["DETAIL", "InterruptedAgain", "brief", "class_name", "describe", "pressed_by_user", "printable", "summary"]
 
 DETAIL = 2000
 """Maximum length of a description, in characters."""
@@ -54,8 +54,17 @@ def class_name(value: Any) -> str:
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
+class InterruptedAgain(KeyboardInterrupt):
+    """The user pressed Ctrl-C a second time."""
+
+
 def pressed_by_user(error: BaseException) -> bool:
-    """Whether the user may have pressed Ctrl-C. Jobs ignore SIGINT: there, user code raised the KeyboardInterrupt."""
+    """Whether the user may have pressed Ctrl-C. Otherwise user code raised the KeyboardInterrupt.
+
+    Jobs ignore SIGINT. Where motet handles it, motet raises an exception of its own.
+    """
+    if isinstance(error, InterruptedAgain):
+        return True
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

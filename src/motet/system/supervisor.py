@@ -47,6 +47,14 @@ class RestartLimits:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def pause_s(self, restarts: int) -> float:
+        """Seconds of pause before the next restart, after this many.
+
+        >>> [RestartLimits().pause_s(n) for n in (0, 1, 20)]
+        [0.02, 0.04, 1.0]
+        """
+        return float(min(self.back_off_s * 2 ** min(restarts, 30), 1.0))
+
 
 class Process(Protocol):
     """The process of a role: a child process on this machine, or a process on another machine."""
@@ -227,7 +235,7 @@ class Supervisor:
         recent = [then for then in role.restarts if then >= now - window_s]
         if len(recent) >= self._limits.restarts:
             raise ChildError(f"{why}; the limit of {len(recent)} restarts within {window_s:g} s is reached")
-        pause = min(self._limits.back_off_s * 2 ** min(len(recent), 30), 1.0)
+        pause = self._limits.pause_s(len(recent))
         role.restarts.append(now)
         role.total_restarts += 1
         role.due = now + pause

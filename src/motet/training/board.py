@@ -111,6 +111,8 @@ class EvaluationColumns(_Columns):
     """1 once an evaluation has reached ``until_return``."""
     due: Numbers
     """Step at which the next evaluation is due."""
+    began: Numbers
+    """Time at which the first evaluator process started, in seconds of the monotonic clock."""
 
 
 class EvaluatedColumns(_Columns):

@@ -192,7 +192,9 @@ class Evaluations:
         self._subscribers = [publication.subscriber() for publication in shared.publications]
         # From before a restart of this process, or from before the run was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
-        self._started = time.monotonic()
+        if not (began := shared.board.evaluation.began)[0]:  # otherwise this process was restarted
+            began[0] = time.monotonic()
+        self._started = float(began[0])
 
     @staticmethod
     def begin(shared: SharedMemory, every: int) -> None:

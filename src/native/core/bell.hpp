@@ -50,15 +50,24 @@ inline void word_wake(std::atomic<u32>* word) {
 
 // How long to spin before sleeping, which each waiter adapts separately. A spin that ends in sleep was wasted (the peer
 // is slow, or runs on the same core), so the next 1, 3, 7 ... 1023 waits do not spin; a spin that succeeds lowers this
-// penalty. The first spin after such a pause lasts longer than waking an idle core takes: otherwise two peers that both
-// sleep would never detect that they could both spin.
+// penalty. The first spin after such a pause must last longer than a wait in which the peer sleeps too: otherwise two
+// peers that both sleep would never detect that they could both spin. How long that takes differs between machines (to
+// wake an idle core takes 5 to 150 us), so it is learned: twice the median of the waits that ended in sleep. If these
+// are longer than kMostRetryNs, the peer is slow, a longer spin would not help, and the retry is short.
 struct Spin {
-  static constexpr i64 kBudgetNs = 20000, kRetryNs = 100000;
+  static constexpr i64 kBudgetNs = 20000, kRetryNs = 100000, kMostRetryNs = 1000000;
   u32 skip = 0, penalty = 0;
+  i64 typical = kRetryNs / 2;  // follows the median of the waits, bounded
+  i64 retry() const { return typical >= kMostRetryNs / 2 ? kRetryNs : 2 * typical; }
   i64 budget() {
-    if (skip == 0) return penalty ? kRetryNs : kBudgetNs;
+    if (skip == 0) return penalty ? retry() : kBudgetNs;
     --skip;
     return 0;
+  }
+  // After a sleep: the whole wait took ns. Steps of a fixed share follow the median, which rare long waits do not move.
+  void slept(i64 ns) {
+    typical += ns > typical ? typical / 8 : -typical / 8;
+    typical = typical < kRetryNs / 2 ? kRetryNs / 2 : typical > kMostRetryNs / 2 ? kMostRetryNs / 2 : typical;
   }
   void learn(bool slept) {
     if (slept) {
@@ -88,6 +97,7 @@ struct alignas(kLine) Bell {
   bool wait_slice(u32 seen, i64 deadline_ns, Spin& spin) {
     if (read() != seen) return true;
     i64 budget = spin.budget(), now = now_ns();
+    const i64 begun = now;
     if (budget) {
       i64 end = now + budget < deadline_ns ? now + budget : deadline_ns;
       do {
@@ -107,6 +117,7 @@ struct alignas(kLine) Bell {
     waiters.fetch_add(1, std::memory_order_seq_cst);
     if (count.load(std::memory_order_seq_cst) == seen) word_sleep(&count, seen, left < kSliceNs ? left : kSliceNs);
     waiters.fetch_sub(1, std::memory_order_seq_cst);
+    spin.slept(now_ns() - begun);
     return read() != seen;
   }
 };

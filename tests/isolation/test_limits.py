@@ -1,0 +1,117 @@
+"""Limits on tasks, memory and disk space, by the kernel where it can and by the guard where it cannot."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from motet.errors import PolicyFailure
+from motet.isolation import groups, usage
+from motet.isolation import policy as isolated
+from motet.isolation.policy import IsolatedPolicy, PolicyLimits, sandbox_gaps
+from motet.isolation.sandbox import can_limit_folders
+from motet.policy import PolicySpec
+from motet.system.machine import usable_cores
+
+pytestmark = [
+    pytest.mark.usefixtures("no_leaks"),
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="the guard needs Linux"),
+]
+OBSERVATION = np.zeros(4, np.float32)
+
+
+def played(name, sandbox="no", **limits):
+    """How a policy fails, and what it printed."""
+    if sandbox != "no" and sandbox_gaps():
+        pytest.skip("; ".join(sandbox_gaps()))
+    policy = IsolatedPolicy(
+        PolicySpec(f"support.hostile_zoo:{name}"),
+        Box(0, 1, (4,)), Discrete(3), limits=PolicyLimits(decision_s=60.0, **limits), sandbox=sandbox,
+    )  # fmt: skip
+    with policy, pytest.raises(PolicyFailure) as failure:
+        policy.reset(1)
+        policy.act(OBSERVATION)
+    return failure.value, policy.output
+
+
+@pytest.fixture(params=["by the kernel", "by the guard"])
+def by_kernel(request, monkeypatch):
+    monkeypatch.setattr(isolated, "_BY_KERNEL", request.param == "by the kernel")
+    return request.param == "by the kernel"
+
+
+@pytest.mark.parametrize(
+    ("name", "sandbox"), [("StartsThreads", "no"), ("StartsThreads", "strict"), ("Multiplies", "no")]
+)
+def test_threads_and_processes_are_limited_together(name, sandbox, by_kernel):
+    failure, _ = played(name, sandbox, tasks=40)
+    assert (failure.cause, failure.detail) == ("refused", "more than 40 threads and processes at once")
+
+
+def test_the_default_leaves_room_for_numeric_libraries():
+    assert PolicyLimits().most_tasks == 64 + 2 * usable_cores()
+
+
+@pytest.mark.parametrize("name", ["FillsItsFolder", "WritesALargeFile"])
+def test_the_folder_of_a_sandboxed_policy_is_limited(name, by_kernel):
+    failure, _ = played(name, "strict", folder_bytes=4 << 20)
+    if name == "WritesALargeFile" or (by_kernel and can_limit_folders()):
+        assert failure.cause == "exception" and failure.detail.startswith("OSError")
+    else:
+        assert (failure.cause, failure.detail) == ("refused", "more than 4.0 MiB in its folder")
+
+
+def test_deleted_files_that_are_open_count(tmp_path):
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        assert usage.folder_size(str(tmp_path), [os.getpid()]) >= 1 << 20
+        (tmp_path / "file").unlink()
+        assert usage.folder_size(str(tmp_path), [os.getpid()]) >= 1 << 20
+        assert usage.folder_size(str(tmp_path), []) == 0
+
+
+def test_memory_stays_below_125_percent_with_many_threads_and_mappings():
+    """1.7 to 2.1 times the limit when measuring exactly was the only way."""
+    failure, output = played("EatsMemoryInManyTasks", memory_bytes=300 << 20)
+    assert (failure.cause, failure.detail) == ("memory", "more than 300.0 MiB of memory")
+    assert 150 <= int(output.split()[-1]) <= 1.25 * 300
+
+
+def test_an_estimate_follows_growth_and_confirms_what_is_shared(monkeypatch):
+    """Two processes of 60 that share 50: 70 in all, which an exact measurement knows."""
+    quick, exact, measured = {1: 60, 2: 60}, {1: 35, 2: 35}, []
+    monkeypatch.setattr(usage, "quick_bytes", lambda pid, shared: quick[pid])
+    monkeypatch.setattr(usage, "private_bytes", lambda pid, shared: (measured.append(pid), exact[pid])[1])
+    watch = usage.MemoryWatch(100, 0)
+    assert watch.share([1]) == 0.6 and not measured
+    assert watch.share([1, 2]) == 0.7 and measured == [1, 2]
+    quick[1] = 85
+    assert watch.share([1, 2]) == 0.95
+    quick[1] = 96
+    assert watch.share([1, 2]) > 1.05
+
+
+def test_groups_of_both_versions(tmp_path, monkeypatch):
+    """Against files: what would be written where. The kernel fills a new folder with files; here nobody does."""
+    (tmp_path / "cgroup.subtree_control").write_text("cpu pids memory\n")
+    lines = tmp_path / "lines"
+    monkeypatch.setattr(groups, "_MEMBERSHIP", lines)
+    lines.write_text("0::/\n")
+    group = groups.TaskGroup(0xAB, 70, tmp_path)
+    group.join()
+    made = tmp_path / "motet-policy-ab"
+    assert (made / "pids.max").read_text() == "70" and (made / "cgroup.procs").read_text() == "0"
+    (made / "pids.events").write_text("max 0\n")
+    assert not groups.refused_a_task(0xAB, tmp_path)
+    (made / "pids.events").write_text("max 3\n")
+    assert groups.refused_a_task(0xAB, tmp_path)
+    lines.write_text("9:name=systemd:/\n8:pids:/mine\n0::/\n")
+    (tmp_path / "pids" / "mine").mkdir(parents=True)
+    groups.TaskGroup(1, 70, tmp_path)
+    assert (tmp_path / "pids" / "mine" / "motet-policy-1" / "pids.max").read_text() == "70"
+    lines.write_text("0::/user.slice\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
+    assert not groups.has_task_groups(tmp_path)
