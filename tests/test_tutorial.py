@@ -55,7 +55,7 @@ def test_the_tutorial_runs_from_the_world_to_the_figure(tmp_path, monkeypatch, c
                 assert main(arguments) == 0, part
                 printed = capsys.readouterr().out
                 if arguments[0] == "report":
-                    assert printed.startswith("A: runs/orchard-0, runs/orchard-1, runs/orchard-2\n"), "one group"
+                    assert printed.startswith("all runs: runs/orchard-0, runs/orchard-1, runs/orchard-2\n"), "one group"
     finally:
         sys.modules.pop("orchard", None)
     assert files == {"orchard.py", "check.py", "orchard.toml", "figure.py"}

@@ -260,7 +260,7 @@ def test_a_plan_solved_on_two_nodes_has_the_same_bits(second, asked, wide, how):
         chosen = {"goals": wanted, "humans": humans, "robot": Robot(rho=0.2), "dtype": "float32"}
     here = solve(wide, **chosen, workers=1)
     there = solve(wide, **chosen, workers=2, engine="ray")
-    assert len(asked) >= 6 and len(asked) % 2 == 0  # of both sweeps
+    assert len(asked) >= 3  # one sweep computes the values of the humans and of the robot
     same_arrays(here.arrays, there.arrays)
 
 
