@@ -148,7 +148,7 @@ def test_a_batch_without_next_observations():
     writer, reader = replay.writer(), replay.reader(seed=0)
     for t in range(6):
         writer.append(np.full(3, t, np.float32), 1, float(t))
-    batch = stacked_batch(space, Discrete(2), settings, agents=1).agent(0)
+    batch = reader.bind(stacked_batch(space, Discrete(2), settings, agents=1).agent(0))
     reader.sample(4, into=batch)
     assert batch.next_observation is None
     np.testing.assert_array_equal(batch.observation[:, 0], batch.reward)

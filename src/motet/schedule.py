@@ -83,8 +83,8 @@ class Exponential:
 class Stages:
     """Named stages of a run, one after the other, by the agent's steps or updates. The last stage never ends.
 
-    The learner derives the stage from the steps or updates and publishes it, even if no update is due; actors read it from the
-    publication. Lengths may be given as a mapping or as pairs.
+    The learner derives the stage from the steps or updates and publishes it, even if no update is due; actors read it
+    from the publication. Lengths may be given as a mapping or as pairs.
 
     >>> stages = Stages({"warm_up": 5_000, "ramp": 20_000, "full": None}, clear_replay_on_stage=("full",))
     >>> stages.at(4_999), stages.at(6_000), stages.at(10**6)

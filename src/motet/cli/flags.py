@@ -441,11 +441,12 @@ def _read_plain(text: str) -> float | Linear | Exponential:
     try:
         if not numbers:
             return float(kind)
-        start, end, span, by = numbers if len(numbers) == 4 else (*numbers, None)
+        start, end, span, *rest = numbers
+        (by,) = cast(list[Clock], rest) or [None]  # the schedule checks it
         if kind == "linear":
-            return Linear(float(start), float(end), int(span), cast(Clock | None, by))  # it checks by
+            return Linear(float(start), float(end), int(span), by)
         if kind == "exponential":
-            return Exponential(float(start), float(end), float(span), cast(Clock | None, by))
+            return Exponential(float(start), float(end), float(span), by)
     except SettingError:
         raise
     except ValueError as error:
