@@ -442,7 +442,7 @@ def _read_plain(text: str) -> float | Linear | Exponential:
         if not numbers:
             return float(kind)
         start, end, span, *rest = numbers
-        (by,) = cast(list[Clock], rest) or [None]  # the schedule checks it
+        (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
         if kind == "linear":
             return Linear(float(start), float(end), int(span), by)
         if kind == "exponential":
