@@ -192,7 +192,7 @@ def _name_of(config: type) -> str:
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     """A schedule made from a TOML table, or a copy of a nested dataclass with some fields replaced."""
     for schedule in (Linear, Exponential):
-        if {item.name for item in fields(schedule)} == set(table):
+        if {item.name for item in fields(schedule)} == {*table, "by"}:
             return schedule(**table)
     if isinstance(before, (float, Linear, Exponential, Staged)) and not {"start", "end"} & set(table):
         parts = {name: value if _is_number(value) else _nested(0.0, value, where) for name, value in table.items()}

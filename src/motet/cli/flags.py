@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -29,7 +29,7 @@ from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_
 from motet.cli.hints import unknown_flags
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
-from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
@@ -441,11 +441,12 @@ def _read_plain(text: str) -> float | Linear | Exponential:
     try:
         if not numbers:
             return float(kind)
-        start, end, span = numbers
+        start, end, span, *rest = numbers
+        (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
         if kind == "linear":
-            return Linear(float(start), float(end), int(span))
+            return Linear(float(start), float(end), int(span), by)
         if kind == "exponential":
-            return Exponential(float(start), float(end), float(span))
+            return Exponential(float(start), float(end), float(span), by)
     except SettingError:
         raise
     except ValueError as error:
@@ -460,4 +461,5 @@ def _write_schedule(value: Schedule) -> str:
         return str(value)
     if isinstance(value, Staged):
         return ",".join(f"{name}={_write_schedule(part)}" for name, part in value.values)
-    return ":".join([type(value).__name__.lower(), *map(str, dataclasses.astuple(value))])
+    parts = [part for part in dataclasses.astuple(value) if part is not None]
+    return ":".join([type(value).__name__.lower(), *map(str, parts)])
