@@ -51,6 +51,9 @@ def test_a_stage_may_have_a_function():
                    "--dqn.epsilon", staged])  # fmt: skip
     epsilon, stages = asked.configs.epsilon, asked.configs.stages
     assert [value_at(epsilon, step, stages) for step in (0, 60, 10**6)] == [1.0, foreign.square(50), 0.2]
+    assert parse(["matrix", "--dqn.epsilon", "exponential:1:0:50:0.2:updates"]).configs.epsilon == Exponential(
+        1.0, 0.0, 50.0, by="updates", least=0.2
+    )
     with pytest.raises(SettingError, match="epsilon in ramp at step 0 must be a number from 0 to 1"):
         DQNConfig(stages=Stages({"ramp": 5, "full": None}), epsilon=Staged({"ramp": lambda step: 7.0, "full": 1.0}))
 

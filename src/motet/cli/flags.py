@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -29,7 +29,7 @@ from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_
 from motet.cli.hints import unknown_flags
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
-from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
 from motet.training.settings import Settings
@@ -446,12 +446,13 @@ def _read_plain(text: str) -> float | Linear | Exponential | Callable[[int], flo
     try:
         if not numbers:
             return float(kind)
-        if kind == "linear":
-            start, end, span = numbers
-            return Linear(float(start), float(end), int(span))
-        if kind == "exponential":
-            start, end, span, *least = numbers
-            return Exponential(float(start), float(end), float(span), *map(float, least))
+        if kind in ("linear", "exponential"):
+            start, end, span, *rest = numbers
+            least = float(rest.pop(0)) if kind == "exponential" and rest and not rest[0].isalpha() else None
+            (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
+            if kind == "linear":
+                return Linear(float(start), float(end), int(span), by)
+            return Exponential(float(start), float(end), float(span), by, least)
     except SettingError:
         raise
     except (TypeError, ValueError) as error:
@@ -467,6 +468,6 @@ def _write_schedule(value: Schedule) -> str:
     if isinstance(value, Staged):
         return ",".join(f"{name}={_write_schedule(part)}" for name, part in value.values)
     if isinstance(value, (Linear, Exponential)):
-        given = [str(part) for part in dataclasses.astuple(value) if part is not None]
-        return ":".join([type(value).__name__.lower(), *given])
+        parts = [*(getattr(value, item.name) for item in dataclasses.fields(value) if item.name != "by"), value.by]
+        return ":".join([type(value).__name__.lower(), *(str(part) for part in parts if part is not None)])
     return value.path if isinstance(value, Imported) else path_of(value)

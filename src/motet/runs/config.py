@@ -41,9 +41,9 @@ def describe(value: Any) -> Any:
 
     >>> from motet.schedule import Linear
     >>> describe(Linear(1.0, 0.1, steps=1000))
-    {'class': 'motet.schedule:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000}
+    {'class': 'motet.schedule:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000, 'by': None}
     >>> rebuild(describe(Linear(1.0, 0.1, steps=1000)))
-    Linear(start=1.0, end=0.1, steps=1000)
+    Linear(start=1.0, end=0.1, steps=1000, by=None)
     """
     if is_dataclass(value) and not isinstance(value, type):
         kept = {item.name: describe(getattr(value, item.name)) for item in fields(value) if item.init}
