@@ -69,7 +69,7 @@ def test_what_is_no_schedule_is_refused_by_its_name():
             DQNConfig(epsilon=wrong)
     with pytest.raises(SettingError, match=r"must be a function, got 0\.3"):
         import_function(f"{PATH}:constant", "epsilon")
-    with pytest.raises(SettingError, match=r"finite number at every step, got nan at step 50 of <function"):
+    with pytest.raises(SettingError, match=r"finite number at every step, got nan at 50 of <function"):
         value_at(foreign.breaks, 50)
     with pytest.raises(SettingError, match="epsilon must be a number from 0 to 1 or a schedule, got 'fast'"):
         DQNConfig(epsilon="fast")
