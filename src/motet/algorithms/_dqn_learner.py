@@ -53,7 +53,7 @@ class DQN(ValueLearner):
         norms = self._clip(config.max_grad_norm)
         if self._measures():
             self._measure(self._loss(error, data.weight), chosen.mean(1), norms)
-        self._adam(config._rates(steps), config.adam_eps)
+        self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         return Update(self._metrics, error.abs_().cpu().numpy() if config.prioritised else None)
 

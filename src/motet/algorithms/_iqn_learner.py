@@ -105,7 +105,7 @@ class IQN(ValueLearner):
         if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
             self._measure(loss, chosen.mean((1, 2)), norms)
-        self._adam(config._rates(steps), config.adam_eps)
+        self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:
             return Update(self._metrics)

@@ -172,7 +172,8 @@ class PPO(FlatRows):
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
-        return {"learner_step": int(self.counters[agent, 0]), "stage": self.config.stages.index(step)}
+        updates = int(self.counters[agent, 0])
+        return {"learner_step": updates, "stage": self.config.stages.index(step, updates)}
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -186,8 +187,9 @@ class PPO(FlatRows):
             rows.raw.copy_(rows.x)
             self._normaliser.apply(rows.x)
         self._prepare(rows)
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         rates, clips, entropies = (
-            [value_at(schedule, int(step), config.stages) for step in steps]
+            [value_at(schedule, step, config.stages, count) for step, count in counts]
             for schedule in (config.learning_rate, config.clip, config.entropy)
         )
         clip, entropy = (torch.tensor(values, device=self._device).unsqueeze(1) for values in (clips, entropies))
@@ -198,7 +200,7 @@ class PPO(FlatRows):
         if self._normaliser is not None:
             seen = rows.raw.index_select(1, rows.positions)
             valid = rows.scalars[:, :, 4] > 0
-            self._normaliser.update(seen, valid, frozen=[config._freezes(int(step)) for step in steps])
+            self._normaliser.update(seen, valid, frozen=[config._freezes(*count) for count in counts])
         self.counters[:, 0] += 1
         return Update(self._metrics)
 

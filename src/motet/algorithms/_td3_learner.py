@@ -143,10 +143,10 @@ class TD3(FlatRows):
         """Return the values that are published with this agent's weights after ``step`` steps."""
         config, updates = self.config, int(self.counters[agent, 0])
         return {
-            "noise": value_at(config.noise, step, config.stages),
+            "noise": value_at(config.noise, step, config.stages, updates),
             "random": updates == 0,
             "learner_step": updates,
-            "stage": config.stages.index(step),
+            "stage": config.stages.index(step, updates),
         }
 
     @torch.inference_mode()
@@ -166,7 +166,8 @@ class TD3(FlatRows):
         if seeing is not None:
             data.seen, data.next_seen = seeing.out, self._target_seeing.forward(data.next_x).out
         data.show_critics()
-        rates = [value_at(config.learning_rate, int(step), config.stages) for step in steps]
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
+        rates = [value_at(config.learning_rate, step, config.stages, count) for step, count in counts]
         errors = self._learn_critics(data, seeing, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
         early = np.flatnonzero(self.counters[:, 0] % config.policy_delay)
@@ -179,7 +180,7 @@ class TD3(FlatRows):
                 self._rows[early] = kept
                 self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
         if self._normaliser is not None:
-            self._normaliser.update(data.raw, frozen=[config._freezes(int(step)) for step in steps])
+            self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
         return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
 
     def _learn_critics(self, data: _Transitions, seeing: Pass | None, rates: Sequence[float]) -> Tensor:

@@ -86,11 +86,12 @@ class ValueConfig:
         )  # fmt: skip
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
-        epsilon = value_at(self.epsilon, step, self.stages)
-        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step)}
+        epsilon = value_at(self.epsilon, step, self.stages, updates)
+        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step, updates)}
 
-    def _rates(self, steps: Sequence[int]) -> list[float]:
-        return [value_at(self.learning_rate, int(step), self.stages) for step in steps]
+    def _rates(self, steps: Sequence[int], updates: Sequence[int]) -> list[float]:
+        counts = zip(steps, updates, strict=True)
+        return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
 def n_actions(space: Space) -> int:

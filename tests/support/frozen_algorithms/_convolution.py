@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from support.frozen_algorithms._blocks import Picture
 from torch import Tensor
 from torch.nn.functional import conv2d
-
-from support.frozen_algorithms._blocks import Picture
 
 __all__ = ["Convolution", "features"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-
-from motet.algorithm import Batch, Space, Update
 from support.frozen_algorithms._networks import Network
 from support.frozen_algorithms._value_learner import ValueLearner
 from support.frozen_algorithms.dqn import DQNConfig
+from torch import Tensor
+
+from motet.algorithm import Batch, Space, Update
 
 __all__ = ["DQN"]
 

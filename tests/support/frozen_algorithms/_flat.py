@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-
 from support.frozen_algorithms._streams import STREAM_BYTES, load_stream, save_stream
+from torch import Tensor
 
 __all__ = ["Adam", "FlatLearner", "FlatRows", "clip_rows"]
 

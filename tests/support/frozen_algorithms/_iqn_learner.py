@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
-from motet.algorithm import Batch, Space, Update
 from support.frozen_algorithms._blocks import Block
 from support.frozen_algorithms._networks import Network
 from support.frozen_algorithms._value_learner import ValueLearner
 from support.frozen_algorithms.iqn import IQNConfig
+from torch import Tensor
+
+from motet.algorithm import Batch, Space, Update
 
 __all__ = ["IQN", "quantile_loss"]
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+from support.frozen_algorithms._distributions import HALF_LOG_TAU, Actions, Choices, Gaussian
 from torch import Tensor
 
 from motet.algorithm import Batch
-from support.frozen_algorithms._distributions import HALF_LOG_TAU, Actions, Choices, Gaussian
 
 __all__ = ["Likelihoods", "Look", "likelihoods_of"]
 

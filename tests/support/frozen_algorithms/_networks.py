@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
-
 from support.frozen_algorithms._blocks import Block
+from torch import Tensor
 
 __all__ = ["Network"]
 

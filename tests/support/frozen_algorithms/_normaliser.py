@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-
 from support.frozen_algorithms._statistics import CLIP, Statistics
+from torch import Tensor
 
 __all__ = ["Normaliser"]
 

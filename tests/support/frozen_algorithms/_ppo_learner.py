@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-
-from motet.algorithm import Batch, Space, Update
 from support.frozen_algorithms._convolution import Convolution
 from support.frozen_algorithms._distributions import actions_of
 from support.frozen_algorithms._encoder import Encoder
@@ -20,6 +17,9 @@ from support.frozen_algorithms._likelihoods import Likelihoods, Look, likelihood
 from support.frozen_algorithms._networks import Network
 from support.frozen_algorithms._normaliser import Normaliser
 from support.frozen_algorithms.ppo import PPOConfig, PPOLayout
+from torch import Tensor
+
+from motet.algorithm import Batch, Space, Update
 from motet.nest import map_nest
 from motet.schedule import value_at
 

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-
-from motet.algorithm import Batch, Space, Update
 from support.frozen_algorithms._convolution import Convolution
 from support.frozen_algorithms._encoder import Encoder
 from support.frozen_algorithms._flat import Adam, FlatRows, clip_rows
@@ -18,6 +15,9 @@ from support.frozen_algorithms._networks import Network
 from support.frozen_algorithms._normaliser import Normaliser
 from support.frozen_algorithms._value_learner import Tensors
 from support.frozen_algorithms.td3 import ActionScale, TD3Config, TD3Layout
+from torch import Tensor
+
+from motet.algorithm import Batch, Space, Update
 from motet.schedule import value_at
 
 __all__ = ["TD3"]

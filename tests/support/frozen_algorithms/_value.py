@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
+from support.frozen_algorithms._encoder import Encoder
+from support.frozen_algorithms._settings import check_config, check_min_rows
 
 from motet import _native
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
-from support.frozen_algorithms._encoder import Encoder
-from support.frozen_algorithms._settings import check_config, check_min_rows
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at

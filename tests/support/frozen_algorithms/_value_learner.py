@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-
-from motet.algorithm import Batch, Space
 from support.frozen_algorithms._blocks import Block, padded
 from support.frozen_algorithms._encoder import Encoder
 from support.frozen_algorithms._flat import FlatLearner
 from support.frozen_algorithms._value import ValueConfig
+from torch import Tensor
+
+from motet.algorithm import Batch, Space
 
 __all__ = ["Tensors", "ValueLearner"]
 

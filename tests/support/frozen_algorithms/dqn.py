@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from motet.algorithm import Sizes, Space
 from support.frozen_algorithms._blocks import Block, padded
 from support.frozen_algorithms._encoder import Encoder
 from support.frozen_algorithms._settings import check_seeds
 from support.frozen_algorithms._value import EpsilonGreedy, ValueConfig, n_actions
+
+from motet.algorithm import Sizes, Space
 
 if TYPE_CHECKING:
     from support.frozen_algorithms._dqn_learner import DQN

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt
-
-from motet.algorithm import Sizes, Space
 from support.frozen_algorithms._blocks import Block, padded
 from support.frozen_algorithms._encoder import Encoder
 from support.frozen_algorithms._settings import check_seeds
 from support.frozen_algorithms._streams import STREAM_BYTES
 from support.frozen_algorithms._value import EpsilonGreedy, ValueConfig, n_actions
+
+from motet.algorithm import Sizes, Space
 
 if TYPE_CHECKING:
     from support.frozen_algorithms._iqn_learner import IQN

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
-
-from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from support.frozen_algorithms._blocks import Block, Picture, padded
 from support.frozen_algorithms._distributions import Choices, actions_of
 from support.frozen_algorithms._encoder import Encoder
 from support.frozen_algorithms._settings import check_config, check_seeds
 from support.frozen_algorithms._statistics import Freezing, Statistics
 from support.frozen_algorithms._streams import STREAM_BYTES
+
+from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Schedule, Stages
