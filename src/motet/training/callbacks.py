@@ -14,7 +14,7 @@ from motet.streams import callers_streams
 __all__ = ["Callbacks", "StopRun"]
 
 
-class StopRun(Exception):  # noqa: N818 - not an error
+class StopRun(Exception):
     """Raised by a callback to stop the run cleanly, as if its time were up. The run then returns its result.
 
     ::
