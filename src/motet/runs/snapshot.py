@@ -22,6 +22,7 @@ class Wait(IntEnum):
     ROOM = 7, "room for its rows (the learner, or the connection to it, is slow)"
     EVALUATOR = 8, "the evaluation of this round (lockstep)"
     PARTNER = 9, "an isolated partner"
+    LEARNERS_END = 10, "the end of the learners, before the last evaluation"
 
     words: str
 
@@ -121,6 +122,8 @@ class Snapshot:
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
     """The world's late draws from global random generators, in words; empty if there were none."""
+    skipped_evaluations: int = 0
+    """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
 
