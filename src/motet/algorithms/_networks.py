@@ -37,7 +37,7 @@ class Network:
     def _room(self, kind: str, rows: int, sizes: Sequence[int]) -> list[Tensor]:
         if (kind, rows) not in self._buffers:
             shape = (self._flat.shape[0], rows)
-            self._buffers[kind, rows] = [torch.zeros((*shape, n), device=self._flat.device) for n in sizes]
+            self._buffers[kind, rows] = [self._flat.new_zeros((*shape, n)) for n in sizes]
         return self._buffers[kind, rows]
 
     def forward(self, x: Tensor) -> list[Tensor]:
