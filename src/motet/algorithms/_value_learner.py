@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space
-from motet.algorithms._blocks import Block, padded
 from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import FlatLearner
+from motet.algorithms._plans import RowPlan, padded
 from motet.algorithms._value import ValueConfig
 
 __all__ = ["Tensors", "ValueLearner"]
@@ -66,7 +66,7 @@ class ValueLearner(FlatLearner):
         config: the settings.
         observation_space: observation space of one agent.
         action_space: action space of one agent.
-        blocks: the networks in a row, in the order of their offsets.
+        plan: the whole network in a row.
         seeds: one for each agent.
         device: where the tensors are.
         streams: whether updates draw random numbers.
@@ -77,7 +77,7 @@ class ValueLearner(FlatLearner):
         config: ValueConfig,
         observation_space: Space,
         action_space: Space,
-        blocks: Sequence[Block],
+        plan: RowPlan,
         seeds: Sequence[int],
         device: Device,
         streams: bool = False,
@@ -85,11 +85,10 @@ class ValueLearner(FlatLearner):
         self._settings, self._action_space = config, action_space
         self._encoder = Encoder(observation_space, config.n_frames)
 
-        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            for block in blocks:
-                block.initialise(flat, rng)
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            plan.initialise(row[: plan.size], rng)
 
-        super().__init__(padded(blocks[-1].end), seeds, initialise, device, ("loss", "mean_q", "grad_norm"), streams)
+        super().__init__(padded(plan.size), seeds, initialise, device, ("loss", "mean_q", "grad_norm"), streams)
         self._batches: dict[int, Tensors] = {}
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
