@@ -290,7 +290,7 @@ def test_learner_and_behaviour_see_the_same_inputs(space: Any, make: Any, n_fram
     np.testing.assert_allclose(rows, learner[0].numpy(), rtol=1e-6)
     assert rows.max() <= 1
     with torch.no_grad():
-        values = dqn._online.forward(learner)[-1][0].numpy()
+        values = dqn._online.forward(learner).out[0].numpy()
     np.testing.assert_allclose(behaviour.values(first), values, rtol=1e-4, atol=1e-5)
 
 

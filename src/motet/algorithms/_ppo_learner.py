@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._convolution import Convolution
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
 from motet.algorithms._likelihoods import Likelihoods, Look, likelihoods_of
-from motet.algorithms._networks import Network
 from motet.algorithms._normaliser import Normaliser
+from motet.algorithms._plans import LearnerNetwork, NetworkPlan
 from motet.algorithms.ppo import PPOConfig, PPOLayout
 from motet.nest import map_nest
 from motet.schedule import value_at
@@ -140,8 +138,14 @@ class PPO(FlatRows):
         super().__init__(layout.weights, layout.state, seeds, self._initialise, device, streams=True)
         agents, start, end = len(seeds), layout.learned.start, layout.learned.stop
         grad = torch.zeros((agents, end), device=self._device)
-        self._picture = None if layout.picture is None else Convolution(layout.picture, self._rows, grad)
-        self._policy, self._critic = (Network(block, self._rows, grad) for block in (layout.policy, layout.critic))
+
+        def bound(plan: NetworkPlan, part: slice, inputs: bool) -> LearnerNetwork:
+            return plan.bind(self._rows[:, part], grad[:, part], inputs)
+
+        shared = layout.encoder is not None
+        self._seeing = None if layout.encoder is None else bound(layout.encoder, layout.encoder_part, False)
+        self._policy = bound(layout.policy, layout.policy_part, shared)
+        self._critic = bound(layout.critic, layout.critic_part, shared)
         self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
@@ -152,13 +156,13 @@ class PPO(FlatRows):
         self._metrics = {name: np.zeros(agents, np.float32) for name in names}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        layout, gain = self._layout, math.sqrt(2)
+        layout = self._layout
         if layout.statistics is not None:
             layout.statistics.initialise(row)
-        if layout.picture is not None:
-            layout.picture.initialise(row, rng)
-        layout.policy.initialise_orthogonally(row, rng, gain, 0.01)
-        layout.critic.initialise_orthogonally(row, rng, gain, 1.0)
+        if layout.encoder is not None:
+            layout.encoder.initialise(row[layout.encoder_part], rng)
+        layout.policy.initialise(row[layout.policy_part], rng)
+        layout.critic.initialise(row[layout.critic_part], rng)
         row[layout.own] = self.config.first_log_std
 
     def load(self) -> None:
@@ -168,7 +172,8 @@ class PPO(FlatRows):
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
-        return {"learner_step": int(self.counters[agent, 0]), "stage": self.config.stages.index(step)}
+        updates = int(self.counters[agent, 0])
+        return {"learner_step": updates, "stage": self.config.stages.index(step, updates)}
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -182,8 +187,9 @@ class PPO(FlatRows):
             rows.raw.copy_(rows.x)
             self._normaliser.apply(rows.x)
         self._prepare(rows)
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         rates, clips, entropies = (
-            [value_at(schedule, int(step), config.stages) for step in steps]
+            [value_at(schedule, step, config.stages, count) for step, count in counts]
             for schedule in (config.learning_rate, config.clip, config.entropy)
         )
         clip, entropy = (torch.tensor(values, device=self._device).unsqueeze(1) for values in (clips, entropies))
@@ -194,7 +200,7 @@ class PPO(FlatRows):
         if self._normaliser is not None:
             seen = rows.raw.index_select(1, rows.positions)
             valid = rows.scalars[:, :, 4] > 0
-            self._normaliser.update(seen, valid, frozen=[config._freezes(int(step)) for step in steps])
+            self._normaliser.update(seen, valid, frozen=[config._freezes(*count) for count in counts])
         self.counters[:, 0] += 1
         return Update(self._metrics)
 
@@ -203,10 +209,10 @@ class PPO(FlatRows):
         batch, config = rows.batch, self.config
         agents, fragments, length = rows.shape
         assert batch.valid is not None
-        seen = self._see(rows.x)
-        values = self._critic.forward(seen)[-1].view(agents, fragments, length + 1).cpu().numpy()
+        seen = rows.x if self._seeing is None else self._seeing.forward(rows.x).out
+        values = self._critic.forward(seen).out.view(agents, fragments, length + 1).cpu().numpy()
         acted = seen.index_select(1, rows.positions)
-        look = self._actions.look(self._policy.forward(acted)[-1], self._own, rows.chosen, rows.mask)
+        look = self._actions.look(self._policy.forward(acted).out, self._own, rows.chosen, rows.mask)
         before = look.log_prob.view(rows.shape).cpu().numpy()
         weight = np.exp(np.minimum(before - batch.extra["log_prob"], 0.0))
         reward = batch.reward * np.float32(config.reward_scale)
@@ -220,22 +226,19 @@ class PPO(FlatRows):
         counts = np.maximum(batch.valid.sum((1, 2)), 1)
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
-    def _see(self, x: Tensor) -> Tensor:
-        """Return the features of the inputs that policy and critic take."""
-        return x if self._picture is None else self._picture.forward(x)
-
     def _step(self, part: _MiniBatch, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
         """Take one gradient step on one minibatch."""
-        config, picture = self.config, self._picture
-        seen = self._see(part.x)
-        layers = self._policy.forward(seen)
-        look = self._actions.look(layers[-1], self._own, part.chosen, part.mask)
+        config = self.config
+        shared = None if self._seeing is None else self._seeing.forward(part.x, learn=True)
+        seen = part.x if shared is None else shared.out
+        acting = self._policy.forward(seen, learn=True)
+        look = self._actions.look(acting.out, self._own, part.chosen, part.mask)
         ratio = (look.log_prob - part.before).exp_()
         free = ratio * part.gain
         bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(part.gain)
         within = free <= bounded
-        above = self._critic.forward(seen)
-        value = above[-1].squeeze(2)
+        judging = self._critic.forward(seen, learn=True)
+        value = judging.out.squeeze(2)
         error = value - part.goal
         slope = error * part.share
         if config.clip_value is not None:
@@ -244,11 +247,10 @@ class PPO(FlatRows):
         if measure:
             self._measure(part, look, ratio, torch.minimum(free, bounded), within, error)
         out = look.back(free.mul_(within).neg_(), part.share * -entropy, self._own_grad)
-        back = self._policy.backward(seen, layers, out, inputs=picture is not None)
-        slope = slope.mul_(config.value_weight).unsqueeze(2)
-        other = self._critic.backward(seen, above, slope, inputs=picture is not None)
-        if picture is not None:
-            picture.backward(back.add_(other))
+        back = self._policy.backward(acting, out)
+        other = self._critic.backward(judging, slope.mul_(config.value_weight).unsqueeze(2))
+        if self._seeing is not None and shared is not None and back is not None and other is not None:
+            self._seeing.backward(shared, back.add_(other))
         norms = clip_rows(self._grad, config.max_grad_norm)
         if measure:
             self._metrics["grad_norm"][:] = norms.cpu().numpy()

@@ -81,6 +81,6 @@ class Freezing:
             raise SettingError("freeze_normaliser_on_stage is only valid with normalise=True (got normalise=False)")
         self.stages.begin(self.freeze_normaliser_on_stage)
 
-    def _freezes(self, step: int) -> bool:
-        stage = self.freeze_normaliser_on_stage
-        return stage is not None and step >= self.stages.begin(stage)
+    def _freezes(self, step: int, updates: int) -> bool:
+        stage, stages = self.freeze_normaliser_on_stage, self.stages
+        return stage is not None and stages.index(step, updates) >= stages.names.index(stage)

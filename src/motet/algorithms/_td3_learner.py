@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._convolution import Convolution
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
-from motet.algorithms._networks import Network
 from motet.algorithms._normaliser import Normaliser
+from motet.algorithms._plans import LearnerNetwork, Pass
 from motet.algorithms._value_learner import Tensors
 from motet.algorithms.td3 import ActionScale, TD3Config, TD3Layout
 from motet.schedule import value_at
@@ -90,11 +89,12 @@ class TD3(FlatRows):
         weights, targets, moment1, moment2 = (critics[:, i * c : (i + 1) * c] for i in range(4))
         self._policy_grad = torch.zeros((agents, n), device=self._device)
         self._critic_grad = torch.zeros((2 * agents, c), device=self._device)
-        self._policy = Network(layout.policy, first, self._policy_grad)
-        self._target_policy = Network(layout.policy, second)
-        self._critics = Network(layout.critic, weights, self._critic_grad)
-        self._target_critics = Network(layout.critic, targets)
-        self._first_critic = Network(layout.critic, first[:, layout.critics :])
+        acts, judges = layout.policy_part, slice(0, layout.critic.size)
+        self._policy = layout.policy.bind(first[:, acts], self._policy_grad[:, acts])
+        self._target_policy = layout.policy.bind(second[:, acts])
+        self._critics = layout.critic.bind(weights[:, judges], self._critic_grad[:, judges], layout.encoder is not None)
+        self._target_critics = layout.critic.bind(targets[:, judges])
+        self._first_critic = layout.critic.bind(weights[::2, judges], inputs=True)
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
 
         def adam(begin: int, end: int) -> Adam:
@@ -102,15 +102,16 @@ class TD3(FlatRows):
             moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
             return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
-        self._policy_adam = adam(layout.policy.start, n)
-        learned = slice(layout.policy.start if layout.picture is None else layout.picture.start, n)
+        self._policy_adam = adam(acts.start, n)
+        learned = slice(layout.encoder_part.start, n)
         self._targets = ((second[:, learned], first[:, learned]), (targets, weights))
-        self._eyes: Convolution | None = None
-        if layout.picture is not None:
-            self._eyes = Convolution(layout.picture, first, self._policy_grad)
-            self._target_eyes = Convolution(layout.picture, second)
-            self._eyes_grad = self._policy_grad[:, layout.picture.start : layout.policy.start]
-            self._eyes_adam = adam(layout.picture.start, layout.policy.start)
+        self._seeing: LearnerNetwork | None = None
+        if layout.encoder is not None:
+            sees = layout.encoder_part
+            self._seeing = layout.encoder.bind(first[:, sees], self._policy_grad[:, sees])
+            self._target_seeing = layout.encoder.bind(second[:, sees])
+            self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
+            self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first)
         self._batches: dict[int, _Transitions] = {}
         self._metrics = {name: np.zeros(agents, np.float32) for name in ("loss", "mean_q", "grad_norm")}
@@ -120,13 +121,13 @@ class TD3(FlatRows):
         first, second = row.reshape(2, -1)
         if layout.statistics is not None:
             layout.statistics.initialise(first)
-        if layout.picture is not None:
-            layout.picture.initialise(first, rng)
-        layout.policy.initialise(first, rng)
+        if layout.encoder is not None:
+            layout.encoder.initialise(first[layout.encoder_part], rng)
+        layout.policy.initialise(first[layout.policy_part], rng)
         second[: layout.weights] = first[: layout.weights]
         for half in (first, second):
             critic = half[layout.critics :]
-            layout.critic.initialise(critic, rng)
+            layout.critic.initialise(critic[: layout.critic.size], rng)
             critic[layout.size : 2 * layout.size] = critic[: layout.size]
 
     def load(self) -> None:
@@ -135,17 +136,17 @@ class TD3(FlatRows):
         updates = self.counters[:, 0]
         self._critic_adam.load(np.repeat(updates, 2))
         self._policy_adam.load(updates // self.config.policy_delay)
-        if self._eyes is not None:
-            self._eyes_adam.load(updates)
+        if self._seeing is not None:
+            self._seeing_adam.load(updates)
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
         config, updates = self.config, int(self.counters[agent, 0])
         return {
-            "noise": value_at(config.noise, step, config.stages),
+            "noise": value_at(config.noise, step, config.stages, updates),
             "random": updates == 0,
             "learner_step": updates,
-            "stage": config.stages.index(step),
+            "stage": config.stages.index(step, updates),
         }
 
     @torch.inference_mode()
@@ -154,18 +155,20 @@ class TD3(FlatRows):
         config = self.config
         if id(batch) not in self._batches:
             self._batches[id(batch)] = _Transitions(
-                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.sizes[0]
+                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.inputs
             )
         data = self._batches[id(batch)]
         data.fetch()
         if self._normaliser is not None:
             data.raw.copy_(data.x)
             self._normaliser.apply(data.inputs)
-        if self._eyes is not None:
-            data.seen, data.next_seen = self._eyes.forward(data.x), self._target_eyes.forward(data.next_x)
+        seeing = None if self._seeing is None else self._seeing.forward(data.x, learn=True)
+        if seeing is not None:
+            data.seen, data.next_seen = seeing.out, self._target_seeing.forward(data.next_x).out
         data.show_critics()
-        rates = [value_at(config.learning_rate, int(step), config.stages) for step in steps]
-        errors = self._learn_critics(data, rates)  # [A, 2, B]
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
+        rates = [value_at(config.learning_rate, step, config.stages, count) for step, count in counts]
+        errors = self._learn_critics(data, seeing, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
         early = np.flatnonzero(self.counters[:, 0] % config.policy_delay)
         if len(early) < len(self.counters):
@@ -177,24 +180,27 @@ class TD3(FlatRows):
                 self._rows[early] = kept
                 self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
         if self._normaliser is not None:
-            self._normaliser.update(data.raw, frozen=[config._freezes(int(step)) for step in steps])
+            self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
         return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
 
-    def _learn_critics(self, data: _Transitions, rates: Sequence[float]) -> Tensor:
-        """Take one gradient step of all critics; return their TD errors ``[A, 2, B]``."""
+    def _learn_critics(self, data: _Transitions, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
+        """Take one gradient step of all critics, and of the encoder, if there is one.
+
+        Returns the critics' TD errors ``[A, 2, B]``.
+        """
         config, (agents, rows) = self.config, data.reward.shape
         data.show_next(self._target_actions(data))
-        values = self._target_critics.forward(data.there)[-1].view(agents, 2, rows)
+        values = self._target_critics.forward(data.there).out.view(agents, 2, rows)
         goal = torch.addcmul(data.reward * config.reward_scale, data.discount, values.amin(1))
-        layers = self._critics.forward(data.here)
-        guess = layers[-1].view(agents, 2, rows)
+        judging = self._critics.forward(data.here, learn=True)
+        guess = judging.out.view(agents, 2, rows)
         error = goal.unsqueeze(1) - guess
         slope = error * (-2.0 / rows)
         if data.weight is not None:
             slope.mul_(data.weight.unsqueeze(1))
-        back = self._critics.backward(data.here, layers, slope.view(2 * agents, rows, 1), inputs=self._eyes is not None)
-        if self._eyes is not None:
-            self._learn_to_see(self._eyes, back.view(agents, 2, rows, -1).sum(1), rates)
+        back = self._critics.backward(judging, slope.view(2 * agents, rows, 1))
+        if seeing is not None and back is not None:
+            self._learn_to_see(seeing, back.view(agents, 2, rows, -1).sum(1), rates)
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
         if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
@@ -214,24 +220,25 @@ class TD3(FlatRows):
             stream.standard_normal(out=row, dtype=np.float32)
         noise = torch.from_numpy(data.noise).to(self._device, copy=True).mul_(config.target_noise)
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
-        return noise.add_(self._target_policy.forward(data.next_seen)[-1].tanh()).clamp_(-1.0, 1.0)
+        return noise.add_(self._target_policy.forward(data.next_seen).out.tanh()).clamp_(-1.0, 1.0)
 
-    def _learn_to_see(self, eyes: Convolution, grad: Tensor, rates: Sequence[float]) -> None:
-        """Take one gradient step of the convolutions, given the sum of the gradients of both critics' inputs."""
-        eyes.backward(grad[..., : self._layout.policy.sizes[0]])
-        clip_rows(self._eyes_grad, self.config.max_grad_norm)
-        self._eyes_adam.step(rates, self.config.adam_eps)
+    def _learn_to_see(self, seeing: Pass, grad: Tensor, rates: Sequence[float]) -> None:
+        """Take one gradient step of the encoder, given the sum of the gradients of both critics' inputs."""
+        assert self._seeing is not None
+        self._seeing.backward(seeing, grad[..., : self._layout.policy.inputs])
+        clip_rows(self._seeing_grad, self.config.max_grad_norm)
+        self._seeing_adam.step(rates, self.config.adam_eps)
 
     def _learn_policy(self, data: _Transitions, rates: Sequence[float]) -> None:
         """Take one gradient step of the policies, which increases the value of their first critic."""
         rows = data.x.shape[1]
-        layers = self._policy.forward(data.seen)
-        actions = layers[-1].tanh()
+        acting = self._policy.forward(data.seen, learn=True)
+        actions = acting.out.tanh()
         data.show_first(actions)
-        above = self._first_critic.forward(data.first)
-        slope = torch.full_like(above[-1], -1.0 / rows)
-        back = self._first_critic.backward(data.first, above, slope, inputs=True, weights=False)
-        grad = back[..., self._layout.policy.sizes[0] :] * actions.square_().neg_().add_(1.0)
-        self._policy.backward(data.seen, layers, grad)
-        clip_rows(self._policy_grad[:, self._layout.policy.start :], self.config.max_grad_norm)
+        judging = self._first_critic.forward(data.first, learn=True)
+        back = self._first_critic.backward(judging, torch.full_like(judging.out, -1.0 / rows))
+        assert back is not None
+        grad = back[..., self._layout.policy.inputs :] * actions.square_().neg_().add_(1.0)
+        self._policy.backward(acting, grad)
+        clip_rows(self._policy_grad[:, self._layout.policy_part.start :], self.config.max_grad_norm)
         self._policy_adam.step(rates, self.config.adam_eps)

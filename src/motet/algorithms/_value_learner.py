@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space
-from motet.algorithms._blocks import Block, padded
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import FlatLearner
+from motet.algorithms._plans import RowPlan, padded
 from motet.algorithms._value import ValueConfig
 
 __all__ = ["Tensors", "ValueLearner"]
@@ -71,7 +71,7 @@ class ValueLearner(FlatLearner):
         config: the settings.
         observation_space: observation space of one agent.
         action_space: action space of one agent.
-        blocks: the networks in a row, in the order of their offsets.
+        plan: the whole network in a row.
         seeds: one for each agent.
         device: device of the tensors.
         streams: whether updates draw random numbers.
@@ -82,7 +82,7 @@ class ValueLearner(FlatLearner):
         config: ValueConfig,
         observation_space: Space,
         action_space: Space,
-        blocks: Sequence[Block],
+        plan: RowPlan,
         seeds: Sequence[int],
         device: str,
         streams: bool = False,
@@ -90,11 +90,10 @@ class ValueLearner(FlatLearner):
         self._settings, self._action_space = config, action_space
         self._encoder = Encoder(observation_space, config.n_frames)
 
-        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            for block in blocks:
-                block.initialise(flat, rng)
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            plan.initialise(row[: plan.size], rng)
 
-        super().__init__(padded(blocks[-1].end), seeds, initialise, device, streams=streams)
+        super().__init__(padded(plan.size), seeds, initialise, device, streams=streams)
         self._batches: dict[int, Tensors] = {}
         self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
 

@@ -99,7 +99,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             supervisor.start()
             run.begun()
             while not (supervisor.finished() or interrupted.is_set() or recorder.over()):
-                supervisor.watch(0.1)
+                supervisor.watch(min(0.1, run.settings.metrics_every_s))
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)

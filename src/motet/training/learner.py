@@ -232,6 +232,8 @@ class Learner:
         for i, is_due in enumerate(due):
             if is_due and (self.once or updates[i] % _METRICS_EVERY == 0):
                 self._report(i, update)
+        if self._has_stages and self._settings.stages.by == "updates":
+            self.enter_stages()  # before the next update, which may already belong to the next stage
 
     def publish(self) -> None:
         """Save the present state and publish its weights, even if no update is due."""
@@ -286,12 +288,12 @@ class Learner:
 
     def _update(self, due: Sequence[bool]) -> Update:
         settings, members, times, began = self._settings, self.members, self._times, monotonic()
-        steps = [member.steps() for member in members]
-        for member, step, is_due in zip(members, steps, due, strict=True):
+        steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
+        for member, step, count, is_due in zip(members, steps, updates, due, strict=True):
             if not is_due:
                 continue
             if not settings.once:
-                beta = value_at(settings.beta, step, settings.stages)
+                beta = value_at(settings.beta, step, settings.stages, count)
                 member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
             elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
                 raise NotReadyError(
@@ -339,7 +341,8 @@ class Learner:
         if not self._has_stages:
             return
         stages, members = self._settings.stages, self.members
-        reached = [stages.index(member.steps()) for member in members]
+        updates = self.algorithm.counters[:, 0].tolist()
+        reached = [stages.index(member.steps(), count) for member, count in zip(members, updates, strict=True)]
         if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
             for stage, member in zip(reached, members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):

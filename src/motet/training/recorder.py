@@ -40,7 +40,6 @@ _TRIES = 3  # attempts to copy rows that are read once together with the state t
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
 _REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
 
-_SNAPSHOT_S = 1.0  # seconds between two snapshots
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
 _LATE = (
@@ -121,7 +120,7 @@ class Recorder:
             # A learner on another node may have died just now. The next tick tries again.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
-        if time.monotonic() - self._shown >= _SNAPSHOT_S:
+        if time.monotonic() - self._shown >= self._settings.metrics_every_s:
             self._shown = time.monotonic()
             self._show("running")
             self._write_league()
@@ -210,10 +209,11 @@ class Recorder:
             )
 
     def over(self) -> bool:
-        """Whether the time limit or ``until_return`` has been reached, or a callback has raised."""
+        """Whether the time limit or ``until_return`` has been reached, or a callback has raised or stopped the run."""
         limit, reached = self._settings.seconds, self._shared.board.evaluation.reached[0]
         late = limit is not None and time.monotonic() - self._started > limit
-        return late or bool(reached) or self._run.callbacks.raised is not None
+        callbacks = self._run.callbacks
+        return late or bool(reached) or callbacks.stopped or callbacks.raised is not None
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
         """Make a checkpoint from the vaults, without involving the learners. It has one version of each stack.
