@@ -208,7 +208,7 @@ def unknown_flags_of(command: str, unknown: Sequence[str], known: Iterable[str])
 def unknown_keys(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
     """Unknown keys of an experiment file, each with the name that may have been meant.
 
-    If that is known for all of them, this is all that is said; otherwise the known keys are listed too.
+    The valid keys are listed only if there is no such name for one of them.
 
     >>> unknown_keys(["stepps", "buffer_size"], ["steps", "seed"], "dqn")
     'keys must be valid, got stepps (did you mean steps?), buffer_size (use capacity in [dqn])'
