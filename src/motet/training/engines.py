@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from motet.errors import ChildError, MotetError, SettingError
+from motet.runs.snapshot import Wait
 from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
@@ -186,8 +187,10 @@ def _play_serially(run: Run) -> Result:
             closing.callback(evaluations.close)
 
         def each_round() -> bool:
-            if evaluations is not None:
+            if evaluations is not None and evaluations.due():
+                serial.pulse.waits_for(Wait.EVALUATOR)
                 evaluations.play()
+                serial.pulse.works()
             recorder.tick()
             return interrupted.is_set() or recorder.over()
 
