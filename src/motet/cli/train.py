@@ -65,6 +65,7 @@ def _check_empty(run: Path) -> None:
 def resume(
     run: tyro.conf.Positional[Path],
     steps: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
     wandb: bool = False,
@@ -75,6 +76,7 @@ def resume(
     Args:
         run: The run directory.
         steps: Number of additional steps. By default the steps that remain of the original number.
+        episodes: Number of additional episodes, in the same way.
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
@@ -94,6 +96,7 @@ def resume(
         result = go_on(
             run,
             steps=steps,
+            episodes=episodes,
             checkpoint=checkpoint,
             trust=trust,
             address=address,

@@ -264,6 +264,7 @@ class RemoteRun:
             self._limits,
             self._cluster.age_s(len(self._roster.processes)),
             came,
+            self.shared.board.ended[i].tolist(),
         )
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
@@ -441,6 +442,7 @@ class RemoteRun:
             board.set_spent(i, self._spent_before[i] + report.spent)
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
+            board.ended[i] = report.ended
             shared.nodes[i] = report.node
             self._made[i], self._came[i] = report.made, report.came
             self._newest = list(map(max, self._newest, report.newest))

@@ -43,12 +43,12 @@ class SharedMemory:
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
-        layout |= Board.layout(*size, fixed)
+        layout |= Board.layout(*size, fixed, roster.worlds_per_actor)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
         self._segment = segment = Segment(layout)
-        self.board = Board(*size, segment, fixed)
+        self.board = Board(*size, segment, fixed, roster.worlds_per_actor)
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
