@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS
-from motet.cli.experiment import Experiment, read, short_name
+from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags
 from motet.cli.keyword_flags import keyword_flags
@@ -149,7 +149,8 @@ Set single agents by name. An agent with a policy does not learn:
 
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
-  exponential:START:END:HALF_LIFE          or exponential:START:END:HALF_LIFE:LEAST, with a floor
+  exponential:START:END:HALF_LIFE
+  exponential:START:END:HALF_LIFE:LEAST    with a floor
   package.module:function                  a function of the agent's steps
   STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
 

@@ -13,9 +13,9 @@ from PIL import Image, ImageSequence
 from rich.console import Console
 
 from motet.algorithms import DQNConfig
-from motet.cli.summary import _program, _rate, episode_gif, learning_curve, summarise
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
+from motet.reports.summary import _program, _rate, episode_gif, learning_curve, summarise
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history
