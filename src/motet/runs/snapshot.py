@@ -155,6 +155,8 @@ class Snapshot:
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""
+    episodes_lost: int = 0
+    """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
     bottleneck: str = ""
     """What limits the speed of the run, and the setting to change, in one sentence; empty before that is known."""
 
