@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._device import Device
 from motet.algorithms._plans import Pass
 from motet.algorithms._value_learner import ValueLearner
 from motet.algorithms.iqn import IQNConfig, IQNPlan
@@ -68,15 +69,15 @@ class IQN(ValueLearner):
     """The learning half of IQN for A agents."""
 
     def __init__(
-        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         plan = config._plan(observation_space, action_space)
         super().__init__(config, observation_space, action_space, plan, seeds, device, streams=True)
-        mean_cosines = torch.from_numpy(config._mean_cosines()).to(self._device)
+        mean_cosines = device.to_device(config._mean_cosines())
         self._online = _Quantiles(plan, mean_cosines, self._weights, self._grad)
         self._target = _Quantiles(plan, mean_cosines, self._targets)
-        self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
+        self._multiples = device.to_device(config._multiples().astype(np.float32))
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -104,12 +105,12 @@ class IQN(ValueLearner):
         norms = self._clip(config.max_grad_norm)
         if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            self._measure(loss, chosen.mean((1, 2)), norms)
+            self._measure({"loss": loss, "mean_q": chosen.mean((1, 2)), "grad_norm": norms})
         self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:
             return Update(self._metrics)
-        return Update(self._metrics, (goal.mean(2) - chosen.mean(2)).abs_().cpu().numpy())
+        return Update(self._metrics, self._device.to_host((goal.mean(2) - chosen.mean(2)).abs_()))
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw taus ``[A, B, N]``; return them, their cosines ``[A, B N, C]`` and those of the next states.
@@ -120,7 +121,7 @@ class IQN(ValueLearner):
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
             stream.random(out=row, dtype=np.float32)
-        taus = torch.from_numpy(drawn).to(self._device)
+        taus = self._device.to_device(drawn)
         cosines = (taus.unsqueeze(2) * self._multiples).cos_()
         split = rows * config.taus
         return taus[:, :split].view(-1, rows, config.taus), cosines[:, :split], cosines[:, split:]

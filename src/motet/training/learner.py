@@ -120,8 +120,6 @@ class StackMember:
     """Updates that became due while it rested, and are skipped."""
     step: int = 0
     """Its number of steps at the newest version."""
-    drawn: bool = False
-    """Whether its batch has ever been filled."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -300,7 +298,6 @@ class Learner:
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
                     "the replay does not have yet"
                 )
-            member.drawn = True
         drawn = monotonic()
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
         updated = monotonic()
@@ -317,11 +314,8 @@ class Learner:
         algorithm, batch = self.algorithm, self._batch
         model = due.index(True)
         others = [i for i, is_due in enumerate(due) if not is_due]
-        for i in others:
-            if not self.members[i].drawn:  # its part of the batch is empty: fill it with any valid rows
-                for array in batch.arrays():
-                    array[i] = array[model]
-                self.members[i].drawn = True
+        for array in batch.arrays():
+            array[others] = array[model]  # any valid rows: a device may keep what it was given last
         algorithm.save()
         parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
         kept = [part[others] for part in parts]
