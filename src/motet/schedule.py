@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -55,6 +56,8 @@ class Exponential:
     >>> epsilon = Exponential(1.0, 0.0, half_life=100)
     >>> epsilon(0), epsilon(100), epsilon(300)
     (1.0, 0.5, 0.125)
+    >>> Exponential(1.0, 0.0, half_life=100, least=0.2)(300)
+    0.2
     """
 
     start: Annotated[float, FINITE]
@@ -65,18 +68,26 @@ class Exponential:
     """Steps of the agent, or updates, in which the distance to ``end`` halves."""
     by: Clock | None = None
     """What it counts. None: steps; in a stage, what the stages count."""
+    least: Annotated[float, FINITE] | None = None
+    """Floor: value at which the decay stops, between the end and the start. None: no floor."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Exponential.")
+        if self.least is not None and not self.end <= self.least <= self.start:
+            raise SettingError(
+                f"Exponential.least must be from end to start ({self.end:g} to {self.start:g}), got {self.least}: it "
+                "is the floor of a decay"
+            )
 
     def __call__(self, step: int) -> float:
         """Return the value after ``step`` steps, or updates."""
         left: float = 0.5 ** (max(step, 0) / self.half_life)
-        return self.end + left * (self.start - self.end)
+        value = self.end + left * (self.start - self.end)
+        return value if self.least is None else max(value, self.least)
 
     def taken(self) -> Iterator[tuple[str, float]]:
         """Yield its first and last value, each with a text that says when it is taken."""
-        yield from ((" at its start", self.start), (" at its end", self.end))
+        yield from ((" at its start", self.start), (" at its end", self.end if self.least is None else self.least))
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ class Staged:
     [1.0, 1.0, 0.75, 0.1]
     """
 
-    values: tuple[tuple[str, float | Linear | Exponential], ...]
+    values: tuple[tuple[str, float | Linear | Exponential | Callable[[int], float]], ...]
     """Name of each stage and the value or schedule in it."""
 
     def __post_init__(self) -> None:
@@ -161,26 +172,25 @@ class Staged:
         object.__setattr__(self, "values", tuple((str(name), value) for name, value in pairs))
         check_fields(self, "Staged.")
 
-    def of(self, name: str) -> float | Linear | Exponential:
+    def of(self, name: str) -> float | Linear | Exponential | Callable[[int], float]:
         """Return the value or schedule of a stage."""
         return dict(self.values)[name]
 
-    def taken(self) -> Iterator[tuple[str, float | Linear | Exponential]]:
+    def taken(self) -> Iterator[tuple[str, float | Linear | Exponential | Callable[[int], float]]]:
         """Yield its values, each with a text that says in which stage it is taken."""
         yield from ((f" in {stage}", value) for stage, value in self.values)
 
 
-Schedule = float | Linear | Exponential | Staged
-"""A constant, or a value that depends on the agent's steps or updates."""
+Schedule = float | Linear | Exponential | Staged | Callable[[int], float]
+"""A constant, or a value that depends on the agent's steps or updates. A function must be importable to be sent and
+saved."""
 
 
 ALWAYS = Stages()
 """A single stage that never ends."""
 
 
-def value_at(
-    schedule: Schedule | Callable[[int], float], step: int, stages: Stages = ALWAYS, updates: int | None = None
-) -> float:
+def value_at(schedule: Schedule, step: int, stages: Stages = ALWAYS, updates: int | None = None) -> float:
     """Return the value of a schedule or constant after ``step`` steps of the agent and ``updates`` of its policy.
 
     >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, steps=20), 10)
@@ -193,7 +203,12 @@ def value_at(
         return value_at(schedule.of(name), within, updates=within)
     if not callable(schedule):
         return float(schedule)
-    return float(schedule(_counted(getattr(schedule, "by", None) or "steps", step, updates)))
+    by = schedule.by if isinstance(schedule, (Linear, Exponential)) else None
+    counted = _counted(by or "steps", step, updates)
+    value = float(schedule(counted))
+    if not math.isfinite(value):
+        raise SettingError(f"a schedule must be a finite number at every step, got {value} at {counted} of {schedule}")
+    return value
 
 
 def _counted(by: Clock, step: int, updates: int | None) -> int:
