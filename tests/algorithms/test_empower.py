@@ -10,6 +10,7 @@ from tests.support.bush_corridor import BushCorridor, StandOn
 from tests.support.empowering import EXACT, all_profiles, batch_of, open_states, plain_targets, spaces
 
 from motet import Settings, resume, train
+from motet.algorithms._device import Device
 from motet.algorithms._empower_learner import Formulas, ModelRows
 from motet.algorithms.empower import EmpowerConfig
 from motet.errors import ModelError, SettingError
@@ -88,12 +89,12 @@ def test_targets_in_double_precision_are_those_of_plain_python(profiles):
     states = open_states(graph, 8, seed=3)
     batch = batch_of(world, config, states, seed=1, precise=True)
     coded = world.coded
-    rows = ModelRows(batch, len(coded.weights), torch.device("cpu"), torch.float64)
+    rows = ModelRows(batch, len(coded.weights), Device("cpu"), torch.float64)
     rng, known = np.random.default_rng(5), {}
     for code in rows.codes[0]:
         known.setdefault(code.tobytes(), (rng.uniform(0.1, 0.9, 14), rng.uniform(0.5, 20, 5)))
     attained, losses = (np.stack([known[code.tobytes()][i] for code in rows.codes[0]]) for i in (0, 1))
-    formulas = Formulas(config, coded, torch.device("cpu"), torch.float64)
+    formulas = Formulas(config, coded, Device("cpu"), torch.float64)
     found = formulas.targets(
         rows, torch.from_numpy(attained[None, : rows.n]), torch.from_numpy(np.log(losses)[None]),
         torch.full((1, 1, 1), 5.0, dtype=torch.float64),

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Update
+from motet.algorithms._device import Device
 from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
-from motet.algorithms._networks import Network
+from motet.algorithms._plans import padded
 from motet.algorithms.empower import EmpowerConfig
 from motet.errors import ModelError
 from motet.schedule import value_at
@@ -39,7 +40,7 @@ class ModelRows:
         ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
     """
 
-    def __init__(self, batch: Batch, goals: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
         extra, observation = batch.extra, batch.observation
         successor = extra["successor"]
         agents, rows, profiles, distinct, size = successor.shape
@@ -57,12 +58,12 @@ class ModelRows:
         holds[to] = np.unpackbits(extra["holds"].reshape(agents, valid.shape[1], -1)[agent, place], axis=1, count=goals)
 
         def tensor(array: npt.NDArray[Any], kind: torch.dtype = dtype) -> Tensor:
-            return torch.from_numpy(array).to(device, kind)
+            return device.to_device(array).to(kind)
 
         self.at = tensor(number.reshape(agents, rows, profiles, distinct), torch.int64)
         self.ended, self.holds = tensor(ended, torch.bool), tensor(holds)
         lists, probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
-        empty = torch.zeros((*lists.shape[:-1], distinct), dtype=dtype, device=device)
+        empty = probability.new_zeros((*lists.shape[:-1], distinct))
         self.reach = empty.scatter_add_(-1, lists, probability)
         self.share, self.ratio = tensor(extra["share"]), tensor(extra["ratio"])
 
@@ -88,13 +89,11 @@ class Formulas:
     """
 
     def __init__(
-        self, config: EmpowerConfig, coded: CodedModel, device: torch.device, dtype: torch.dtype = torch.float32
+        self, config: EmpowerConfig, coded: CodedModel, device: Device, dtype: torch.dtype = torch.float32
     ) -> None:
         self.config = config
-        self.weights = torch.zeros((len(coded.weights), len(coded.humans)), dtype=dtype, device=device)
-        self.weights[torch.arange(len(coded.weights)), torch.from_numpy(coded.owner)] = torch.from_numpy(
-            coded.weights
-        ).to(device, dtype)
+        weights = coded.weights[:, None] * (coded.owner[:, None] == np.arange(len(coded.humans)))
+        self.weights = device.to_device(weights).to(dtype)  # [goals, humans]
         rate = -np.log(config.gamma)
         self.lasting = float((1 - config.gamma) / rate) if rate > 0 else 1.0
         """c: weight of U_r in a step of duration 1."""
@@ -145,6 +144,9 @@ def _taken(values: Tensor, at: Tensor) -> Tensor:
     return padded[agents, at]
 
 
+_METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")
+
+
 class Empower(FlatRows):
     """Base of both learning halves."""
 
@@ -155,8 +157,6 @@ class Empower(FlatRows):
         self.config, self.coded = config, coded
         self.counters = np.zeros((agents, 2), np.int64)  # updates of V_e, and of Q_r
         self._formulas = Formulas(config, coded, self._device)
-        names = ("loss", "robot_loss", "power", "value", "cache_hits")
-        self._metrics = {name: np.zeros(agents, np.float32) for name in names}
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
@@ -174,7 +174,7 @@ class Empower(FlatRows):
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         betas = [value_at(config.beta, step, config.stages, updates) for step, updates in counts]
         rows = ModelRows(batch, len(self.coded.weights), self._device)
-        beta = torch.tensor(betas, device=self._device, dtype=torch.float32).view(-1, 1, 1)
+        beta = self._device.to_device(np.array(betas, np.float32)).view(-1, 1, 1)
         targets = self._formulas.targets(rows, *self._of_targets(rows), beta)
         alone = len(config.stages.names) == 1
         learns = [alone or config.stages.index(*count) > 0 for count in counts]
@@ -190,19 +190,19 @@ class Empower(FlatRows):
         counts = zip(map(int, steps), self.counters[:, 0].tolist(), strict=True)
         return [value_at(schedule, step, self.config.stages, updates) for step, updates in counts]
 
-    def _measure(self, batch: Batch, rows: ModelRows, targets: Targets, error: Tensor, robot_error: Tensor) -> None:
-        """Note the metrics."""
+    def _note(self, batch: Batch, rows: ModelRows, targets: Targets, error: Tensor, robot_error: Tensor) -> None:
+        """Store the metrics of an update, now and then."""
+        if not self._measures():
+            return
         count = (~rows.ended).sum(1).clamp_min(1)
         power = targets.power.amin(2).masked_fill(rows.ended, 0.0).sum(1) / count
-        measured = {
+        self._measure({
             "loss": (targets.weight * error**2).mean((1, 2)),
             "robot_loss": (robot_error**2).mean((1, 2)),
             "power": power,
             "value": targets.value.sum(1) / count,
-        }
-        for name, value in measured.items():
-            self._metrics[name][:] = value.cpu().numpy()
-        self._metrics["cache_hits"][:] = batch.extra["known"].mean(1)
+            "cache_hits": self._device.to_device(batch.extra["known"]).mean(1),
+        })  # fmt: skip
 
     def _check_power(self, rows: ModelRows, power: Tensor) -> None:
         """Raise if a human has no power in a state that is not terminal: its loss U_r would be infinite."""
@@ -220,35 +220,41 @@ class Empower(FlatRows):
 class EmpowerNetworks(FlatLearner, Empower):
     """The learning half with a network for V_e of all goals, and one for log(-Q_r)."""
 
-    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: str) -> None:
-        blocks = config.blocks(coded)
+    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
+        plans = config.plans(coded)
+        first = padded(plans[0].size)
+        n, starts = first + padded(plans[1].size), (0, first)
+        parts = [slice(at, at + plan.size) for at, plan in zip(starts, plans, strict=True)]
 
-        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            for block in blocks:
-                block.initialise(flat, rng)
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            for plan, part in zip(plans, parts, strict=True):
+                plan.initialise(row[part], rng)
 
-        n = -(-blocks[1].end // 16) * 16
-        super().__init__(n, seeds, initialise, device)
+        super().__init__(n, seeds, initialise, device, _METRICS)
         self._prepare(config, coded, len(seeds))
-        self._online = [Network(block, self._weights, self._grad) for block in blocks]
-        self._target = [Network(block, self._targets) for block in blocks]
-        parts = [self._rows[:, i * n : (i + 1) * n] for i in range(4)]
-        cuts = slice(0, blocks[1].start), slice(blocks[1].start, n)
-        self._grads = [self._grad[:, cut] for cut in cuts]
-        self._adams = [Adam(parts[0][:, cut], self._grad[:, cut], parts[2][:, cut], parts[3][:, cut]) for cut in cuts]
+        both = list(zip(plans, parts, strict=True))
+        self._online = [plan.bind(self._weights[:, part], self._grad[:, part]) for plan, part in both]
+        self._target = [plan.bind(self._targets[:, part]) for plan, part in both]
+        thirds = [self._rows[:, i * n : (i + 1) * n] for i in (0, 2, 3)]
+        self._grads = [self._grad[:, part] for part in parts]
+        self._adams = [
+            Adam(weights, grad, moment1, moment2)
+            for part, grad in zip(parts, self._grads, strict=True)
+            for weights, moment1, moment2 in [[third[:, part] for third in thirds]]
+        ]
         self._inputs = coded.inputs
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         for i, adam in enumerate(self._adams):
-            adam.load(self.counters[:, i])
+            adam.load(self._steps_of(self.counters[:, i]))
 
     def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
         flat = self.coded.encode(rows.codes.reshape(-1, rows.codes.shape[2]))
-        self._x = torch.from_numpy(flat).to(self._device).view(*rows.codes.shape[:2], self._inputs)
-        attainment = torch.sigmoid(self._target[0].forward(self._x)[-1][:, : rows.n])
-        return attainment, self._target[1].forward(self._x)[-1]
+        self._x = self._device.to_device(flat).view(*rows.codes.shape[:2], self._inputs)
+        attainment = torch.sigmoid(self._target[0].forward(self._x).out[:, : rows.n])
+        return attainment, self._target[1].forward(self._x).out
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -258,17 +264,16 @@ class EmpowerNetworks(FlatLearner, Empower):
         x, count = self._x[:, rows.n :].contiguous(), batch.reward.shape[1]
         rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
 
-        layers = self._online[0].forward(x)
-        error = torch.sigmoid(layers[-1]) - targets.attainment  # the gradient of the cross-entropy
-        self._online[0].backward(x, layers, error * targets.weight / count)
+        done = self._online[0].forward(x, learn=True)
+        error = torch.sigmoid(done.out) - targets.attainment  # the gradient of the cross-entropy
+        self._online[0].backward(done, error * targets.weight / count)
         # log(-Q_r) with the loss  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
-        layers = self._online[1].forward(x)
-        robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-layers[-1])
-        self._online[1].backward(x, layers, robot_error.clamp_min(-_STEEPEST) / count)
+        done = self._online[1].forward(x, learn=True)
+        robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-done.out)
+        self._online[1].backward(done, robot_error.clamp_min(-_STEEPEST) / count)
         for grad in self._grads:
             clip_rows(grad, config.max_grad_norm)
-        if self._measures():
-            self._measure(batch, rows, targets, error, robot_error)
+        self._note(batch, rows, targets, error, robot_error)
         self._adams[0].step(rates[0], config.adam_eps)
         self.counters[:, 0] += 1
         self._learn_robot(rates[1], learns)
@@ -280,17 +285,18 @@ class EmpowerNetworks(FlatLearner, Empower):
         if not any(learns):
             return
         # Before their stage the moments are 0, so a gradient of 0 changes nothing.
-        self._grads[1].mul_(torch.tensor(learns, device=self._device).unsqueeze(1))
+        if not all(learns):
+            self._grads[1].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
         self._adams[1].step(rates, self.config.adam_eps)
         self.counters[:, 1] += learns
         if not all(learns):
-            self._adams[1].load(self.counters[:, 1])
+            self._adams[1].load(self._steps_of(self.counters[:, 1]))
 
 
 class EmpowerTables(Empower):
     """The learning half with one entry for each state, and running means: for small models, and for debugging."""
 
-    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: str) -> None:
+    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
         states, goals, actions = len(coded.table()), len(coded.weights), coded.robot_actions
         self._n_values, n = states * goals, states * (goals + actions)
 
@@ -298,7 +304,7 @@ class EmpowerTables(Empower):
             row[: self._n_values] = 0.5
             row[n : n + self._n_values] = 0.5
 
-        super().__init__(n, 3 * n, seeds, initialise, "cpu")
+        super().__init__(n, 3 * n, seeds, initialise, Device("cpu"), _METRICS)
         self._prepare(config, coded, len(seeds))
         parts = [self.state[:, i * n : (i + 1) * n] for i in range(3)]
         self._values, self._target_values, self._weighed = (
@@ -332,8 +338,7 @@ class EmpowerTables(Empower):
                 _average(lost, self._visits[a], numbers, loss[a], np.ones_like(loss[a]), rates[1][a])
                 touched = np.unique(numbers)
                 self._losses[a, touched] = np.log(np.maximum(lost[touched], 1e-30))
-        if self._measures():
-            self._measure(batch, rows, targets, *(torch.from_numpy(error) for error in errors))
+        self._note(batch, rows, targets, *map(torch.from_numpy, errors))
         self.counters[:, 0] += 1
         self.counters[:, 1] += learns
         n = self.n_weights

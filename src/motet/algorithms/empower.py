@@ -21,7 +21,8 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import Block, padded
+from motet.algorithms._blocks import DensePlan
+from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
@@ -143,28 +144,29 @@ class EmpowerConfig:
         if self.tables:
             n = len(coded.table()) * (len(coded.weights) + coded.robot_actions)
             return Sizes(weights=n, state=3 * n, counters=2, random=0)
-        n = self.blocks(coded)[1].end
-        return Sizes(weights=padded(n), state=4 * padded(n), counters=2, random=0)
+        n = sum(padded(plan.size) for plan in self.plans(coded))
+        return Sizes(weights=n, state=4 * n, counters=2, random=0)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
     ) -> Empower:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._empower_learner import EmpowerNetworks, EmpowerTables
 
         made = EmpowerTables if self.tables else EmpowerNetworks
-        return made(self, coded_by(observation_space), seeds, device)
+        return made(self, coded_by(observation_space), seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> EmpowerBehaviour:
         """Make the acting half."""
         return EmpowerBehaviour(self, coded_by(observation_space))
 
-    def blocks(self, coded: CodedModel) -> tuple[Block, Block]:
-        """Return the networks of V_e, with one output for each goal, and of log(-Q_r)."""
-        inputs = coded.inputs
-        attainment = Block((inputs, *self.hidden, len(coded.weights)))
-        return attainment, Block((inputs, *self.hidden, coded.robot_actions), start=padded(attainment.end))
+    def plans(self, coded: CodedModel) -> tuple[NetworkPlan, NetworkPlan]:
+        """Return the networks of V_e, with one output for each goal, and of log(-Q_r), in the order of a row."""
+        outputs = len(coded.weights), coded.robot_actions
+        values, losses = (DensePlan((coded.inputs, *self.hidden, n)) for n in outputs)
+        return values, losses
 
 
 class RowLayout(NamedTuple):
@@ -241,7 +243,11 @@ class EmpowerBehaviour:
     def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
         self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
         self._fields = self.layout.fields()
-        self._net = None if config.tables else config.blocks(coded)[1].native()
+        self._net: ActorNetwork | None = None
+        if not config.tables:
+            plans = config.plans(coded)
+            first = padded(plans[0].size)
+            self._net, self._part = plans[1].acting(), slice(first, first + plans[1].size)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._beta = self._epsilon = 0.0
@@ -263,6 +269,8 @@ class EmpowerBehaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version: weights and the exponent of the policy belong together."""
         self._weights, self._beta, self._epsilon = weights, float(header["beta"]), float(header["epsilon"])
+        if self._net is not None:
+            self._net.load(weights[self._part])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -294,9 +302,7 @@ class EmpowerBehaviour:
             rows = self._weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
             losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
             return losses
-        found = np.empty((len(codes), coded.robot_actions), np.float32)
-        self._net.forward(self._weights, np.ascontiguousarray(coded.encode(codes)), found)
-        return found.astype(np.float64)
+        return self._net.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""
