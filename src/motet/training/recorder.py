@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class Result:
     restarts: int
     """Restarts of its processes since the run was started or resumed."""
     run: Path | None
-    agents: dict[str, dict[str, Any]]
+    agents: dict[str, dict[str, Any]] = field(repr=False)
     """Contents of the checkpoint by agent: flat ``state``, ``counters``, ``random``."""
     interrupted: bool = False
     """Whether Ctrl-C or SIGTERM stopped it."""
