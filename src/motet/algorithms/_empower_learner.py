@@ -94,9 +94,6 @@ class Formulas:
         self.config = config
         weights = coded.weights[:, None] * (coded.owner[:, None] == np.arange(len(coded.humans)))
         self.weights = device.to_device(weights).to(dtype)  # [goals, humans]
-        rate = -np.log(config.gamma)
-        self.lasting = float((1 - config.gamma) / rate) if rate > 0 else 1.0
-        """c: weight of U_r in a step of duration 1."""
 
     def robot_policy(self, log_loss: Tensor, beta: Tensor) -> Tensor:
         """Return pi_r, proportional to (-Q_r)^(-beta)."""
@@ -109,7 +106,7 @@ class Formulas:
         power = raised @ self.weights
         utility = -((power**-config.xi).mean(-1) ** config.eta)
         expected = -(self.robot_policy(log_loss, beta) * log_loss.exp()).sum(-1)
-        return power, self.lasting * utility + expected
+        return power, config.lasting * utility + expected
 
     def targets(self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, beta: Tensor) -> Targets:
         """Return the targets.

@@ -130,6 +130,11 @@ class EmpowerConfig:
         """The exponent of the robot's policy at the end of all stages and schedules."""
         return value_at(self.beta, 1 << 60, self.stages, 1 << 60)
 
+    @property
+    def lasting(self) -> float:
+        """c: weight of U_r in a step of duration 1."""
+        return 1.0 if self.gamma == 1 else (1 - self.gamma) / -math.log(self.gamma)
+
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
         layout = RowLayout.of(self, coded_by(observation_space))
@@ -244,10 +249,12 @@ class EmpowerBehaviour:
         self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
         self._fields = self.layout.fields()
         self._net: ActorNetwork | None = None
+        self._values: ActorNetwork | None = None
         if not config.tables:
             plans = config.plans(coded)
             first = padded(plans[0].size)
             self._net, self._part = plans[1].acting(), slice(first, first + plans[1].size)
+            self._values, self._first = plans[0].acting(), slice(0, plans[0].size)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._beta = self._epsilon = 0.0
@@ -269,8 +276,9 @@ class EmpowerBehaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version: weights and the exponent of the policy belong together."""
         self._weights, self._beta, self._epsilon = weights, float(header["beta"]), float(header["epsilon"])
-        if self._net is not None:
+        if self._net is not None and self._values is not None:
             self._net.load(weights[self._part])
+            self._values.load(weights[self._first])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -303,6 +311,27 @@ class EmpowerBehaviour:
             losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
             return losses
         return self._net.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+
+    def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return V_e of all goals of all humans: [B, goals]."""
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        coded = self.coded
+        if self._values is None:
+            rows = self._weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))
+            values: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
+            return values
+        logits = self._values.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+        return 1 / (1 + np.exp(-logits))
+
+    def robot_value(self, codes: npt.NDArray[Any]) -> float:
+        """Return the mean V_r of some states that are not terminal, at the end of all stages."""
+        config, coded, losses = self.config, self.coded, self.log_losses(codes)
+        raised = self.attainments(codes) ** config.zeta * coded.weights
+        power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
+        utility = -((power**-config.xi).mean(1) ** config.eta)
+        expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
+        return float((config.lasting * utility + expected).mean())
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""
@@ -354,7 +383,7 @@ class EmpowerBehaviour:
         number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
         probability = np.zeros((layout.robot_actions, layout.listed), np.float32)
         for action in range(layout.robot_actions):
-            found = coded.successors(state, coded.joint(profile, action), layout.listed)
+            found = coded.outcomes(state, coded.joint(profile, action), layout.listed)
             for i, (p, successor) in enumerate(found):
                 number[action, i] = numbers.setdefault(successor, len(numbers))
                 probability[action, i] = p

@@ -242,13 +242,13 @@ class CodedModel:
             joint[agent] = action
         return joint
 
-    def successors(self, state: Any, joint: list[int], most: int) -> list[tuple[float, Any]]:
+    def outcomes(self, state: Any, joint: list[int], most: int) -> list[tuple[float, Any]]:
         """Return the successors of a joint action, equal ones merged; raise if there are more than ``most``."""
         where = f"(state {state!r}, actions {joint})"
         try:
-            outcomes = self.model.transition_probabilities(state, joint[:])
+            given = self.model.transition_probabilities(state, joint[:])
             merged: dict[Any, float] = {}
-            for p, successor in outcomes:
+            for p, successor in given:
                 merged[successor] = merged.get(successor, 0.0) + float(p)
         except Exception as error:
             raise ModelError(
