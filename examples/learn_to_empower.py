@@ -21,5 +21,5 @@ settings = Settings(steps=steps, actors=2, updates_per_step=1.0)
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as run:
         result = train(functools.partial(Bushes, horizon=4), config, settings, run=run)
-        print(f"{result.updates['robot_0']:,} updates in {result.seconds:.0f} s")
+        print(f"done after {result.steps:,} steps and {result.updates['robot_0']:,} updates, in {result.seconds:.0f} s")
         print(compare_exact(run))
