@@ -166,24 +166,24 @@ class OwnPolicy:
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy, self._ask = policy, asker(policy.act)
-        self._streams = Streams(StreamUser(name))
+        self.streams = Streams(StreamUser(name))
         if callable(many := getattr(policy, "act_many", None)):
             self._ask_many = asker(many, "masks")
             self.act_many = self._act_many
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
-        with self._streams.begun(seed):
+        with self.streams.begun(seed):
             self._policy.reset(seed)
 
     def act(self, observation: Nest, mask: Any = None) -> Any:
         """Return the action for one observation."""
-        with self._streams:
+        with self.streams:
             return self._ask(observation, mask)
 
     def _act_many(self, observations: Nest, masks: Any = None) -> Any:
         """Return the actions for a batch of observations. Only policies that can act on one have ``act_many``."""
-        with self._streams:
+        with self.streams:
             return self._ask_many(observations, masks)
 
 
