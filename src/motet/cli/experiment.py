@@ -15,7 +15,8 @@
 
     [dqn]                          # for all agents that use DQN, as --dqn.learning-rate
     learning_rate = 3e-4
-    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or { warm_up = 1.0, full = 0.1 }, with
+    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or "package.module:function", or
+                                                              # { warm_up = 1.0, full = 0.1 } with
 
     [dqn.stages]
     lengths = [["warm_up", 5_000], ["full"]]
@@ -33,8 +34,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,9 @@ from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
-from motet.settings import check_value, json_schema, kinds_of
+from motet.settings import check_value, json_schema, kinds_of, takes_function
+from motet.system.imports import import_function
+from motet.text import nearest
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
@@ -96,8 +99,7 @@ def _partner(own: dict[str, Any], where: str) -> Partner:
         raise SettingError(f"{where}: policy must be a string, as in motet eval -p, got {policy!r}")
     settable = {item.name for item in fields(Partner)} - {"policy", "copy"}
     if unknown := sorted(set(own) - settable):
-        meant = unknown_keys(unknown, settable, "")
-        raise SettingError(f"{where}: keys must be policy, {', '.join(sorted(settable))}, got {meant}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, {'policy', *settable}, '')}")
     if isinstance(limits := own.get("limits"), Mapping):
         own["limits"] = changed(PolicyLimits(), limits, f"{where}.limits")
     try:
@@ -133,19 +135,26 @@ def read(path: Path) -> Experiment:
     try:
         given = tomllib.loads(path.read_text())
     except OSError as error:
-        raise SettingError(f"experiment: {str(path)!r} cannot be read: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise SettingError(f"experiment must be a file that can be read, got {str(path)!r}: {why}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"experiment: {str(path)!r} is not TOML: {error}") from error
+        raise SettingError(f"experiment must be a TOML file, got {str(path)!r}: {error}") from error
     where = str(path)
-    world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
+    world = _table(given.pop("world", {}), f"{where}: world", 'a table: [world], and below it name = "treasure_hunt"')
     if "name" not in world:
-        given_there = unknown_keys(sorted(world), {"name"}, "") or "nothing"
-        raise SettingError(f"{where}: world must have a name (name = …), got {given_there}")
+        given_there = (
+            ", ".join(key + " (did you mean name?)" * bool(nearest(key, ["name"])) for key in sorted(world))
+            or "nothing"
+        )
+        raise SettingError(f'{where}: world must have a name, as in name = "treasure_hunt", got {given_there}')
     if not isinstance(name := world.pop("name"), str):
         raise SettingError(f"{where}: world.name must be the name of a world, or 'module:attribute', got {name!r}")
     algorithm = given.pop("algorithm", "dqn")
     if not isinstance(algorithm, str):
-        raise SettingError(f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}")
+        raise SettingError(
+            f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}"
+            + '; write algorithm = "dqn", and its settings below [dqn]' * isinstance(algorithm, dict)
+        )
     agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
     for agent, own in agents.items():
         _table(own, f"{where}: agents.{agent}", "a table")
@@ -154,11 +163,8 @@ def read(path: Path) -> Experiment:
     tables = {key: _table(given.pop(key), f"{where}: {key}", "a table") for key in list(given) if key in known}
     own = {item.name for item in fields(Settings)}
     if unknown := sorted(set(given) - own):
-        raise SettingError(
-            f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
-            f"({', '.join(sorted(own))}), got "
-            f"{unknown_keys(unknown, {*own, *known, 'world', 'algorithm', 'agents'}, short_name(algorithm))}"
-        )
+        settable = {*own, *known, "world", "algorithm", "agents"}
+        raise SettingError(f"{where}: {unknown_keys(unknown, settable, short_name(algorithm))}")
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
 
@@ -167,14 +173,15 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
-        meant = unknown_keys(unknown, known, _name_of(cls))
-        raise SettingError(f"{where}: keys must be some of {', '.join(sorted(known))}, got {meant}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, known, _name_of(cls))}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
             found[name] = tuple(value)  # checked by the class itself
+        elif isinstance(value, str) and takes_function(kinds.get(name)):
+            found[name] = import_function(value, f"{where}: {name}")
         else:
             check_value(f"{where}: {name}", value, kinds.get(name, Any))
             found[name] = value
@@ -192,21 +199,26 @@ def _name_of(config: type) -> str:
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     """A schedule made from a TOML table, or a copy of a nested dataclass with some fields replaced."""
     for schedule in (Linear, Exponential):
-        if {item.name for item in fields(schedule)} == set(table):
+        keys = {item.name: item.default is MISSING for item in fields(schedule)}
+        if {name for name, needed in keys.items() if needed} <= set(table) <= set(keys):
             return schedule(**table)
-    if isinstance(before, (float, Linear, Exponential, Staged)) and not {"start", "end"} & set(table):
-        parts = {name: value if _is_number(value) else _nested(0.0, value, where) for name, value in table.items()}
-        return Staged(tuple(parts.items()))
+    if (isinstance(before, float) or callable(before) or isinstance(before, Staged)) and not {"start", "end"} & set(
+        table
+    ):
+        return Staged(tuple((name, _in_stage(value, f"{where}.{name}")) for name, value in table.items()))
     if hasattr(before, "__dataclass_fields__") and not isinstance(before, (Linear, Exponential, Staged)):
         return changed(before, table, where)
     raise SettingError(
         f"{where} must be a value, or a schedule: {{start, end, steps}} (linear), {{start, end, half_life}} "
-        f"(exponential), or one of these for each stage, got {dict(table)!r}"
+        f"(exponential, also with least), or one of these for each stage, got {dict(table)!r}"
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _in_stage(value: Any, where: str) -> Any:
+    """The value or the schedule of a stage."""
+    if isinstance(value, Mapping):
+        return _nested(0.0, value, where)
+    return import_function(value, where) if isinstance(value, str) else value
 
 
 def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
@@ -232,7 +244,7 @@ def experiment_schema() -> dict[str, Any]:
     >>> schema["properties"]["steps"]["minimum"], schema["properties"]["dqn"]["properties"]["gamma"]["maximum"]
     (1, 1)
     """
-    plain = [{"type": "number"}, json_schema(Linear, {}), json_schema(Exponential, {})]
+    plain = [{"type": "number"}, *(json_schema(one, {}) for one in (Linear, Exponential, Callable[[int], float]))]
     by_stage = {
         "type": "object",
         "propertyNames": {"not": {"enum": ["start", "end"]}},

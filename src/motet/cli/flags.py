@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -26,11 +26,12 @@ from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS
 from motet.cli.experiment import Experiment, read, short_name
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
-from motet.cli.hints import unknown_flags
+from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
-from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
+from motet.system.imports import Imported, import_function, path_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -129,7 +130,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
 def _flags(options: type, experiment: Experiment) -> list[str]:
     """All flags of the command, to find the one that was meant."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
-    names += [item.name for item in dataclasses.fields(Settings)]
+    names += [item.name for item in dataclasses.fields(Settings)] + ["agents"]
     for item in dataclasses.fields(options):
         prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
         if prefix:
@@ -148,8 +149,9 @@ Set single agents by name. An agent with a policy does not learn:
 
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
-  exponential:START:END:HALF_LIFE
-  STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
+  exponential:START:END:HALF_LIFE[:LEAST]   LEAST is a floor
+  package.module:function                   a function of the agent's steps
+  STAGE=SCHEDULE,STAGE=SCHEDULE             by stage"""
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
@@ -216,7 +218,10 @@ def _read_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         pass
     with contextlib.suppress(ValueError):
-        return _read_whole(text) if text[:1].isdigit() else _read_schedule(text)
+        if text[:1].isdigit():
+            return _read_whole(text)
+        if "=" in text or text.partition(":")[0] in ("linear", "exponential"):
+            return _read_schedule(text)
     return text
 
 
@@ -320,8 +325,7 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"settings of the world {experiment.world} must be some of its parameters ({', '.join(known) or 'none'}), "
-            f"got {', '.join(strangers)}"
+            f"settings of the world {experiment.world}: {unknown_keys(strangers, known, experiment.algorithm)}"
         )
     hints, docs = _hints(maker), argument_docs(maker)
     rows: list[tuple[Any, ...]] = []
@@ -384,7 +388,7 @@ def schedules() -> Any:
     return _registry
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or STAGE=SCHEDULE,STAGE=SCHEDULE
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, a function, or STAGE=SCHEDULE,STAGE=SCHEDULE
 
 
 @_registry.primitive_rule
@@ -424,7 +428,7 @@ def _schedule(info: Any) -> Any:
         nargs=1,
         metavar="SCHEDULE",
         instance_from_str=lambda words: _read_schedule(words[0]),
-        is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential, Staged)),
+        is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
     )
 
@@ -436,23 +440,25 @@ def _read_schedule(text: str) -> Schedule:
     return _read_plain(text)
 
 
-def _read_plain(text: str) -> float | Linear | Exponential:
+def _read_plain(text: str) -> float | Linear | Exponential | Callable[[int], float]:
     kind, *numbers = text.split(":")
     try:
         if not numbers:
             return float(kind)
-        start, end, span = numbers
-        if kind == "linear":
-            return Linear(float(start), float(end), int(span))
-        if kind == "exponential":
-            return Exponential(float(start), float(end), float(span))
+        if kind in ("linear", "exponential"):
+            start, end, span, *rest = numbers
+            least = float(rest.pop(0)) if kind == "exponential" and rest and not rest[0].isalpha() else None
+            (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
+            if kind == "linear":
+                return Linear(float(start), float(end), int(span), by)
+            return Exponential(float(start), float(end), float(span), by, least)
     except SettingError:
         raise
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r} ({error})"
         ) from error
-    raise ValueError(f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r}")
+    return import_function(text, "a schedule")
 
 
 def _write_schedule(value: Schedule) -> str:
@@ -460,4 +466,7 @@ def _write_schedule(value: Schedule) -> str:
         return str(value)
     if isinstance(value, Staged):
         return ",".join(f"{name}={_write_schedule(part)}" for name, part in value.values)
-    return ":".join([type(value).__name__.lower(), *map(str, dataclasses.astuple(value))])
+    if isinstance(value, (Linear, Exponential)):
+        parts = [*(getattr(value, item.name) for item in dataclasses.fields(value) if item.name != "by"), value.by]
+        return ":".join([type(value).__name__.lower(), *(str(part) for part in parts if part is not None)])
+    return value.path if isinstance(value, Imported) else path_of(value)
