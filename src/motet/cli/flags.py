@@ -32,7 +32,7 @@ from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import Settings
+from motet.training.settings import ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -430,6 +430,20 @@ def _schedule(info: Any) -> Any:
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+@_registry.primitive_rule
+def _function(info: Any) -> Any:
+    """A function, by its import path."""
+    if info.type != ScoreFunction | None:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:NAME",
+        instance_from_str=lambda words: import_function(words[0], "score"),
+        is_instance=lambda value: value is None or callable(value),
+        str_from_instance=lambda value: ["None" if value is None else _write_schedule(value)],
     )
 
 
