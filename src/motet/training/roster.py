@@ -8,6 +8,7 @@ agent has a separate policy with the agent's name. In self-play there is one pol
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +41,7 @@ __all__ = [
     "AgentSpec",
     "LearnedPolicy",
     "Roster",
+    "fitted_world",
     "local_room",
     "make_roster",
     "pace_of",
@@ -195,6 +197,20 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
     """
     with streams_returned():
         return _make_roster(world_factory(world), algorithm, settings, room)
+
+
+def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any]:
+    """Return the world in the form that the algorithm plays in, if it names one (``plays_in``, an import path).
+
+    Such a world takes a factory of the given one as ``model``.
+    """
+    path = None if isinstance(algorithm, Mapping) else getattr(algorithm_config(algorithm), "plays_in", None)
+    if path is None:
+        return factory
+    wrapper, inner = import_named(path, "plays_in", []), factory
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return factory if inner is wrapper else functools.partial(wrapper, model=factory)
 
 
 def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
