@@ -34,6 +34,7 @@ from motet.training.partners import FixedPolicy, fixed_policies
 from motet.training.settings import Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
+from motet.world.winning import WinRule
 from motet.worlds.catalogue import world_factory
 
 __all__ = [
@@ -124,6 +125,10 @@ class Roster:
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
     partners: tuple[FixedPolicy, ...] = ()
     """The policies that are given, and only act."""
+    log_episodes: bool = True
+    """Whether finished episodes are written to ``episodes.jsonl``."""
+    win_rule: WinRule | None = None
+    """How a two-player world says that a game is won; None if it does not."""
 
     @property
     def masked(self) -> list[bool]:
@@ -251,6 +256,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
         partners=fixed,
+        log_episodes=settings.episodes_mb > 0,
+        win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 
 
