@@ -201,7 +201,7 @@ def test_the_help_text_says_the_bounds(capsys):
     with pytest.raises(SystemExit):
         parse(["matrix", "--help"])
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for words in ("--steps INT Number of steps per agent", "(default: 10; >= 1)", "(default: 0.99; from 0 to 1)"):
+    for words in ("--seed INT Random seed.", "(default: 10; >= 1)", "(default: 0.99; from 0 to 1)"):
         assert words in said
     assert parse(["matrix", "--steps", "7", "--seconds", "2.5", "--dqn.hidden", "8", "9"]).settings.steps == 7
 
