@@ -59,8 +59,16 @@ def describe(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if callable(value) and not isinstance(value, type):
-        return {"function": value.path if isinstance(value, Imported) else path_of(value)}
+        return _function(value)
     raise SettingError(f"value must be plain or a dataclass to be saved, got a {type(value).__name__}")
+
+
+def _function(function: Any) -> dict[str, Any]:
+    """The import path of a function; None if it cannot be imported."""
+    try:
+        return {"function": function.path if isinstance(function, Imported) else path_of(function)}
+    except SettingError as error:
+        return {"function": None, "given": repr(function), "why": str(error)}
 
 
 def rebuild(plain: Any, *, trust: bool = False) -> Any:
@@ -70,6 +78,10 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     if "function" in plain:
+        if plain["function"] is None:
+            raise SettingError(
+                f"function {plain['given']} cannot be imported ({plain['why']}); give it to motet.resume"
+            )
         return known_by_path(plain["function"], _load(plain["function"], "motet", trust))
     values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
     if "class" not in plain:

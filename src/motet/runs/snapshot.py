@@ -24,6 +24,7 @@ class Wait(IntEnum):
     PARTNER = 9, "an isolated partner", "partner"
     WEIGHTS = 10, "a version that is being written", "weights"
     DISK = 11, "the disk", "disk"
+    LEARNERS_END = 12, "the end of the learners, before the last evaluation", "idle"
 
     words: str
     activity: str
@@ -150,6 +151,8 @@ class Snapshot:
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
     """The world's late draws from global random generators, in words; empty if there were none."""
+    skipped_evaluations: int = 0
+    """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
     main: ProcessRow | None = None

@@ -172,7 +172,9 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
 
 def import_function(path: str, what: str) -> Callable[..., Any]:
     """Import a function that a user named as ``module:attribute``; ``what`` it is for, in the error."""
-    found = import_named(path, what, ["a number"])
+    if ":" not in path:
+        raise SettingError(f"{what} must be a function, as 'module:name', got {path!r}")
+    found = import_named(path, what, [])
     if not callable(found):
         raise SettingError(f"{what} must be a function, got {found!r} at {path!r}")
     function: Callable[..., Any] = known_by_path(path, found)

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class Result:
     restarts: int
     """Restarts of its processes since the run was started or resumed."""
     run: Path | None
-    agents: dict[str, dict[str, Any]]
+    agents: dict[str, dict[str, Any]] = field(repr=False)
     """Contents of the checkpoint by agent: flat ``state``, ``counters``, ``random``."""
     interrupted: bool = False
     """Whether Ctrl-C or SIGTERM stopped it."""
@@ -102,6 +102,7 @@ class Recorder:
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
+        self._final: Checkpoint | None = None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -294,17 +295,31 @@ class Recorder:
         self._run.callbacks.check(self._run.path)
         return result
 
+    def save_last(self) -> Checkpoint:
+        """Write the last checkpoint, if that has not been done, and return it."""
+        if self._final is None:
+            steps = self._steps()
+            try:
+                self._final = self.checkpoint(steps)
+            except NotReadyError as error:
+                self._run.message(
+                    f"the last checkpoint does not contain the replays that keep_replay asks for: {error}"
+                )
+                self._final = self.checkpoint(steps, rows=False)
+            if self._directory is not None and self._final.agents:
+                self._directory.save(self._final)
+        return self._final
+
     def close(self, state: str, interrupted: bool = False) -> Result:
         """Write the last metrics and the last checkpoint; return the result."""
         snapshot = self._show(state)
         self._write_league()
-        try:
-            final = self.checkpoint(snapshot.steps)
-        except NotReadyError as error:
-            self._run.message(f"the last checkpoint does not contain the replays that keep_replay asks for: {error}")
-            final = self.checkpoint(snapshot.steps, rows=False)
-        if self._directory is not None and final.agents:
-            self._directory.save(final)
+        final = self.save_last()
+        if skipped := snapshot.skipped_evaluations:
+            self._run.message(
+                f"{skipped} evaluations were skipped, because the one before had not ended; fix: evaluate less often "
+                "(evaluate_every, evaluate_every_s), or fewer episodes (evaluate_episodes)"
+            )
         return Result(
             steps=snapshot.steps,
             seconds=snapshot.seconds,

@@ -331,10 +331,10 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
         lambda path: import_named(path, "anchors", []),
         (player.observation_space, player.action_space),
     )
-    if settings.evaluate_every is not None and not play.anchors:
+    if settings.evaluates and not play.anchors:
+        name = "evaluate_every_s" if settings.evaluate_every is None else "evaluate_every"
         raise SettingError(
-            "evaluate_every is only valid with anchors in self-play, since evaluations are games against anchors (got "
-            "none)"
+            f"{name} is only valid with anchors in self-play, since evaluations are games against anchors (got none)"
         )
     return play
 

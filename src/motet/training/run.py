@@ -10,6 +10,7 @@ all roles in this process, or on a Ray cluster.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, local_room, make_roster, pace_of
 from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
+from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
@@ -277,6 +279,8 @@ def _play(run: Run) -> Result:
         run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
+    else:
+        _warn_of_flattened_pictures(run)
     if run.settings.engine == "ray":
         return engines.play_on_cluster(run)
     if run.settings.engine == "processes":
@@ -316,6 +320,19 @@ def _room(settings: Settings) -> Iterator[int]:
         there = ray.cluster_resources()
         takes = ((there.get("CPU", 0.0) - acting, cluster.learner_cpus), (there.get("GPU", 0.0), cluster.learner_gpus))
         yield max(1, min([_MANY, *(int(free / each) for free, each in takes if each)]))
+
+
+def _warn_of_flattened_pictures(run: Run) -> None:
+    shipped = [one for one in run.roster.policies if type(one.config).__module__.startswith("motet.algorithms.")]
+    flattened = [one for one in shipped if flattened_picture(one.observation_space)]
+    if flattened:
+        first, others = flattened[0], f" (and {len(flattened) - 1} more)" if len(flattened) > 1 else ""
+        space = first.observation_space
+        run.message(
+            f"{first.name}{others} observes {space.dtype} of shape {space.shape}, which is flattened to "
+            f"{math.prod(space.shape):,} numbers; if it is a picture, give it as uint8 from 0 to 255, so that networks "
+            "have convolutions for it"
+        )
 
 
 def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
