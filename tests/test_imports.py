@@ -34,7 +34,8 @@ LOOP = {
 # What algorithms learn with. Configs, and how agents act, do without torch.
 LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "iqn", "ppo", "td3", "value")}
 LEARNING |= {
-    f"motet.algorithms.{name}" for name in ("_convolution", "_flat", "_likelihoods", "_networks", "_normaliser")
+    f"motet.algorithms.{name}"
+    for name in ("_convolution", "_device", "_flat", "_likelihoods", "_networks", "_normaliser")
 }
 
 

@@ -54,8 +54,9 @@ class Settings:
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: through two slots (double_buffer) or one (snapshot)."""
     device: str | None = None
-    """Where policies are learned: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. 'auto' is CUDA, else MPS, else the CPU; with
-    several GPUs, learner processes take turns. By default the CPU, and CUDA where cluster.learner_gpus reserves one."""
+    """Device on which policies are learned: auto, cpu, cuda, cuda:N or mps. auto takes CUDA, else MPS, else the CPU;
+    with several GPUs, learner processes take turns. By default the CPU, or CUDA where cluster.learner_gpus reserves
+    it."""
     sync_interval: Annotated[int, Ge(1)] = 1
     """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
@@ -90,8 +91,8 @@ class Settings:
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     replay_directory: str | None = None
-    """Folder on a disk for the replay buffers, in a nameless file instead of memory. For buffers that exceed the memory.
-    Not valid with engine ray."""
+    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory. For buffers that
+    exceed the memory. Not valid with engine ray."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
