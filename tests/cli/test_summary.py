@@ -41,6 +41,7 @@ def test_the_summary_says_what_and_how_to_go_on(finished):
     text = console.file.getvalue()
     for word in ("agent_0", "agent_1", "first return", "last return", "done after 200 steps", "0 restarts"):
         assert word in text
+    assert f"motet eval {run} -p {run}\n" in text
     assert f"motet resume {run} --steps 200" in text and "learning_curve.png" in text and "episode.gif" in text
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
 

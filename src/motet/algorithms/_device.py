@@ -22,6 +22,7 @@ __all__ = ["Device"]
 class Device:
     """A device by its name in torch: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
 
+    >>> import numpy as np
     >>> cpu = Device("cpu")
     >>> array = np.array([1.0, 2.0], "float32")
     >>> tensor = cpu.to_device(array)

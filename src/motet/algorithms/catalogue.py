@@ -15,6 +15,7 @@ ALGORITHMS = {
     "iqn": "motet.algorithms.iqn:IQNConfig",
     "td3": "motet.algorithms.td3:TD3Config",
     "ppo": "motet.algorithms.ppo:PPOConfig",
+    "empower": "motet.algorithms.empower:EmpowerConfig",
 }
 """The shipped algorithms by name."""
 

@@ -213,9 +213,9 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept, motet = typed(run), typed(run / "best"), _program("motet")
-    best = [("evaluate best", f"{motet} eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
+    played = {"evaluate best": kept} if (run / "best").exists() else {"evaluate": here} if directory.steps() else {}
     return [
-        *best,
+        *((title, f"{motet} eval {here} -p {policy}{trusted}") for title, policy in played.items()),
         ("resume", f"{motet} resume {here}{more}{trusted}"),
         ("status", f"{motet} status {here}"),
         ("tensorboard", f"{_program('tensorboard')} --logdir {here}"),

@@ -435,9 +435,10 @@ def line(snapshot: Snapshot, history: History) -> str:
 
 
 def rows_gone(snapshot: Snapshot) -> list[str]:
-    """Numbers of rows that no learner will use, as text, summed over all agents."""
+    """Numbers of rows that no learner will use, summed over all agents, and of episodes without a line, as text."""
     counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
-    return [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
+    gone = [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
+    return [*gone, *([f"{snapshot.episodes_lost:,} episodes not logged"] if snapshot.episodes_lost else [])]
 
 
 def _returns(agents: Sequence[AgentRow]) -> str:

@@ -197,10 +197,12 @@ class PartneredWorlds:
         agent, at = ending.agent, ending.at
         self._earn(agent, at, ending.reward)
         partner, over = self._partner_of[agent], self._worlds.over
-        for world in at.tolist():
+        for world, last in zip(at.tolist(), ending.reward.tolist(), strict=True):
             if self._steps[world, agent]:
                 number, steps = self._number_of[agent], int(self._steps[world, agent])
-                self.finished.append(FinishedEpisode(number, float(self._total[world, agent]), steps))
+                self.finished.append(
+                    FinishedEpisode(number, float(self._total[world, agent]), steps, agent, world, last)
+                )
             self._segments[world, agent] += 1
             if world not in over and len(self._partners[partner].agents) == 1:
                 path = (agent, int(self._segments[world, agent]))

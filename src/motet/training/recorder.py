@@ -25,6 +25,7 @@ from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot, Wait
 from motet.streams import generators_of
 from motet.system.supervisor import Role
+from motet.training.episodes import EpisodeRecorder
 from motet.training.league import Standings
 from motet.training.roster import LearnedPolicy
 from motet.training.serial import Serial
@@ -40,6 +41,7 @@ _TRIES = 3  # attempts to copy rows that are read once together with the state t
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
 _REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
 
+_EPISODES_S = 0.05  # seconds between two readings of the actors' finished episodes
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
 _LATE = (
@@ -94,7 +96,7 @@ class Recorder:
         self._late = shared.board.late_draws()
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
         self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
-        self._started = self._shown = time.monotonic()
+        self._started = self._shown = self._read_episodes = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
         # With its replay, a checkpoint of the serial engine is large and exact, so only steps trigger it.
@@ -102,6 +104,10 @@ class Recorder:
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
+        self._episodes: EpisodeRecorder | None = None
+        if self._directory is not None and shared.episodes is not None:
+            kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
+            self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
         self._final: Checkpoint | None = None
 
     @contextlib.contextmanager
@@ -117,6 +123,8 @@ class Recorder:
         """Write the metrics, the checkpoint and the league table that are due."""
         if self._serial is None:
             self._pulse.beat()
+        if time.monotonic() - self._read_episodes >= _EPISODES_S:
+            self._write_episodes()
         if self._directory is not None:
             # A learner on another node may have died just now. The next tick tries again.
             with contextlib.suppress(NotReadyError):
@@ -125,6 +133,12 @@ class Recorder:
             self._shown = time.monotonic()
             self._show("running")
             self._write_league()
+
+    def _write_episodes(self, everything: bool = False) -> None:
+        self._read_episodes = time.monotonic()
+        if self._episodes is not None:
+            with self._writing():
+                self._episodes.write(time.monotonic() - self._started, everything)
 
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
@@ -156,6 +170,7 @@ class Recorder:
     def _show(self, state: str) -> Snapshot:
         snapshot = self._watch.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
+        snapshot.episodes_lost = 0 if self._episodes is None else self._episodes.lost
         if self._directory is not None:
             with self._writing():
                 self._directory.append_line("metrics.jsonl", snapshot.as_dict())
@@ -240,6 +255,9 @@ class Recorder:
             "seconds": time.monotonic() - self._started,
             "evaluations": int(shared.board.evaluation.count[0]),
         }
+        if self._episodes is not None:
+            self._write_episodes()
+            notes["episodes"] = self._episodes.notes()
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
@@ -298,6 +316,7 @@ class Recorder:
     def save_last(self) -> Checkpoint:
         """Write the last checkpoint, if that has not been done, and return it."""
         if self._final is None:
+            self._write_episodes(everything=True)
             steps = self._steps()
             try:
                 self._final = self.checkpoint(steps)
@@ -312,6 +331,7 @@ class Recorder:
 
     def close(self, state: str, interrupted: bool = False) -> Result:
         """Write the last metrics and the last checkpoint; return the result."""
+        self._write_episodes(everything=True)
         snapshot = self._show(state)
         self._write_league()
         final = self.save_last()

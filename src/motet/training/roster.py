@@ -8,6 +8,7 @@ agent has a separate policy with the agent's name. In self-play there is one pol
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,12 +36,14 @@ from motet.training.partners import FixedPolicy, fixed_policies
 from motet.training.settings import AgentSettings, Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
+from motet.world.winning import WinRule
 from motet.worlds.catalogue import world_factory
 
 __all__ = [
     "AgentSpec",
     "LearnedPolicy",
     "Roster",
+    "fitted_world",
     "local_room",
     "make_roster",
     "pace_of",
@@ -128,6 +131,10 @@ class Roster:
     """The policies that are given, and only act."""
     replay_directory: str | None = None
     """Folder of the file that holds the replays; None if they are in memory."""
+    log_episodes: bool = True
+    """Whether finished episodes are written to ``episodes.jsonl``."""
+    win_rule: WinRule | None = None
+    """How a two-player world says that a game is won; None if it does not."""
 
     @property
     def masked(self) -> list[bool]:
@@ -198,6 +205,20 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
         return _make_roster(world_factory(world), algorithm, settings, room)
 
 
+def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any]:
+    """Return the world in the form that the algorithm plays in, if it names one (``plays_in``, an import path).
+
+    Such a world takes a factory of the given one as ``model``.
+    """
+    path = None if isinstance(algorithm, Mapping) else getattr(algorithm_config(algorithm), "plays_in", None)
+    if path is None:
+        return factory
+    wrapper, inner = import_named(path, "plays_in", []), factory
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return factory if inner is wrapper else functools.partial(wrapper, model=factory)
+
+
 def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
     Streams(StreamUser("the world")).begin(settings.seed)
     made = _made(factory)
@@ -245,6 +266,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         self_play=self_play,
         partners=fixed,
         replay_directory=settings.replay_directory,
+        log_episodes=settings.episodes_mb > 0,
+        win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 
 

@@ -33,7 +33,7 @@ from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
-from motet.training.roster import Roster, local_room, make_roster, pace_of
+from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
 from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
 from motet.world.spaces import flattened_picture
@@ -91,7 +91,7 @@ def train(
     check_main_guard()
     if not isinstance(settings, Settings | None):
         raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
-    settings, factory = settings or Settings(), world_factory(world)
+    settings, factory = settings or Settings(), fitted_world(world_factory(world), algorithm)
     callbacks = Callbacks(on_update, on_message)
     with _room(settings) as room:
         roster = make_roster(factory, algorithm, settings, room)

@@ -88,6 +88,9 @@ class Settings:
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
     engine serial and keep_replay."""
+    episodes_mb: Annotated[float, Ge(0)] = 64.0
+    """Size in megabytes at which episodes.jsonl, which has a line for each finished episode, is thinned to every second
+    line; 0 writes no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     replay_directory: str | None = None
