@@ -37,7 +37,7 @@ from motet.training.settings import AgentSettings, Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.world.winning import WinRule
-from motet.worlds.catalogue import world_factory
+from motet.worlds.catalogue import suggestions, world_factory
 
 __all__ = [
     "AgentSpec",
@@ -232,7 +232,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     partners = {name: partner for name in everybody if (partner := as_partner(given[name].algorithm)) is not None}
     members = {name: agents for name, agents in everybody.items() if name not in partners}
     _check_partners(partners, members, given, settings)
-    masked = masked_agents(probe)
+    masked, suggests = masked_agents(probe), suggestions(factory)
+    given = {name: replace(given[name], algorithm=algorithm_config(given[name].algorithm, suggests)) for name in members}
     policies = [
         _policy(name, agents, probe, given[name], not masked.isdisjoint(agents), settings)
         for name, agents in members.items()
@@ -310,8 +311,8 @@ def _agents(world: World, members: Mapping[str, Sequence[int]], masked: Collecti
 def _policy(
     name: str, agents: tuple[int, ...], world: World, given: AgentSettings, masked: bool, settings: Settings
 ) -> LearnedPolicy:
-    """Make the policy of some agents, which have equal spaces."""
-    config, own = algorithm_config(given.algorithm), given.own
+    """Make the policy of some agents, which have equal spaces. ``given`` holds a config."""
+    config, own = given.algorithm, given.own
     spaces = world.observation_spaces[agents[0]], world.action_spaces[agents[0]]
     try:
         replay = config.replay(*spaces, masked=masked)
