@@ -233,9 +233,9 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     members = {name: agents for name, agents in everybody.items() if name not in partners}
     _check_partners(partners, members, given, settings)
     masked, suggests = masked_agents(probe), suggestions(factory)
-    given = {name: replace(given[name], algorithm=algorithm_config(given[name].algorithm, suggests)) for name in members}
+    configs = {name: algorithm_config(given[name].algorithm, suggests) for name in members}
     policies = [
-        _policy(name, agents, probe, given[name], not masked.isdisjoint(agents), settings)
+        _policy(name, agents, probe, configs[name], given[name].own, not masked.isdisjoint(agents), settings)
         for name, agents in members.items()
     ]
     self_play = None
@@ -309,10 +309,15 @@ def _agents(world: World, members: Mapping[str, Sequence[int]], masked: Collecti
 
 
 def _policy(
-    name: str, agents: tuple[int, ...], world: World, given: AgentSettings, masked: bool, settings: Settings
+    name: str,
+    agents: tuple[int, ...],
+    world: World,
+    config: AlgorithmConfig,
+    own: Mapping[str, Any],
+    masked: bool,
+    settings: Settings,
 ) -> LearnedPolicy:
-    """Make the policy of some agents, which have equal spaces. ``given`` holds a config."""
-    config, own = given.algorithm, given.own
+    """Make the policy of some agents, which have equal spaces. ``own``: settings that replace those of the run."""
     spaces = world.observation_spaces[agents[0]], world.action_spaces[agents[0]]
     try:
         replay = config.replay(*spaces, masked=masked)
