@@ -38,7 +38,8 @@ MODELS = {"motet.world.coded"}
 # What algorithms learn with. Configs, and how agents act, do without torch.
 LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "ppo", "td3", "value")}
 LEARNING |= {
-    f"motet.algorithms.{name}" for name in ("_convolution", "_flat", "_likelihoods", "_networks", "_normaliser")
+    f"motet.algorithms.{name}"
+    for name in ("_convolution", "_device", "_flat", "_likelihoods", "_networks", "_normaliser")
 }
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS
-from motet.cli.experiment import Experiment, read, short_name
+from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags

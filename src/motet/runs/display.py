@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -79,6 +79,15 @@ class History:
         self._waiting: dict[str, tuple[str, float]] = {}
         self._done = (0, 0)
         self.resumed = False
+
+    @classmethod
+    def of(cls, snapshots: Iterable[Snapshot]) -> History:
+        """The history of a run that is resumed, from its snapshots in order."""
+        history = cls()
+        for snapshot in snapshots:
+            history.add(snapshot)
+        history.resume()
+        return history
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot."""
@@ -541,9 +550,12 @@ class Lines:
         self._console.print(Text(plain(text)), soft_wrap=True)
 
 
-def display(title: str = "", history: History | None = None, console: Console | None = None) -> Display:
-    """The display for this output: a live table in a terminal, lines otherwise."""
-    console = console or Console(highlight=False)
+def display(
+    kind: Literal["table", "lines"], title: str = "", history: History | None = None, console: Console | None = None
+) -> Display:
+    """A display on this output: a live table, or lines."""
+    console = console or Console(highlight=False, force_jupyter=False)
     if console.options.ascii_only and isinstance(console.file, io.TextIOWrapper):
         console.file.reconfigure(errors="replace")  # a question mark rather than an error
-    return (Live if console.is_terminal and not console.is_dumb_terminal else Lines)(console, title, history)
+    table = kind == "table" and console.is_terminal and not console.is_dumb_terminal
+    return (Live if table else Lines)(console, title, history)

@@ -7,6 +7,7 @@ the vaults and replays, from which the learners start.
 from __future__ import annotations
 
 import contextlib
+import html
 import math
 import os
 import time
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet.errors import NotReadyError, SettingError
-from motet.policy import PLAYER
+from motet.policies.entries import greedy_policy
+from motet.policy import PLAYER, Policy
 from motet.replay import ReplaySpec, rewound
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
@@ -27,7 +29,7 @@ from motet.streams import generators_of
 from motet.system.supervisor import Role
 from motet.training.episodes import EpisodeRecorder
 from motet.training.league import Standings
-from motet.training.roster import LearnedPolicy
+from motet.training.roster import LearnedPolicy, Roster
 from motet.training.serial import Serial
 from motet.training.shared import SharedMemory
 from motet.training.watch import Watch
@@ -51,7 +53,7 @@ _LATE = (
 _ODD = "observations or rewards may be NaN or huge (motet.testing.check_world finds out), or the learning rate too high"
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """The result of a run."""
 
@@ -78,6 +80,47 @@ class Result:
     were not functions of their seeds."""
     began: int = 0
     """Steps that had been done when the run was started or resumed."""
+    roster: Roster | None = field(default=None, repr=False, compare=False)
+    """The participants of the run."""
+
+    def policies(self) -> dict[str, Policy]:
+        """The greedy policies of the agents that learned, by agent, for use in this process.
+
+        >>> from motet import Settings, train
+        >>> result = train("matrix", "dqn", Settings(steps=200, engine="serial"))
+        >>> policy = result.policies()["player_0"]
+        >>> policy.reset(seed=0)
+        """
+        assert self.roster is not None
+        found: dict[str, Policy] = {}
+        for agent in self.roster.agents:
+            if agent.policy is not None:
+                learned = self.roster.policies[agent.policy]
+                weights = self.agents[learned.name]["state"][: learned.sizes.weights].copy()
+                spaces = agent.observation_space, agent.action_space
+                found[agent.name] = greedy_policy(learned.config, weights, *spaces)
+        return found
+
+    def __repr__(self) -> str:
+        where = f", in {str(self.run)!r}" if self.run is not None else ""
+        returns = ", ".join(f"{name} {_number(value)}" for name, value in self.returns.items())
+        return f"<Result: {self.state} after {self.steps:,} steps in {self.seconds:.1f} s; return: {returns}{where}>"
+
+    def _repr_html_(self) -> str:
+        """The result as notebooks show it."""
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{_number(value)}</td><td>{self.updates.get(name, 0):,}</td></tr>"
+            for name, value in self.returns.items()
+        )
+        where = f" · <code>{html.escape(str(self.run))}</code>" if self.run is not None else ""
+        return (
+            f"<p>{html.escape(self.state)} after {self.steps:,} steps in {self.seconds:.1f} s{where}</p>"
+            f"<table><tr><th>agent</th><th>return</th><th>updates</th></tr>{rows}</table>"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 class Recorder:
@@ -344,6 +387,7 @@ class Recorder:
             | {row.name: row.mean_return for row in snapshot.partners},
             updates={row.name: row.updates for row in snapshot.agents},
             restarts=sum(role.total_restarts for role in self._roles),
+            roster=self._shared.roster,
             run=self._run.path,
             agents=final.agents,
             interrupted=interrupted and state == "stopped",

@@ -35,7 +35,7 @@ from motet.training.settings import Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.world.winning import WinRule
-from motet.worlds.catalogue import world_factory
+from motet.worlds.catalogue import suggestions, world_factory
 
 __all__ = [
     "AgentSpec",
@@ -223,9 +223,9 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     partners = {name: partner for name in everybody if (partner := as_partner(given[name])) is not None}
     members = {name: agents for name, agents in everybody.items() if name not in partners}
     _check_partners(partners, members, settings)
-    masked = masked_agents(probe)
+    masked, suggests = masked_agents(probe), suggestions(factory)
     policies = [
-        _policy(name, agents, probe, algorithm_config(given[name]), not masked.isdisjoint(agents), settings)
+        _policy(name, agents, probe, algorithm_config(given[name], suggests), not masked.isdisjoint(agents), settings)
         for name, agents in members.items()
     ]
     self_play = None
