@@ -176,10 +176,17 @@ def test_without_a_run_directory_they_are_in_the_snapshots():
 
 
 def test_an_episode_does_not_begin_with_the_numbers_of_the_one_before():
-    worlds = LoopedWorlds([as_world(Walk())], (False,))
-    for _ in range(2):
+    class Counting(Walk):
+        number = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.number += 1
+            return super().reset(seed=seed)[0], {"metrics": {"number": self.number}}
+
+    worlds = LoopedWorlds([as_world(Counting())], (False,))
+    for number in (1, 2):
         worlds.reset([0], [1])
         while 0 not in worlds.over:
             worlds.turns()
             worlds.act([np.zeros(1, np.int64)])
-        assert worlds.measured.pop(0) == WALK
+        assert worlds.measured.pop(0)["number"] == number
