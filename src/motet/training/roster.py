@@ -125,8 +125,6 @@ class Roster:
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
     partners: tuple[FixedPolicy, ...] = ()
     """The policies that are given, and only act."""
-    log_episodes: bool = True
-    """Whether finished episodes are written to ``episodes.jsonl``."""
     win_rule: WinRule | None = None
     """How a two-player world says that a game is won; None if it does not."""
 
@@ -256,7 +254,6 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
         partners=fixed,
-        log_episodes=settings.episodes_mb > 0,
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 
