@@ -252,8 +252,7 @@ class RemoteRun:
         self._see_to_learners()
         with self._lock:
             self._actor_numbers[i] = n
-            if self.shared.episodes is not None:
-                self._episodes_lost[i] = self.shared.episodes.lost[i]
+            self._episodes_lost[i] = self.shared.episodes.lost[i]
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         host = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
             Shipment(self._roster),
@@ -442,11 +441,10 @@ class RemoteRun:
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
             shared.nodes[i] = report.node
-            if (rings := shared.episodes) is not None:
-                writer = rings.writer(i)
-                for record in report.ended:
-                    writer.append(record)
-                rings.lost[i] = self._episodes_lost[i] + report.ended_lost
+            writer = shared.episodes.writer(i)
+            for record in report.ended:
+                writer.append(record)
+            shared.episodes.lost[i] = self._episodes_lost[i] + report.ended_lost
             self._made[i], self._came[i] = report.made, report.came
             self._newest = list(map(max, self._newest, report.newest))
             for process, number in enumerate(report.heard):

@@ -131,8 +131,6 @@ class Roster:
     """The policies that are given, and only act."""
     replay_directory: str | None = None
     """Folder of the file that holds the replays; None if they are in memory."""
-    log_episodes: bool = True
-    """Whether finished episodes are written to ``episodes.jsonl``."""
     win_rule: WinRule | None = None
     """How a two-player world says that a game is won; None if it does not."""
 
@@ -267,7 +265,6 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         self_play=self_play,
         partners=fixed,
         replay_directory=settings.replay_directory,
-        log_episodes=settings.episodes_mb > 0,
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 

@@ -49,8 +49,7 @@ class SharedMemory:
         size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
         layout |= Board.layout(*size, fixed)
-        if roster.log_episodes:
-            layout |= EpisodeRings.layout(roster)
+        layout |= EpisodeRings.layout(roster)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
@@ -60,7 +59,7 @@ class SharedMemory:
             self._segments = [Segment(layout), Segment(rows, directory)]
         segment = self._segments[0]
         self.board = Board(*size, segment, fixed)
-        self.episodes = EpisodeRings(roster, segment) if roster.log_episodes else None
+        self.episodes = EpisodeRings(roster, segment)
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
