@@ -250,7 +250,7 @@ def _torch() -> Iterator[Finding]:
 
 def device_problem(device: str) -> str:
     """Learn on a device in a separate process, and return what is wrong with it; empty if nothing is."""
-    command = [sys.executable, "-c", f"from motet.cli.doctor import learn_on; learn_on({device!r})"]
+    command = [sys.executable, "-c", f"from motet.cli import doctor\ndoctor.learn_on({device!r})"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_S, check=False)
     except subprocess.TimeoutExpired:
