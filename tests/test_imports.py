@@ -121,7 +121,9 @@ def test_checks_know_errors_alone():
 
 
 # What belongs to a contract but is kept apart for the reader's sake; bound by the same rule.
-PARTS = {f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model", "coded")}
+PARTS = {
+    f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model", "coded", "measured")
+}
 PARTS |= {"motet.system.raised", "motet.system.imports"}
 
 

@@ -12,9 +12,11 @@ import pytest
 from support.eager_workers import make_eager
 from support.family import descendants
 from support.gated import Gated, Standstill
+from support.poisoned_device import PoisonedDQN
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
+from motet.algorithms.dqn import DQNConfig
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
@@ -190,6 +192,13 @@ def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     spread = train(WORLD, algorithm, settings(**chosen, slack=0))
     assert spread.state == "done"
     same_agents(serial, spread)
+
+
+def test_a_device_on_a_cluster_learns_what_the_cpu_does(two_nodes):
+    small = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
+    chosen = {"steps": 120, "learner_processes": 1, "updates_per_step": 0.5}
+    here = train(WORLD, DQNConfig(**small), settings(**{**chosen, "engine": "serial"}))
+    same_agents(here, train(WORLD, PoisonedDQN(**small), settings(**chosen, slack=0)))
 
 
 def kill_when(name, at_least, kill):

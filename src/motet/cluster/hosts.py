@@ -369,8 +369,7 @@ class ActorHost:
         # Longer than the restart of a learner takes: until then no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
         self._memory.board.ended[index] = 0 if ended is None else ended
-        rings = self._memory.episodes
-        self._ended = None if rings is None else rings.reader(index)
+        self._ended = self._memory.episodes.reader(index)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
@@ -421,7 +420,7 @@ class ActorHost:
             [sum(replay.carried) for replay in replays],
             [link.newest for link in self._links],
             [replay.table[replay.lanes] for replay in replays],
-            [] if self._ended is None else self._ended.read(),
-            0 if self._ended is None else self._ended.lost,
+            self._ended.read(),
+            self._ended.lost,
             [link.heard for link in self._links],
         )

@@ -163,6 +163,8 @@ class Snapshot:
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
     episodes_lost: int = 0
     """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
     bottleneck: str = ""

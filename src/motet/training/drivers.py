@@ -158,7 +158,7 @@ class EpisodeLog:
 
     def __init__(self, shared: SharedMemory, index: int) -> None:
         self._episodes, self._index = shared.board.episodes, index
-        self._ring = None if shared.episodes is None else shared.episodes.writer(index)
+        self._ring = shared.episodes.writer(index)
         self._rule = shared.roster.win_rule
         size = shared.roster.worlds_per_actor, len(episode_names(shared.roster))
         # Of the present episodes, by world and agent; an episode may have several segments of an agent.
@@ -192,8 +192,6 @@ class EpisodeLog:
 
     def _append(self, actor: Actor, world: int) -> None:
         """Write the episode of a world, which is over, to the ring."""
-        if self._ring is None:
-            return
         winner = opponent = side = None
         if isinstance(actor.worlds, Versus):
             opponent, won, side = actor.worlds.outcome(world)
@@ -206,6 +204,7 @@ class EpisodeLog:
             EpisodeRecord(
                 world, actor.rounds, actor.seeds[world], self._returns[world].tolist(), self._steps[world].tolist(),
                 versions, winner, opponent, side,
+                dict(actor.worlds.measured.pop(world, {})),
             )
         )  # fmt: skip
 

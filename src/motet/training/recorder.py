@@ -147,10 +147,8 @@ class Recorder:
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
-        self._episodes: EpisodeRecorder | None = None
-        if self._directory is not None and shared.episodes is not None:
-            kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
-            self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
+        kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
+        self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
         self._final: Checkpoint | None = None
 
     @contextlib.contextmanager
@@ -179,9 +177,8 @@ class Recorder:
 
     def _write_episodes(self, everything: bool = False) -> None:
         self._read_episodes = time.monotonic()
-        if self._episodes is not None:
-            with self._writing():
-                self._episodes.write(time.monotonic() - self._started, everything)
+        with self._writing():
+            self._episodes.write(time.monotonic() - self._started, everything)
 
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
@@ -219,7 +216,7 @@ class Recorder:
     def _show(self, state: str) -> Snapshot:
         snapshot = self._watch.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
-        snapshot.episodes_lost = 0 if self._episodes is None else self._episodes.lost
+        snapshot.episodes_lost, snapshot.metrics = self._episodes.lost, self._episodes.metrics()
         if self._directory is not None:
             with self._writing():
                 self._directory.append_line("metrics.jsonl", snapshot.as_dict())
@@ -305,9 +302,8 @@ class Recorder:
             "evaluations": int(shared.board.evaluation.count[0]),
             "ended": shared.board.ended.tolist(),
         }
-        if self._episodes is not None:
-            self._write_episodes()
-            notes["episodes"] = self._episodes.notes()
+        self._write_episodes()
+        notes["episodes"] = self._episodes.notes()
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})

@@ -31,12 +31,13 @@ from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
+from motet.system.devices import idle_device
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
 from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory, world_name
@@ -49,9 +50,11 @@ Algorithms = (
     AlgorithmConfig
     | type[AlgorithmConfig]
     | str
-    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | Partner]
+    | AgentSettings
+    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | AgentSettings | Partner]
 )
-"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm or partner."""
+"""An algorithm, given as a config, a name or :class:`AgentSettings`: one for all agents, or a mapping from agent to
+algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
@@ -81,7 +84,7 @@ def train(
         world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these. In the mapping, the name
             of a built-in policy, a run directory or a :class:`~motet.Partner` is the policy of an agent that does not
-            learn.
+            learn. :class:`~motet.AgentSettings` holds an algorithm together with settings of the agent's own.
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
@@ -224,6 +227,8 @@ def _resume(
         chosen = algorithm
         if chosen is None:
             chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
+            own = config.get("own_settings", {})
+            chosen = {name: AgentSettings(one, **own[name]) if name in own else one for name, one in chosen.items()}
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
@@ -234,7 +239,8 @@ def _resume(
         def begun(fell_back: str) -> None:
             same = {key: value for key, value in config.items() if key != "fell_back"}
             now = run_config(factory, roster, settings)
-            given = {"world": world is not None, "agents": algorithm is not None, "settings": True}
+            own_given = {"agents": algorithm is not None, "own_settings": algorithm is not None}
+            given = {"world": world is not None, **own_given, "settings": True}
             directory.change_config(config, {**same, **{key: now[key] for key, new in given.items() if new}})
             _note(directory, fell_back)
             if gone := directory.give_up_after(kept.step):
@@ -382,6 +388,8 @@ def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
 
 
 def _play(run: Run) -> Result:
+    if words := _about_devices(run.roster):
+        run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
     else:
@@ -394,6 +402,21 @@ def _play(run: Run) -> Result:
         except (UnpicklableError, StartError) as error:
             run.fall_back(error)
     return engines.play_serially(run)
+
+
+def _about_devices(roster: Roster) -> str:
+    """Say which devices learn; where none does, say that one is there. Empty if there is nothing to say."""
+    by_device: dict[str, list[str]] = {}
+    for policy in roster.policies:
+        by_device.setdefault(policy.device, []).append(policy.name)
+    if set(by_device) != {"cpu"}:
+        return "learning on " + ", ".join(f"{device} ({', '.join(names)})" for device, names in by_device.items())
+    if kind := idle_device():
+        return (
+            f"this machine seems to have a device for torch ({kind}), and learning is on the CPU, which suits small "
+            "networks; to use the device: device='auto' (--device auto)"
+        )
+    return ""
 
 
 @contextlib.contextmanager
