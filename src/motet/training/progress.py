@@ -11,9 +11,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from motet.training.roster import LearnedPolicy
     from motet.training.shared import SharedMemory
 
-__all__ = ["ActorProgress", "StackProgress"]
+__all__ = ["ActorProgress", "StackProgress", "warm_up_of"]
+
+
+def warm_up_of(policy: LearnedPolicy, lanes: int) -> int:
+    """Return the number of steps before the first update of a policy, see :attr:`StackProgress.warm_up`."""
+    settings = policy.settings
+    return max(settings.min_rows, settings.batch_size) + lanes * settings.n_step + settings.n_frames
 
 
 class StackProgress:
@@ -35,7 +42,7 @@ class StackProgress:
         """Number of lanes of each replay."""
         self.once = settings.once
         """Whether every row is read once."""
-        self.warm_up = max(settings.min_rows, settings.batch_size) + self.lanes * settings.n_step + settings.n_frames
+        self.warm_up = warm_up_of(roster.policies[self.policies[0]], self.lanes)
         """Steps before the first update: enough rows for a batch for any distribution of rows over lanes.
 
         The newest rows of a lane cannot be sampled, since the rest of their n-step return is not there yet.
