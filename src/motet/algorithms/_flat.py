@@ -65,6 +65,10 @@ class FlatRows:
             self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
         return self.state[:, : self.n_weights]
 
+    def _seed(self, agent: int) -> int:
+        """Return the next seed of an agent's stream, for a pass that draws random numbers."""
+        return int(self._streams[agent].integers(2**63))
+
     def _measures(self) -> bool:
         """Return whether to compute metrics in this update; count it.
 
