@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from motet.algorithm import stacked_batch
+from motet.algorithms._device import Device
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._likelihoods import likelihoods_of
 from motet.algorithms._ppo_learner import _MiniBatch, advantages
@@ -145,7 +146,7 @@ def reference(config, actions, ppo, batch, agent, steps):
     policy = network(row, places.policy.sizes, places.policy_part.start, activation)
     critic = network(row, places.critic.sizes, places.critic_part.start, activation)
     seen = torch.from_numpy(batch.observation[agent])
-    chosen = likelihoods_of(inner).chosen(batch)[agent]
+    chosen = likelihoods_of(inner, Device("cpu")).chosen(batch)[agent]
     mask = torch.from_numpy(batch.extra["mask"][agent][:, :-1]).flatten(0, 1) if "mask" in batch.extra else None
     x, valid = seen[:, :-1].flatten(0, 1), torch.from_numpy(batch.valid[agent]).flatten()
     logs, entropies, total = distribution(actions, policy(x), row[places.own], mask)

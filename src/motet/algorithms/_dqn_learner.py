@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._device import Device
 from motet.algorithms._value_learner import ValueLearner
 from motet.algorithms.dqn import DQNConfig
 
@@ -18,7 +19,7 @@ class DQN(ValueLearner):
     """The learning half of DQN for A agents."""
 
     def __init__(
-        self, config: DQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: DQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         plan = config._plan(observation_space, action_space)
@@ -52,10 +53,11 @@ class DQN(ValueLearner):
         self._online.backward(here, grad)
         norms = self._clip(config.max_grad_norm)
         if self._measures():
-            self._measure(self._loss(error, data.weight), chosen.mean(1), norms)
+            loss = self._loss(error, data.weight)
+            self._measure({"loss": loss, "mean_q": chosen.mean(1), "grad_norm": norms})
         self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
-        return Update(self._metrics, error.abs_().cpu().numpy() if config.prioritised else None)
+        return Update(self._metrics, self._device.to_host(error.abs_()) if config.prioritised else None)
 
     def _combine(self, out: Tensor) -> Tensor:
         """Return action values from the outputs of the last layer."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._device import Device
 from motet.algorithms._plans import Pass, Seed
 from motet.algorithms._value_learner import ValueLearner
 from motet.algorithms.iqn import IQNConfig, IQNPlan
@@ -53,21 +54,23 @@ class _Quantiles(Protocol):
 
 
 def _networks(
-    config: IQNConfig, plan: IQNPlan, rows: Tensor, grad: Tensor | None = None, seed: Seed | None = None
+    config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None = None, seed: Seed | None = None
 ) -> _Quantiles:
-    return (_Whole if plan.head is None else _Parts)(config, plan, rows, grad, seed)
+    return (_Whole if plan.head is None else _Parts)(config, plan, device, rows, grad, seed)
 
 
 class _Parts:
     """A trunk, an embedding of taus, and a head on the product of both."""
 
-    def __init__(self, config: IQNConfig, plan: IQNPlan, rows: Tensor, grad: Tensor | None, seed: Seed | None) -> None:
+    def __init__(
+        self, config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None, seed: Seed | None
+    ) -> None:
         trunk, embedding, head = ((rows[:, part], None if grad is None else grad[:, part]) for part in plan.parts)
         assert plan.embedding is not None and plan.head is not None
         self._trunk, self._embedding = plan.trunk.bind(*trunk, seed=seed), plan.embedding.bind(*embedding)
         self._head, self._linear = plan.head.bind(*head, inputs=True), len(plan.head.sizes) == 2
-        self._mean_cosines = torch.from_numpy(config._mean_cosines()).to(rows.device).expand(len(rows), -1, -1)
-        self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(rows.device)
+        self._mean_cosines = device.to_device(config._mean_cosines()).expand(len(rows), -1, -1)
+        self._multiples = device.to_device(config._multiples().astype(np.float32))
 
     def look(self, x: Tensor) -> Tensor:
         return self._trunk.forward(x).out
@@ -107,10 +110,12 @@ class _Parts:
 class _Whole:
     """One network of a user that takes observations and taus. The state is the observation."""
 
-    def __init__(self, config: IQNConfig, plan: IQNPlan, rows: Tensor, grad: Tensor | None, seed: Seed | None) -> None:
+    def __init__(
+        self, config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None, seed: Seed | None
+    ) -> None:
         part = plan.parts[0]
         self._net = plan.trunk.bind(rows[:, part], None if grad is None else grad[:, part], seed=seed)
-        self._n, self._fixed = plan.trunk.outputs, torch.from_numpy(config._fixed_taus()).to(rows)
+        self._n, self._fixed = plan.trunk.outputs, device.to_device(config._fixed_taus().astype(np.float32))
 
     def look(self, x: Tensor) -> Tensor:
         return x
@@ -138,13 +143,13 @@ class IQN(ValueLearner):
     """The learning half of IQN for A agents."""
 
     def __init__(
-        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         plan = config._plan(observation_space, action_space)
         super().__init__(config, observation_space, action_space, plan, seeds, device, streams=True)
-        self._online = _networks(config, plan, self._weights, self._grad, self._seed)
-        self._target = _networks(config, plan, self._targets)
+        self._online = _networks(config, plan, device, self._weights, self._grad, self._seed)
+        self._target = _networks(config, plan, device, self._targets)
 
     @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -172,12 +177,12 @@ class IQN(ValueLearner):
         norms = self._clip(config.max_grad_norm)
         if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            self._measure(loss, chosen.mean((1, 2)), norms)
+            self._measure({"loss": loss, "mean_q": chosen.mean((1, 2)), "grad_norm": norms})
         self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:
             return Update(self._metrics)
-        return Update(self._metrics, (goal.mean(2) - chosen.mean(2)).abs_().cpu().numpy())
+        return Update(self._metrics, self._device.to_host((goal.mean(2) - chosen.mean(2)).abs_()))
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor]:
         """Draw taus ``[A, B, N]``, and those of the next states ``[A, B, N']``."""
@@ -185,7 +190,7 @@ class IQN(ValueLearner):
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
             stream.random(out=row, dtype=np.float32)
-        taus = torch.from_numpy(drawn).to(self._device)
+        taus = self._device.to_device(drawn)
         split = rows * config.taus
         return taus[:, :split].view(-1, rows, config.taus), taus[:, split:].view(-1, rows, config.target_taus)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
 from motet.algorithms._normaliser import Normaliser
@@ -32,7 +33,7 @@ class _Transitions(Tensors):
         batch: Batch,
         encoder: Encoder,
         action_space: Space,
-        device: torch.device,
+        device: Device,
         scale: ActionScale,
         size: int,
     ) -> None:
@@ -41,13 +42,13 @@ class _Transitions(Tensors):
         shape = (agents, 2, rows, size + scale.size)
         self.raw = torch.zeros_like(self.x)
         self.seen, self.next_seen = self.x, self.next_x  # features, [A, B, size] each
-        here, there = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        here, there = device.zeros(*shape), device.zeros(*shape)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
         self.first = here[:, 0]  # inputs of each agent's first critic, [A, B, features + actions]
         self._parts = [(part[..., :size], part[..., size:]) for part in (here, there)]
         self._first_action_part = self.first[..., size:]
-        self._middle = torch.from_numpy(scale.middle).to(device)
-        self._half = torch.from_numpy(scale.half).to(device)
+        self._middle = device.to_device(scale.middle)
+        self._half = device.to_device(scale.half)
         self.noise = np.zeros((agents, rows, scale.size), np.float32)
 
     def fetch(self) -> None:
@@ -75,21 +76,22 @@ class TD3(FlatRows):
     """The learning half of TD3 for A agents."""
 
     def __init__(
-        self, config: TD3Config, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: TD3Config, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
         self._action_space = action_space
         self._layout = layout = TD3Layout.of(config, observation_space, action_space)
-        super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, streams=True)
+        metrics = ("loss", "mean_q", "grad_norm")
+        super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, metrics, streams=True)
         agents, n, c = len(seeds), layout.weights, layout.size
         self._features = self._encoder.size if layout.encoder is None else layout.encoder.outputs
         halves = self._rows.view(agents, 2, layout.half)
         first, second = halves[:, 0], halves[:, 1]
         critics = self._rows.view(2 * agents, layout.half)[:, layout.critics :]  # [2 A, 4 c]
         weights, targets, moment1, moment2 = (critics[:, i * c : (i + 1) * c] for i in range(4))
-        self._policy_grad = torch.zeros((agents, n), device=self._device)
-        self._critic_grad = torch.zeros((2 * agents, c), device=self._device)
+        self._policy_grad = device.zeros(agents, n)
+        self._critic_grad = device.zeros(2 * agents, c)
         acts, judges = layout.policy_part, slice(0, layout.critic.size)
         self._idle: list[int] = []  # agents whose policy does not learn in this update
         self._policy = layout.policy.bind(first[:, acts], self._policy_grad[:, acts], seed=self._policy_seed)
@@ -116,9 +118,8 @@ class TD3(FlatRows):
             self._target_seeing = layout.encoder.bind(second[:, sees])
             self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
             self._seeing_adam = adam(sees.start, acts.start)
-        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first)
+        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
         self._batches: dict[int, _Transitions] = {}
-        self._metrics = {name: np.zeros(agents, np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         layout = self._layout
@@ -141,10 +142,10 @@ class TD3(FlatRows):
         """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         updates = self.counters[:, 0]
-        self._critic_adam.load(np.repeat(updates, 2))
-        self._policy_adam.load(updates // self.config.policy_delay)
+        self._critic_adam.load(self._steps_of(np.repeat(updates, 2)))
+        self._policy_adam.load(self._steps_of(updates // self.config.policy_delay))
         if self._seeing is not None:
-            self._seeing_adam.load(updates)
+            self._seeing_adam.load(self._steps_of(updates))
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
@@ -177,18 +178,20 @@ class TD3(FlatRows):
         rates = [value_at(config.learning_rate, step, config.stages, count) for step, count in counts]
         errors = self._learn_critics(data, seeing, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
-        early = np.flatnonzero(self.counters[:, 0] % config.policy_delay)
-        if len(early) < len(self.counters):
-            kept, self._idle = self._rows[early], early.tolist()
+        updated = self.counters[:, 0].tolist()
+        self._idle = [agent for agent, updates in enumerate(updated) if updates % config.policy_delay]
+        if len(self._idle) < len(updated):
+            kept = [self._rows[agent].clone() for agent in self._idle]
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
-            if len(early):  # agents whose policy update is not due yet: undo
-                self._rows[early] = kept
-                self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
+            for agent, row in zip(self._idle, kept, strict=True):  # their policy update is not due yet: undo
+                self._rows[agent].copy_(row)
+            if self._idle:
+                self._policy_adam.load(self._steps_of(self.counters[:, 0] // config.policy_delay))
         if self._normaliser is not None:
             self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
-        return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
+        return Update(self._metrics, self._device.to_host(errors.abs_().mean(1)) if config.prioritised else None)
 
     def _learn_critics(self, data: _Transitions, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
         """Take one gradient step of all critics, and of the encoder, if there is one.
@@ -211,12 +214,8 @@ class TD3(FlatRows):
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
         if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
-            for name, value in (
-                ("loss", losses.mean((1, 2))),
-                ("mean_q", guess.mean((1, 2))),
-                ("grad_norm", norms.view(agents, 2).mean(1)),
-            ):
-                self._metrics[name][:] = value.cpu().numpy()
+            norm = norms.view(agents, 2).mean(1)
+            self._measure({"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm})
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
@@ -225,7 +224,7 @@ class TD3(FlatRows):
         config = self.config
         for row, stream in zip(data.noise, self._streams, strict=True):
             stream.standard_normal(out=row, dtype=np.float32)
-        noise = torch.from_numpy(data.noise).to(self._device, copy=True).mul_(config.target_noise)
+        noise = self._device.to_device(data.noise).mul(config.target_noise)
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
         return noise.add_(self._target_policy.forward(data.next_seen).out.tanh()).clamp_(-1.0, 1.0)
 

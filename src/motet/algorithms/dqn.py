@@ -62,9 +62,10 @@ class DQNConfig(ValueConfig):
     ) -> DQN:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._dqn_learner import DQN
 
-        return DQN(self, observation_space, action_space, seeds, device)
+        return DQN(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> DQNBehaviour:
         """Make the acting half."""

@@ -71,9 +71,10 @@ class IQNConfig(ValueConfig):
     ) -> IQN:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._iqn_learner import IQN
 
-        return IQN(self, observation_space, action_space, seeds, device)
+        return IQN(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> IQNBehaviour:
         """Make the acting half."""

@@ -170,9 +170,10 @@ class PPOConfig(Freezing):
     ) -> PPO:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._ppo_learner import PPO
 
-        return PPO(self, observation_space, action_space, seeds, device)
+        return PPO(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
         """Make the acting half."""

@@ -162,9 +162,10 @@ class TD3Config(Freezing):
     ) -> TD3:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._td3_learner import TD3
 
-        return TD3(self, observation_space, action_space, seeds, device)
+        return TD3(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
         """Make the acting half."""

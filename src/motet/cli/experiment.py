@@ -47,6 +47,7 @@ from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of, takes_function
 from motet.system.imports import import_function
+from motet.text import nearest
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
@@ -99,8 +100,7 @@ def _partner(own: dict[str, Any], where: str) -> Partner:
         raise SettingError(f"{where}: policy must be a string, as in motet eval -p, got {policy!r}")
     settable = {item.name for item in fields(Partner)} - {"policy", "copy"}
     if unknown := sorted(set(own) - settable):
-        meant = unknown_keys(unknown, settable, "")
-        raise SettingError(f"{where}: keys must be policy, {', '.join(sorted(settable))}, got {meant}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, {'policy', *settable}, '')}")
     if isinstance(limits := own.get("limits"), Mapping):
         own["limits"] = changed(PolicyLimits(), limits, f"{where}.limits")
     try:
@@ -136,19 +136,26 @@ def read(path: Path) -> Experiment:
     try:
         given = tomllib.loads(path.read_text())
     except OSError as error:
-        raise SettingError(f"experiment: {str(path)!r} cannot be read: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise SettingError(f"experiment must be a file that can be read, got {str(path)!r}: {why}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"experiment: {str(path)!r} is not TOML: {error}") from error
+        raise SettingError(f"experiment must be a TOML file, got {str(path)!r}: {error}") from error
     where = str(path)
-    world = _table(given.pop("world", {}), f"{where}: world", "[world] with a name")
+    world = _table(given.pop("world", {}), f"{where}: world", 'a table: [world], and below it name = "treasure_hunt"')
     if "name" not in world:
-        given_there = unknown_keys(sorted(world), {"name"}, "") or "nothing"
-        raise SettingError(f"{where}: world must have a name (name = …), got {given_there}")
+        given_there = (
+            ", ".join(key + " (did you mean name?)" * bool(nearest(key, ["name"])) for key in sorted(world))
+            or "nothing"
+        )
+        raise SettingError(f'{where}: world must have a name, as in name = "treasure_hunt", got {given_there}')
     if not isinstance(name := world.pop("name"), str):
         raise SettingError(f"{where}: world.name must be the name of a world, or 'module:attribute', got {name!r}")
     algorithm = given.pop("algorithm", "dqn")
     if not isinstance(algorithm, str):
-        raise SettingError(f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}")
+        raise SettingError(
+            f"{where}: algorithm must be a name, or 'module:Config', got {algorithm!r}"
+            + '; write algorithm = "dqn", and its settings below [dqn]' * isinstance(algorithm, dict)
+        )
     agents = _table(given.pop("agents", {}), f"{where}: agents", "tables [agents.NAME]")
     for agent, own in agents.items():
         _table(own, f"{where}: agents.{agent}", "a table")
@@ -157,11 +164,8 @@ def read(path: Path) -> Experiment:
     tables = {key: _table(given.pop(key), f"{where}: {key}", "a table") for key in list(given) if key in known}
     own = {item.name for item in fields(Settings)}
     if unknown := sorted(set(given) - own):
-        raise SettingError(
-            f"{where}: keys must be world, algorithm, agents, {', '.join(sorted(known))} or fields of Settings "
-            f"({', '.join(sorted(own))}), got "
-            f"{unknown_keys(unknown, {*own, *known, 'world', 'algorithm', 'agents'}, short_name(algorithm))}"
-        )
+        settable = {*own, *known, "world", "algorithm", "agents"}
+        raise SettingError(f"{where}: {unknown_keys(unknown, settable, short_name(algorithm))}")
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
 
@@ -170,8 +174,7 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
-        meant = unknown_keys(unknown, known, _name_of(cls))
-        raise SettingError(f"{where}: keys must be some of {', '.join(sorted(known))}, got {meant}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, known, _name_of(cls))}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

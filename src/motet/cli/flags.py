@@ -27,7 +27,7 @@ from motet.algorithms.catalogue import ALGORITHMS
 from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.experiment import Experiment, read, short_name
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
-from motet.cli.hints import unknown_flags
+from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
 def _flags(options: type, experiment: Experiment) -> list[str]:
     """All flags of the command, to find the one that was meant."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
-    names += [item.name for item in dataclasses.fields(Settings)]
+    names += [item.name for item in dataclasses.fields(Settings)] + ["agents"]
     for item in dataclasses.fields(options):
         prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
         if prefix:
@@ -150,9 +150,9 @@ Set single agents by name. An agent with a policy does not learn:
 
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
-  exponential:START:END:HALF_LIFE          or exponential:START:END:HALF_LIFE:LEAST, with a floor
-  package.module:function                  a function of the agent's steps
-  STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
+  exponential:START:END:HALF_LIFE[:LEAST]   LEAST is a floor
+  package.module:function                   a function of the agent's steps
+  STAGE=SCHEDULE,STAGE=SCHEDULE             by stage"""
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
@@ -326,8 +326,7 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"settings of the world {experiment.world} must be some of its parameters ({', '.join(known) or 'none'}), "
-            f"got {', '.join(strangers)}"
+            f"settings of the world {experiment.world}: {unknown_keys(strangers, known, experiment.algorithm)}"
         )
     hints, docs = _hints(maker), argument_docs(maker)
     rows: list[tuple[Any, ...]] = []

@@ -30,6 +30,7 @@ from motet.runs.directory import RunDirectory
 from motet.runs.trust import make_importable
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
+from motet.text import nearest
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
@@ -317,8 +318,11 @@ def _recognised(first: str) -> tuple[str, str]:
         raise SettingError(f"policy must be a directory with a policy, got {first!r}, which holds {_no_policy(folder)}")
     if ":" in first:
         return "class", first
+    near = nearest(first, BUILT_IN)
+    meant = f"; did you mean {near}?" if near else ""
     raise SettingError(
         f"policy must be one of {', '.join(BUILT_IN)}, an existing run directory, or 'module:Class', got {first!r}"
+        f"{meant}"
     )
 
 

@@ -24,7 +24,7 @@ from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
-from motet.training.board import FINISHED, Board, Pulse
+from motet.training.board import FINISHED, Board, Pulse, Times, no_times
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
@@ -54,7 +54,12 @@ _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
 
 
 def make_actor(
-    shared: SharedMemory, index: int, start: int, goes_on: bool = False, pulse: Pulse | None = None
+    shared: SharedMemory,
+    index: int,
+    start: int,
+    goes_on: bool = False,
+    pulse: Pulse | None = None,
+    times: Times | None = None,
 ) -> Actor:
     """Make an actor of a run.
 
@@ -64,6 +69,7 @@ def make_actor(
         start: number of this start, from 0 on.
         goes_on: whether its worlds resume in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
+        times: the times of its process.
     """
     roster = shared.roster
     worlds = make_world_batch(
@@ -77,9 +83,10 @@ def make_actor(
         worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
-    policies = [_published_policy(shared, i, index, start, goes_on) for i in range(len(roster.policies))]
+    times = times or no_times()
+    policies = [_published_policy(shared, i, index, start, goes_on, times) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
-    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
+    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of, times)
     if isinstance(worlds, PartneredWorlds):
         actor.finished = worlds.finished  # episodes of learners and partners, in one list
     return actor
@@ -103,11 +110,15 @@ def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: 
     )
 
 
-def _published_policy(shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool) -> PublishedPolicy:
+def _published_policy(
+    shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool, times: Times
+) -> PublishedPolicy:
     roster, policy, episodes = shared.roster, shared.roster.policies[number], shared.board.episodes
 
     def show(subscriber: PolicySource) -> None:
         episodes.version[actor, number], episodes.forced[actor, number] = subscriber.version, subscriber.forced
+        times[Wait.WEIGHTS] += subscriber.waited_s
+        subscriber.waited_s = 0.0
 
     behaviour = make_behaviour(policy.config, policy.observation_space, policy.action_space)
     begin_stream(behaviour, roster.seed, actor, start, number)
@@ -192,13 +203,14 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    actor, log = make_actor(shared, index, start, pulse=pulse), EpisodeLog(board, index)
+    actor, log = make_actor(shared, index, start, pulse=pulse, times=pulse.times), EpisodeLog(board, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
     # In lockstep a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for policy in actor.published:
         _await_version(policy.subscriber, pulse, board, timeout_s)
     actor.begin()
+    pulse.works()
     while not (board.stopping or actor.is_done):
         actor.play_round()
         pulse.beat()
@@ -228,13 +240,14 @@ def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgre
         acted = ()
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
         board.updated.wait(seen, 0.1)
+        pulse.works()
 
 
 # ---- learners
 
 
-def make_learner(shared: SharedMemory, stack: int) -> Learner:
-    """Make the learner of a stack, with the state from the vault if there is one."""
+def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -> Learner:
+    """Make the learner of a stack, with the state from the vault if there is one. ``times``: those of its process."""
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]
@@ -260,6 +273,7 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
         None if is_shipped(algorithm) else streams,
+        times,
     )
 
 
@@ -285,9 +299,10 @@ def play_learner(shared: SharedMemory, index: int) -> None:
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + index)
     pulse.start(os.getpid())
-    learners = [make_learner(shared, k) for k in roster.processes[index]]
+    learners = [make_learner(shared, k, pulse.times) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
+    pulse.works()
     drive = _in_lockstep if roster.pace.lockstep else at_pace
     drive(shared, learners, pulse)
     for learner in learners:
@@ -312,9 +327,11 @@ def at_pace(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> 
         elif is_free:
             pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
+            pulse.works()
         else:
             pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
+            pulse.works()
     if int(board.rounds.min()) == FINISHED:  # all actors are done: use the rest of the rows that are read once
         for learner in learners:
             if learner.once:
@@ -338,6 +355,7 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse
         else:
             pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)
+            pulse.works()
 
 
 # ---- waiting at the start

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from motet.errors import ChildError, MotetError, SettingError
+from motet.runs.snapshot import Wait
 from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
@@ -98,7 +99,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             supervisor.start()
             run.begun()
             while not (supervisor.finished() or interrupted.is_set() or recorder.over()):
-                supervisor.watch(0.1)
+                supervisor.watch(min(0.1, run.settings.metrics_every_s))
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)
@@ -158,7 +159,9 @@ def _play_serially(run: Run) -> Result:
 
         def each_round() -> bool:
             if evaluations is not None and evaluations.due():
+                serial.pulse.waits_for(Wait.EVALUATOR)
                 evaluations.play()
+                serial.pulse.works()
             recorder.tick()
             return interrupted.is_set() or recorder.over()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,14 +23,16 @@ import numpy.typing as npt
 
 from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
+from motet.runs.snapshot import Work
 from motet.schedule import value_at
 from motet.streams import Streams
-from motet.training.board import Board, Pulse
+from motet.training.board import Board, Pulse, Times, no_times
 from motet.training.league import LeagueTable
 from motet.training.progress import StackProgress
 
 __all__ = ["Learner", "StackMember", "restore", "vault_header"]
 
+_BATCHES, _UPDATES, _PUBLISHING = int(Work.BATCHES), int(Work.UPDATES), int(Work.PUBLISHING)
 _METRICS_EVERY = 10  # updates between two reports of metrics
 
 
@@ -117,8 +120,6 @@ class StackMember:
     """Updates that became due while it rested, and are skipped."""
     step: int = 0
     """Its number of steps at the newest version."""
-    drawn: bool = False
-    """Whether its batch has ever been filled."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -168,6 +169,7 @@ class Learner:
         board: where it shows updates, versions, stages and metrics.
         league: in self-play, the player's league.
         streams: the global random streams of an algorithm that may draw from them.
+        times: where it adds the time that batches, updates and publishing take.
     """
 
     def __init__(
@@ -182,7 +184,9 @@ class Learner:
         board: Board,
         league: LeagueTable | None = None,
         streams: Streams | None = None,
+        times: Times | None = None,
     ) -> None:
+        self._times = times or no_times()
         self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
@@ -220,8 +224,7 @@ class Learner:
         update = self._update(due)
         updates = self.algorithm.counters[:, 0].tolist()
         if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):
-            self.save()
-            self._hand_out()
+            self.publish()
         else:
             self._show()
         for i, is_due in enumerate(due):
@@ -232,8 +235,10 @@ class Learner:
 
     def publish(self) -> None:
         """Save the present state and publish its weights, even if no update is due."""
+        began = monotonic()
         self.save()
         self._hand_out()
+        self._times[_PUBLISHING] += monotonic() - began
 
     def save(self) -> None:
         """Write everything that a restarted learner needs into the vault, as its next version."""
@@ -280,7 +285,7 @@ class Learner:
     # One update
 
     def _update(self, due: Sequence[bool]) -> Update:
-        settings, members = self._settings, self.members
+        settings, members, times, began = self._settings, self.members, self._times, monotonic()
         steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
         for member, step, count, is_due in zip(members, steps, updates, due, strict=True):
             if not is_due:
@@ -293,12 +298,15 @@ class Learner:
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
                     "the replay does not have yet"
                 )
-            member.drawn = True
+        drawn = monotonic()
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
+        updated = monotonic()
         if update.priorities is not None and settings.prioritised:
             for member, priorities, is_due in zip(members, update.priorities, due, strict=True):
                 if is_due:
                     member.reader.update(member.batch, priorities)
+        times[_UPDATES] += updated - drawn
+        times[_BATCHES] += drawn - began + monotonic() - updated
         return update
 
     def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
@@ -306,11 +314,8 @@ class Learner:
         algorithm, batch = self.algorithm, self._batch
         model = due.index(True)
         others = [i for i, is_due in enumerate(due) if not is_due]
-        for i in others:
-            if not self.members[i].drawn:  # its part of the batch is empty: fill it with any valid rows
-                for array in batch.arrays():
-                    array[i] = array[model]
-                self.members[i].drawn = True
+        for array in batch.arrays():
+            array[others] = array[model]  # any valid rows: a device may keep what it was given last
         algorithm.save()
         parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
         kept = [part[others] for part in parts]

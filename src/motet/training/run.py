@@ -10,6 +10,7 @@ all roles in this process, or on a Ray cluster.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, local_room, make_roster, pace_of
 from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
+from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory
 
 __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
@@ -59,8 +61,8 @@ def train(
     *,
     run: str | os.PathLike[str] | None = None,
     resume_from: Checkpoint | None = None,
-    on_update: Callable[[Snapshot], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
+    on_update: Callable[[Snapshot], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> Result:
     """Train every agent of a world.
 
@@ -77,8 +79,10 @@ def train(
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
-        on_update: called about once a second with a snapshot of the run. If it raises, the run stops cleanly, with a
-            checkpoint, and then the exception is raised again. The same holds for ``on_message``.
+        on_update: called about once a second (``metrics_every_s``) with a snapshot of the run. It stops the run, with a
+            checkpoint and the result, by raising :class:`motet.StopRun` or returning False. If it raises another
+            exception, the run stops in the same way, and then the exception is raised again. The same holds for
+            ``on_message``.
         on_message: called with one line of text for each event that the user should know of.
     """
     check_main_guard()
@@ -112,8 +116,8 @@ def resume(
     algorithm: Algorithms | None = None,
     trust: bool = False,
     address: str | None = None,
-    on_update: Callable[[Snapshot], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
+    on_update: Callable[[Snapshot], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> Result:
     """Resume a run from its newest checkpoint, in the same directory.
 
@@ -267,6 +271,8 @@ def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
 def _play(run: Run) -> Result:
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
+    else:
+        _warn_of_flattened_pictures(run)
     if run.settings.engine == "ray":
         return engines.play_on_cluster(run)
     if run.settings.engine == "processes":
@@ -291,6 +297,19 @@ def _room(settings: Settings) -> Iterator[int]:
         there = ray.cluster_resources()
         takes = ((there.get("CPU", 0.0) - acting, cluster.learner_cpus), (there.get("GPU", 0.0), cluster.learner_gpus))
         yield max(1, min([_MANY, *(int(free / each) for free, each in takes if each)]))
+
+
+def _warn_of_flattened_pictures(run: Run) -> None:
+    shipped = [one for one in run.roster.policies if type(one.config).__module__.startswith("motet.algorithms.")]
+    flattened = [one for one in shipped if flattened_picture(one.observation_space)]
+    if flattened:
+        first, others = flattened[0], f" (and {len(flattened) - 1} more)" if len(flattened) > 1 else ""
+        space = first.observation_space
+        run.message(
+            f"{first.name}{others} observes {space.dtype} of shape {space.shape}, which is flattened to "
+            f"{math.prod(space.shape):,} numbers; if it is a picture, give it as uint8 from 0 to 255, so that networks "
+            "have convolutions for it"
+        )
 
 
 def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:

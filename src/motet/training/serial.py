@@ -49,10 +49,13 @@ class Serial:
         one_thread()
         roster = shared.roster
         self._shared = shared
-        self.actors = [make_actor(shared, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
+        self.pulse = shared.board.pulse(0)
+        """The heartbeat of this process."""
+        times = self.pulse.times
+        self.actors = [make_actor(shared, i, 0, goes_on=kept is not None, times=times) for i in range(roster.actors)]
         if kept is not None:
             self._publish_again(kept)
-        self.learners = [make_learner(shared, k) for k in range(len(roster.stacks))]
+        self.learners = [make_learner(shared, k, times) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
                 newest = [kept["published"][roster.policies[p].name][-1]["header"] for p in learner.policies]
@@ -69,9 +72,9 @@ class Serial:
 
     def play(self, each_round: Callable[[], bool]) -> None:
         """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends."""
-        shared, board = self._shared, self._shared.board
-        pulse = board.pulse(0)
+        shared, board, pulse = self._shared, self._shared.board, self.pulse
         pulse.start(os.getpid())
+        pulse.works()
         logs = [EpisodeLog(board, i) for i in range(len(self.actors))]
         while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
             for i in playing:

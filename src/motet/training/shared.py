@@ -41,7 +41,7 @@ class SharedMemory:
             )
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
-        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(policies))
+        size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
         layout |= Board.layout(*size, fixed)
         if (play := roster.self_play) is not None:
@@ -70,6 +70,11 @@ class SharedMemory:
             )
             for k, stack in enumerate(roster.stacks)
         ]
+
+    @property
+    def main_process(self) -> int:
+        """The board's row of the process that supervises the others, after those of actors, learners and evaluator."""
+        return self.roster.actors + len(self.roster.processes) + 1
 
     def hide_from_children(self) -> None:
         """Leave this memory out of processes that the calling process forks."""
