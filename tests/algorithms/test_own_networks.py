@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,15 @@ from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._module_network import LoopedModules, StackedModules
 from motet.algorithms._own import Seen
 from motet.algorithms.source import Source
+from motet.cli import main
 from motet.errors import SettingError, SpecError
+from motet.evaluation.evaluate import EvaluationSettings, evaluate
 from motet.runs.config import describe, rebuild, refuse_untrusted
 from motet.testing import check_algorithm
 from motet.testing.network import check_network
+from motet.training.run import resume, train
+from motet.training.settings import Settings
+from motet.worlds import MatrixGame
 
 VECTOR, ENTITIES, N, BOX = Box(-1, 1, (5,)), Box(-1, 1, (8, 4)), Discrete(3), Box(-2, 2, (2,))
 NEST = Dict(picture=Box(0, 255, (14, 12, 3), np.uint8), vector=Box(-1, 1, (3,), np.float64), room=Discrete(4))
@@ -363,3 +369,43 @@ def test_sources_survive_config_files_and_need_trust() -> None:
         describe(DQNConfig(network=lambda space, n: nn.Linear(5, n)))
     with pytest.raises(SettingError, match="a source must have a function or its code"):
         Source(code="gASVAAA")  # type: ignore[arg-type]
+
+
+TINY = ["--engine", "serial", "--steps", "60", "--dqn.batch-size", "8", "--dqn.min-rows", "16"]
+
+
+def test_networks_in_files_and_flags(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "a.toml").write_text(
+        'algorithm = "dqn"\nsteps = 60\nengine = "serial"\n[world]\nname = "matrix"\n'
+        '[dqn]\nnetwork = "support.foreign_networks:mlp"\nbatch_size = 8\nmin_rows = 16\n'
+    )
+    given = (["matrix", *TINY, "--dqn.network", "support.foreign_networks:mlp"], [str(tmp_path / "a.toml")])
+    for i, arguments in enumerate(given):
+        run = tmp_path / f"run{i}"
+        assert main(["train", *arguments, "--run", str(run)]) == 0
+        agents = json.loads((run / "config.json").read_text())["agents"]
+        assert agents["player_0"]["network"]["function"] == "support.foreign_networks:mlp"
+    with pytest.raises(SettingError, match="network must be a function that makes"):
+        DQNConfig(network="nothing")
+
+
+def test_a_sent_run_imports_no_network(tmp_path: Path, monkeypatch: Any) -> None:
+    """Not when it is evaluated, and not when it is resumed."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "sent_network.py").write_text(
+        "from torch import nn\ndef make(space, n):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(n))\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = tmp_path / "run"
+    config = DQNConfig(network="sent_network:make", **VALUES)
+    train(MatrixGame, config, Settings(engine="serial", steps=40), run=run)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    sys.modules.pop("sent_network")
+    for use in (lambda: evaluate(MatrixGame, str(run), episodes=1), lambda: resume(run, steps=10)):
+        with pytest.raises(SettingError, match="'sent_network:make' is not part of motet"):
+            use()
+        assert "sent_network" not in sys.modules
+    assert evaluate(MatrixGame, str(run), settings=EvaluationSettings(episodes=1, trust=True))

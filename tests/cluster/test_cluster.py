@@ -21,6 +21,8 @@ from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.policies.partner import Partner
 from motet.runs.directory import RunDirectory
+from motet.runs.episodes import read_episodes
+from motet.runs.status import read_history
 from motet.system.portable import Portable
 from motet.training.engines import _check_for_cluster
 from motet.training.roster import make_roster
@@ -247,6 +249,11 @@ def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
     assert result.state == "done" and result.steps == 700
     assert abs(result.updates["agent_0"] - 700) < 60
     assert result.agents["agent_0"]["steps"] == 700
+    last = [now for now in read_history(RunDirectory.open(tmp_path / "run")) if now.state == "done"]
+    assert len(read_episodes(tmp_path / "run")) == sum(now.agents[0].episodes for now in last) > 0
+    for now in last:
+        assert all(row.spent_s and min(row.spent_s.values()) > 0 for row in now.processes)
+        assert now.bottleneck and now.main is not None and now.main.spent_s
 
 
 def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):

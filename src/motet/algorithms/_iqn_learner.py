@@ -18,7 +18,7 @@ from motet.algorithms.iqn import IQNConfig, IQNPlan
 __all__ = ["IQN", "quantile_loss"]
 
 
-class _Pass(NamedTuple):
+class _QuantilePass(NamedTuple):
     """Quantiles ``[A, B N, n]`` of states, and what the backward pass needs."""
 
     out: Tensor
@@ -44,11 +44,11 @@ class _Quantiles(Protocol):
         """Return action values ``[A, B, n]``: the means over the fixed taus."""
         ...
 
-    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _Pass:
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
         """Return the quantiles of states for taus ``[A, B, N]``."""
         ...
 
-    def backward(self, states: Pass, done: _Pass, grad: Tensor) -> None:
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
         ...
 
@@ -89,14 +89,14 @@ class _Parts:
         out = self._head.forward(product.flatten(1, 2)).out
         return out.view(*product.shape[:3], -1).mean(2)
 
-    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _Pass:
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
         cosines = (taus.flatten(1).unsqueeze(2) * self._multiples).cos_()  # [A, B N, C]
         embedding = self._embedding.forward(cosines, learn)
         product = states.unsqueeze(2) * embedding.out.view(*taus.shape, -1)
         head = self._head.forward(product.flatten(1, 2), learn)
-        return _Pass(head.out, (embedding, head))
+        return _QuantilePass(head.out, (embedding, head))
 
-    def backward(self, states: Pass, done: _Pass, grad: Tensor) -> None:
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         embedding, head = done.kept
         back = self._head.backward(head, grad.flatten(1, 2))
         assert back is not None
@@ -131,11 +131,11 @@ class _Whole:
         taus = self._fixed.expand(*states.shape[:2], -1)
         return self.quantiles(states, taus).out.view(*taus.shape, self._n).mean(2)
 
-    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _Pass:
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
         done = self._net.forward(torch.cat([states, taus], 2), learn)
-        return _Pass(done.out.view(len(states), -1, self._n), done)
+        return _QuantilePass(done.out.view(len(states), -1, self._n), done)
 
-    def backward(self, states: Pass, done: _Pass, grad: Tensor) -> None:
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         self._net.backward(done.kept, grad.flatten(2))
 
 

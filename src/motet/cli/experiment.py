@@ -35,12 +35,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
 from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
@@ -49,12 +49,12 @@ from motet.settings import check_value, json_schema, kinds_of, takes_function
 from motet.system.imports import import_function
 from motet.text import nearest
 from motet.training.settings import Settings
-from motet.worlds.catalogue import world_factory
+from motet.worlds.catalogue import suggestions, world_factory
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
 
-__all__ = ["Experiment", "experiment_schema", "read", "short_name"]
+__all__ = ["Experiment", "experiment_schema", "read"]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Experiment:
 
     def config(self, algorithm: str) -> AlgorithmConfig:
         """The config of an algorithm, with the settings that the file has for it."""
-        given = suggested(algorithm_config(algorithm), self.world)
+        given = algorithm_config(algorithm, suggestions(world_factory(self.world)) if self.world else {})
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
@@ -107,28 +107,6 @@ def _partner(own: dict[str, Any], where: str) -> Partner:
         return Partner(policy, **own)
     except SettingError as error:
         raise SettingError(f"{where}: {error}") from error
-
-
-def suggested(config: Any, world: str) -> Any:
-    """A config with the values that the world suggests for settings that the config has.
-
-    >>> suggested(algorithm_config("dqn"), "treasure_hunt").gamma, suggested(algorithm_config("dqn"), "matrix").gamma
-    (0.8, 0.99)
-    """
-    suggests = getattr(world_factory(world), "suggests", {}) if world else {}
-    known = {item.name for item in fields(config)} if is_dataclass(config) else set()
-    return replace(config, **{name: value for name, value in suggests.items() if name in known})
-
-
-def short_name(algorithm: str) -> str:
-    """The prefix of an algorithm's flags, which is also the name of its table.
-
-    >>> short_name("iqn"), short_name("my_package.mine:TabularConfig")
-    ('iqn', 'tabular')
-    """
-    if algorithm in ALGORITHMS:
-        return algorithm
-    return algorithm.rpartition(":")[2].removesuffix("Config").lower() or "config"
 
 
 def read(path: Path) -> Experiment:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS
+from motet.algorithms.catalogue import ALGORITHMS, short_name
 from motet.algorithms.source import NetworkSetting, Source
-from motet.cli.experiment import Experiment, read, short_name
+from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
@@ -33,7 +33,7 @@ from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import Settings
+from motet.training.settings import ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -445,6 +445,20 @@ def _network(info: Any) -> Any:
         instance_from_str=lambda words: Source.of(words[0], "network"),
         is_instance=lambda value: value is None or isinstance(value, Source),
         str_from_instance=lambda value: [str(value)],
+    )
+
+
+@_registry.primitive_rule
+def _function(info: Any) -> Any:
+    """A function, by its import path."""
+    if info.type != ScoreFunction | None:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:NAME",
+        instance_from_str=lambda words: import_function(words[0], "score"),
+        is_instance=lambda value: value is None or callable(value),
+        str_from_instance=lambda value: ["None" if value is None else _write_schedule(value)],
     )
 
 

@@ -1,4 +1,4 @@
-"""Check users' worlds, models, policies, networks and algorithms against motet's contracts, in the users' test suites."""
+"""Check users' worlds, models, policies, networks and algorithms against motet's contracts, in users' tests."""
 
 from motet.testing.algorithm import check_algorithm, check_policy
 from motet.testing.model import check_model

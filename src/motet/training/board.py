@@ -30,7 +30,7 @@ FINISHED = 2**63
 _METRICS = 24
 _NAMES = 1024
 _WORDS = 8  # words of a row, which fill whole cache lines
-_TIMES = 2 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
+_TIMES = 3 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
 _BEGAN = Wait.NOTHING
 
 Words = npt.NDArray[np.uint64]
@@ -122,9 +122,15 @@ class EvaluationColumns(_Columns):
     team_return: Numbers
     best: Numbers
     reached: Numbers
-    """1 once an evaluation has reached ``until_return``."""
+    """1 once an evaluation has reached ``until_return`` or ``until_score``."""
     due: Numbers
     """Step at which the next evaluation is due."""
+    due_s: Numbers
+    """Time at which the next evaluation is due, in seconds of the monotonic clock."""
+    waiting: Numbers
+    """1 while an evaluation waits for the one before to end."""
+    skipped: Numbers
+    """Number of evaluations that were due while one was waiting already, or were lost with a process."""
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
 
@@ -165,7 +171,7 @@ class Board:
         """Return the arrays that a segment needs for such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
-            "board/evaluation": ArraySpec((1, _WORDS), "float64"),
+            "board/evaluation": ArraySpec((1, 2 * _WORDS), "float64"),
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
             "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
@@ -232,9 +238,18 @@ class Board:
         """Whether the processes have been told to end."""
         return bool(self._stop[0])
 
-    def request_stop(self) -> None:
-        """Tell all processes to end."""
+    def request_stop(self, last_evaluation: bool | None = False) -> None:
+        """Tell all processes to end.
+
+        ``last_evaluation``: whether the evaluator plays the last one first. None: it waits to be told, by another call.
+        """
         self._stop[0] = 1
+        self._stop[1] = 0 if last_evaluation is None else 1 + last_evaluation
+
+    @property
+    def last_evaluation(self) -> bool | None:
+        """Whether the evaluator is to play the last evaluation now; None: it has not been told yet."""
+        return None if not self._stop[1] else bool(self._stop[1] - 1)
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
         """Write the metrics of a learner. The first call sets the names; those beyond 24 (or 1 kB) are not shown."""

@@ -8,6 +8,7 @@ agent has a separate policy with the agent's name. In self-play there is one pol
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,12 +34,14 @@ from motet.training.partners import FixedPolicy, fixed_policies
 from motet.training.settings import Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
-from motet.worlds.catalogue import world_factory
+from motet.world.winning import WinRule
+from motet.worlds.catalogue import suggestions, world_factory
 
 __all__ = [
     "AgentSpec",
     "LearnedPolicy",
     "Roster",
+    "fitted_world",
     "local_room",
     "make_roster",
     "pace_of",
@@ -122,6 +125,8 @@ class Roster:
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
     partners: tuple[FixedPolicy, ...] = ()
     """The policies that are given, and only act."""
+    win_rule: WinRule | None = None
+    """How a two-player world says that a game is won; None if it does not."""
 
     @property
     def masked(self) -> list[bool]:
@@ -192,6 +197,20 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
         return _make_roster(world_factory(world), algorithm, settings, room)
 
 
+def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any]:
+    """Return the world in the form that the algorithm plays in, if it names one (``plays_in``, an import path).
+
+    Such a world takes a factory of the given one as ``model``.
+    """
+    path = None if isinstance(algorithm, Mapping) else getattr(algorithm_config(algorithm), "plays_in", None)
+    if path is None:
+        return factory
+    wrapper, inner = import_named(path, "plays_in", []), factory
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return factory if inner is wrapper else functools.partial(wrapper, model=factory)
+
+
 def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
     Streams(StreamUser("the world")).begin(settings.seed)
     made = _made(factory)
@@ -204,9 +223,9 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     partners = {name: partner for name in everybody if (partner := as_partner(given[name])) is not None}
     members = {name: agents for name, agents in everybody.items() if name not in partners}
     _check_partners(partners, members, settings)
-    masked = masked_agents(probe)
+    masked, suggests = masked_agents(probe), suggestions(factory)
     policies = [
-        _policy(name, agents, probe, algorithm_config(given[name]), not masked.isdisjoint(agents), settings)
+        _policy(name, agents, probe, algorithm_config(given[name], suggests), not masked.isdisjoint(agents), settings)
         for name, agents in members.items()
     ]
     self_play = None
@@ -235,6 +254,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
         partners=fixed,
+        win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 
 
@@ -313,10 +333,10 @@ def _self_play(made: Any, world: World, player: LearnedPolicy, settings: Setting
         lambda path: import_named(path, "anchors", []),
         (player.observation_space, player.action_space),
     )
-    if settings.evaluate_every is not None and not play.anchors:
+    if settings.evaluates and not play.anchors:
+        name = "evaluate_every_s" if settings.evaluate_every is None else "evaluate_every"
         raise SettingError(
-            "evaluate_every is only valid with anchors in self-play, since evaluations are games against anchors (got "
-            "none)"
+            f"{name} is only valid with anchors in self-play, since evaluations are games against anchors (got none)"
         )
     return play
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
@@ -15,7 +16,10 @@ from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
-__all__ = ["Settings"]
+__all__ = ["ScoreFunction", "Settings"]
+
+ScoreFunction = Callable[[Any], float]
+"""Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,25 @@ class Settings:
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
     self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
     serial, training pauses at the end of a round until it is done."""
+    evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
+    """Seconds between evaluations, instead of evaluate_every or beside it. With either, the last evaluation is of the
+    final weights, whatever ended the run."""
     evaluate_episodes: Annotated[int, Ge(1)] = 20
     """Number of episodes per evaluation."""
     until_return: float | None = None
     """Stop when the team's mean return in an evaluation reaches this value."""
+    until_score: float | None = None
+    """Stop when the score of an evaluation reaches this value."""
+    score: ScoreFunction | None = None
+    """Function that gives the score of an evaluation, by which the best policies are kept; in files and flags its path
+    module:name. It gets a motet.training.Outcome. By default the team's mean return; in self-play the mean win rate."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
     engine serial and keep_replay."""
+    episodes_mb: Annotated[float, Ge(0)] = 64.0
+    """Size in megabytes at which episodes.jsonl, which has a line for each finished episode, is thinned to every second
+    line; 0 writes no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     remake_worlds: bool = False
@@ -94,16 +109,27 @@ class Settings:
         check_fields(self)
         self._check_rules()
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run has evaluations."""
+        return self.evaluate_every is not None or self.evaluate_every_s is not None
+
     def _check_rules(self) -> None:
-        if self.until_return is not None and self.evaluate_every is None:
-            raise SettingError("until_return is only valid with evaluate_every (got evaluate_every=None)")
+        for name in ("until_return", "until_score", "score"):
+            if getattr(self, name) is not None and not self.evaluates:
+                raise SettingError(
+                    f"{name} is only valid with evaluate_every or evaluate_every_s (got evaluate_every=None)"
+                )
         if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
             raise SettingError(
                 f"evaluate_every must be at most the {self.steps} steps of the run if until_return is given, got "
                 f"{self.evaluate_every}"
             )
         if self.self_play and self.until_return is not None:
-            raise SettingError("until_return is not valid in self-play: its evaluations measure win rates, not returns")
+            raise SettingError(
+                "until_return is not valid in self-play: its evaluations measure win rates, not returns; fix: use "
+                "until_score"
+            )
         if not self.self_play and self.league != League():
             raise SettingError("league is only valid with self_play=True (got self_play=False)")
         if self.engine != "ray" and self.cluster != Cluster():

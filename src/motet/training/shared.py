@@ -10,6 +10,7 @@ from motet.publication import Publication
 from motet.replay import Replay, ReplaySpec, step_counter
 from motet.system.memory import Segment
 from motet.training.board import Board
+from motet.training.episodes import EpisodeRings
 from motet.training.league import LeagueBoard
 from motet.training.learner import vault_header
 from motet.training.progress import StackProgress
@@ -44,11 +45,13 @@ class SharedMemory:
         size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
         layout |= Board.layout(*size, fixed)
+        layout |= EpisodeRings.layout(roster)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
         self._segment = segment = Segment(layout)
         self.board = Board(*size, segment, fixed)
+        self.episodes = EpisodeRings(roster, segment)
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)

@@ -66,6 +66,7 @@ class Watch:
             agents=agents,
             processes=[self._process(i, role, now, spent[i]) for i, role in enumerate(self._roles)],
             state=state,
+            skipped_evaluations=int(shared.board.evaluation.skipped[0]),
             partners=[
                 self._partner(i, name, fixed.name)
                 for i, (name, fixed) in enumerate(roster.fixed_agents, len(roster.policies))
