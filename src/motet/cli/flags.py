@@ -33,7 +33,7 @@ from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import ScoreFunction, Settings
+from motet.training.settings import AgentSettings, ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags
 _PLAIN = (int, float, str, bool)
 
 COMMON = {
-    "run": ("steps", "seconds", "seed", "evaluate_every"),
+    "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
     "speed": (
         *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
-        *("publish", "publish_every", "sync_interval"),
+        *("publish", "publish_every", "sync_interval", "device"),
     ),
 }
 """The fields of Settings that ``--help`` shows, by group."""
@@ -70,7 +70,7 @@ class TrainRequest:
     algorithm: str
     """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
-    configs: AlgorithmConfig | dict[str, AlgorithmConfig | Partner]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
     wandb: bool
