@@ -43,7 +43,7 @@ __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags
 _PLAIN = (int, float, str, bool)
 
 COMMON = {
-    "run": ("steps", "seconds", "seed", "evaluate_every"),
+    "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
     "speed": (
         *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
         *("publish", "publish_every", "sync_interval", "device"),
