@@ -51,7 +51,8 @@ def test_a_run_goes_on_otherwise_and_settles_what_was_before(changes, keep_repla
     for name, count in after.updates.items():
         new = count - before.updates[name]
         due = ratio * (after.steps - before.steps - (0 if kept else 10 + lanes + 1))
-        assert abs(new - due) <= slack + 2 * ratio + 1
+        # At either end an agent may be behind by what one step in each lane makes due (Pace.patience).
+        assert abs(new - due) <= slack + 2 * ratio * max(lanes, 4) + 1
     lost = sum(row["lost"] for row in status(run)["agents"])
     assert (lost > 0) == (keep_replay and not kept) == any("count as lost" in line for line in said)
     written = RunDirectory(run).config()["settings"]
