@@ -71,6 +71,8 @@ class LearnedColumns(_Columns):
     resting: Words
     """1 while the policy rests: its replay was cleared and has too few new rows."""
     stage: Words
+    phases: Words
+    """With periods: the number of phases that are published."""
 
 
 class EpisodeColumns(_Columns):
@@ -160,6 +162,7 @@ class Board:
             "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
+            "board/periods": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
             "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
             "board/metrics": ArraySpec((policies, _METRICS), "float64"),
@@ -177,6 +180,7 @@ class Board:
         self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
+        self.periods: Words = part["board/periods"][:, 0]  # by actor: periods ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])
         self.metrics = part["board/metrics"]

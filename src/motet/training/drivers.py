@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from motet.algorithm import Batch, Behaviour, is_shipped, make_behaviour, stacked_batch
 from motet.errors import WaitTimeoutError
+from motet.publication import GivenVersion
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser
@@ -30,6 +31,7 @@ from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
+from motet.training.periods import Records, StackRecord
 from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -54,7 +56,12 @@ _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
 
 
 def make_actor(
-    shared: SharedMemory, index: int, start: int, goes_on: bool = False, pulse: Pulse | None = None
+    shared: SharedMemory,
+    index: int,
+    start: int,
+    goes_on: bool = False,
+    pulse: Pulse | None = None,
+    given: GivenVersion | None = None,
 ) -> Actor:
     """Make an actor of a run.
 
@@ -64,6 +71,7 @@ def make_actor(
         start: number of this start, from 0 on.
         goes_on: whether its worlds resume in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
+        given: the version by which it acts; by default always the newest one.
     """
     roster = shared.roster
     worlds = make_world_batch(
@@ -77,7 +85,7 @@ def make_actor(
         worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
-    policies = [_published_policy(shared, i, index, start, goes_on) for i in range(len(roster.policies))]
+    policies = [_published_policy(shared, i, index, start, goes_on, given) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
     actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
     if isinstance(worlds, PartneredWorlds):
@@ -103,7 +111,9 @@ def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: 
     )
 
 
-def _published_policy(shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool) -> PublishedPolicy:
+def _published_policy(
+    shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool, given: GivenVersion | None
+) -> PublishedPolicy:
     roster, policy, episodes = shared.roster, shared.roster.policies[number], shared.board.episodes
 
     def show(subscriber: PolicySource) -> None:
@@ -113,7 +123,7 @@ def _published_policy(shared: SharedMemory, number: int, actor: int, start: int,
     begin_stream(behaviour, roster.seed, actor, start, number)
     return PublishedPolicy(
         behaviour,
-        shared.publications[number].subscriber(),
+        shared.publications[number].subscriber(given),
         shared.replays[number].writers(roster.lanes_of(number, actor), goes_on=goes_on),
         roster.worlds_per_actor * policy.lanes_per_world,
         header=tuple(policy.config.header),
@@ -192,12 +202,18 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    actor, log = make_actor(shared, index, start, pulse=pulse), EpisodeLog(board, index)
+    periods = shared.actor_periods(index)
+    given = None if periods is None else periods.version
+    actor, log = make_actor(shared, index, start, pulse=pulse, given=given), EpisodeLog(board, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
-    # In lockstep a restarted actor continues in the round in which it died.
+    # In lockstep and with periods a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for policy in actor.published:
         _await_version(policy.subscriber, pulse, board, timeout_s)
+    if periods is not None:
+        periods.end(actor.rounds, actor.is_done)
+        if not actor.is_done:
+            _wait_for_learners(board, actor.rounds, periods.begin, pulse)
     actor.begin()
     while not (board.stopping or actor.is_done):
         actor.play_round()
@@ -205,27 +221,35 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
         if actor.finished:
             log.write(actor)
         board.rounds[index] = actor.rounds
-        if not is_free:
+        if periods is not None:
+            if periods.end(actor.rounds, actor.is_done):
+                board.acted.ring()
+                if not actor.is_done:
+                    _wait_for_learners(board, actor.rounds, periods.begin, pulse)
+        elif not is_free:
             board.acted.ring()
-            _wait_for_learners(shared, actor, progress, pulse)
+            ready = partial(_in_step, board, actor) if shared.roster.pace.lockstep else partial(progress.may_act, actor.acted)
+            _wait_for_learners(board, actor.rounds, ready, pulse)
     close_partners(actor.worlds)
     board.rounds[index] = FINISHED
     board.acted.ring()
 
 
-def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgress, pulse: Pulse) -> None:
-    """Wait until the pace lets the actor continue. In lockstep: until all work that this round made due is done.
+def _in_step(board: Board, actor: Actor) -> bool:
+    """Whether the learners have done all work that the rounds of an actor made due, as lockstep requires."""
+    return int(board.learned.synced_round.min()) >= actor.rounds
 
-    This includes the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
+
+def _wait_for_learners(board: Board, played: int, may_continue: Callable[[], bool], pulse: Pulse) -> None:
+    """Wait until the pace lets an actor continue after this many rounds.
+
+    In lockstep this includes an evaluation if there is an evaluator (which rings the learners' bell).
     """
-    board, lockstep, played = shared.board, shared.roster.pace.lockstep, actor.rounds
-    acted: Iterable[int] = actor.acted
     while not board.stopping:
         seen = board.updated.count
-        ready = int(board.learned.synced_round.min()) >= played if lockstep else progress.may_act(acted)
+        ready = may_continue()
         if ready and int(board.evaluated_round[0]) >= played:
             return
-        acted = ()
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
         board.updated.wait(seen, 0.1)
 
@@ -244,11 +268,14 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         algorithm = first.config.build(first.observation_space, first.action_space, len(policies), seeds, first.device)
     one_thread()  # build may have loaded torch
     batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
-    members = [_member(shared, policy, batch.agent(i)) for i, policy in enumerate(policies)]
-    kept = shared.vaults[stack].subscriber()
+    record = shared.stack_record(stack)
+    members = [_member(shared, policy, batch.agent(i), record) for i, policy in enumerate(policies)]
+    kept, version = shared.vaults[stack].subscriber(), 0
     if kept.published:
         _refresh_surely(kept, f"the vault of stack {stack}")
-        restore(algorithm, members, kept)
+        version = restore(algorithm, members, kept, record)
+    elif record is not None:
+        record.restore(record.words, [member.reader for member in members])
     return Learner(
         algorithm,
         members,
@@ -256,14 +283,16 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         first.settings,
         batch,
         first.publish_every,
-        shared.progress(stack),
+        shared.progress(stack, record),
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
         None if is_shipped(algorithm) else streams,
+        record,
+        version,
     )
 
 
-def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
+def _member(shared: SharedMemory, number: int, batch: Batch, record: StackRecord | None) -> StackMember:
     """Make one policy of a stack. ``batch`` is its part of the stacked batch."""
     policy = shared.roster.policies[number]
     settings = policy.settings
@@ -277,7 +306,14 @@ def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
         seed=seed_for(shared.roster.seed, _READER, number),
     )
     publisher = shared.publications[number].publisher()
-    return StackMember(reader, partial(shared.steps, number), publisher, reader.bind(batch))
+    steps = partial(shared.steps, number)
+    if record is not None:
+        steps = partial(_steps_recorded, shared, record, number)
+    return StackMember(reader, steps, publisher, reader.bind(batch))
+
+
+def _steps_recorded(shared: SharedMemory, record: StackRecord, policy: int) -> int:
+    return shared.steps_before[policy] + record.steps_of(policy)
 
 
 def play_learner(shared: SharedMemory, index: int) -> None:
@@ -288,8 +324,11 @@ def play_learner(shared: SharedMemory, index: int) -> None:
     learners = [make_learner(shared, k) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
-    drive = _in_lockstep if roster.pace.lockstep else at_pace
-    drive(shared, learners, pulse)
+    if shared.records is not None:
+        _in_periods(shared, shared.records, learners, pulse)
+    else:
+        drive = _in_lockstep if roster.pace.lockstep else at_pace
+        drive(shared, learners, pulse)
     for learner in learners:
         learner.end()
 
@@ -335,6 +374,22 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse
             board.updated.ring()
         elif board.stopping:
             return
+        else:
+            pulse.waits_for(Wait.ACTORS)
+            board.acted.wait(seen, 0.1)
+
+
+def _in_periods(shared: SharedMemory, records: Records, learners: Sequence[Learner], pulse: Pulse) -> None:
+    """Do one phase after the other, each as soon as the pace allows it."""
+    board, pace = shared.board, shared.roster.pace
+    while not board.stopping:
+        seen = board.acted.count
+        due = [learner for learner in learners if pace.may_learn_phase(learner.phases, records.ended)]
+        for learner in due:
+            learner.play_phase(pulse)
+            board.updated.ring()
+        if due:
+            pulse.beat()
         else:
             pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)

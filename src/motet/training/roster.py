@@ -45,6 +45,9 @@ __all__ = [
 ]
 
 
+_UPDATES, _RATIO, _STACK = 8, 0.25, 8  # in reproducible runs: per period, per step by default, policies in a stack
+
+
 @dataclass(frozen=True)
 class AgentSpec:
     """One agent of the world, and the policy it acts by."""
@@ -165,12 +168,14 @@ class Roster:
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1)
+        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1 + self.pace.room)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
+            # With periods that is an unfinished batch, the period that is learned from and the one that is played.
             waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
-            least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
+            played = 2 * self.pace.rows_of_period
+            least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2 + played)
         return ReplaySpec(
             observation=spec.observation_space,
             action=spec.action_space,
@@ -197,6 +202,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)
+    groups = -(-len(probe.agents) // max(1, len(probe.group())))  # rounds in which each agent acts once
     everybody = _members(probe, settings)
     given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(everybody, algorithm)
     if set(given) != set(everybody):
@@ -216,9 +222,10 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         policies = [replace(player, partitions=self_play.partitions(player.settings.once))]
     agents = _agents(probe, members, masked)
     fixed = fixed_policies(partners, probe, factory, masked) if partners else ()
-    probe.close()
     stacks, processes = _share_out(policies, settings, local_room(settings) if room is None else room)
-    return Roster(
+    pace = _pace_in_periods(policies, settings, groups) if settings.in_periods else pace_of(policies, settings)
+    probe.close()
+    roster = Roster(
         world=Portable(factory, "world"),
         agents=agents,
         policies=tuple(policies),
@@ -227,7 +234,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         actors=settings.actors,
         worlds_per_actor=settings.worlds_per_actor,
         steps=settings.steps,
-        pace=pace_of(policies, settings),
+        pace=pace,
         seed=settings.seed,
         sync_interval=settings.sync_interval,
         max_lag=MaxLag(settings.max_lag_versions, settings.max_lag_steps),
@@ -236,6 +243,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         self_play=self_play,
         partners=fixed,
     )
+    _check_in_periods(roster)
+    return roster
 
 
 def _check_partners(partners: Mapping[str, Any], members: Mapping[str, Any], settings: Settings) -> None:
@@ -353,6 +362,51 @@ def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
     return Pace(ratio, max(32.0, ratio) if slack is None else slack, ahead if once else 1.0)
 
 
+def _pace_in_periods(policies: Sequence[LearnedPolicy], settings: Settings, groups: int) -> Pace:
+    """Derive the pace of a reproducible run.
+
+    Its period is the given one, or the smallest in which each policy gets 8 updates, or one batch of rows that are read
+    once. ``groups``: number of rounds in which each agent acts once.
+    """
+    drawn = [policy.settings for policy in policies if not policy.settings.once]
+    once = [policy.settings for policy in policies if policy.settings.once]
+    if not drawn and settings.updates_per_step is not None:
+        raise SettingError(
+            f"updates_per_step must be None, got {settings.updates_per_step}: where rows are read once there is one "
+            "update for each batch"
+        )
+    ratio, ahead = settings.updates_per_step or _RATIO, 1 if settings.ahead is None else settings.ahead
+    worlds = settings.actors * settings.worlds_per_actor
+    if settings.period is not None:
+        return Pace(ratio, 0, 0, settings.period, ahead)
+    rounds = [math.ceil(_UPDATES / (ratio * worlds))] if drawn else []
+    rounds += [-(-reads.batch_size // worlds) * reads.length for reads in once]
+    # At most half of a lane is written during a phase (_check_in_periods).
+    most = [(-(-reads.capacity // worlds) // 2 - 1) // 2 for reads in drawn if ahead]
+    return Pace(ratio, 0, 0, max(1, min([groups * max(rounds), *most])), ahead)
+
+
+def _check_in_periods(roster: Roster) -> None:
+    """Raise unless the policies can be learned in periods, or what they need periods for is not asked for."""
+    for i, policy in enumerate(roster.policies):
+        rows = roster.replay_spec(i).lane_capacity
+        if not policy.settings.once and roster.pace.room > rows // 2:
+            raise SettingError(
+                f"period must be such that at most half of a lane is written during a phase: {roster.pace.period} "
+                f"rounds write up to {roster.pace.room} rows, and a lane of {policy.name} has {rows}; fix: a shorter "
+                "period, a larger capacity or ahead=0"
+            )
+        if policy.device != "cpu" and roster.pace.period:
+            raise SettingError(
+                f"device must be 'cpu' with reproducible or period, got {policy.device!r} for {policy.name}: other "
+                "devices do not promise the same bits"
+            )
+        if getattr(policy.config, "target_every", None) == "phase" and not roster.pace.period:
+            raise SettingError(
+                f"target_every='phase' is only valid with reproducible or period (got it for {policy.name})"
+            )
+
+
 def _made(factory: Callable[[], Any]) -> Any:
     try:
         return factory()
@@ -370,6 +424,8 @@ def _share_out(
     count = min(wanted, len(policies))
     if settings.learner_processes is not None and settings.learner_processes > len(policies):
         raise SettingError(f"learner_processes must be at most {len(policies)}, one for each agent, got {wanted}")
+    if settings.in_periods:
+        return _stacks_first(policies, count)
     stacks: list[tuple[int, ...]] = []
     processes: list[tuple[int, ...]] = []
     for members in np.array_split(np.arange(len(policies)), count):
@@ -381,6 +437,21 @@ def _share_out(
         processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
         stacks.extend(tuple(group) for group in equal.values())
     return tuple(stacks), tuple(processes)
+
+
+def _stacks_first(
+    policies: Sequence[LearnedPolicy], processes: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Form stacks of at most 8 equal policies, and divide them evenly among learner processes.
+
+    So the stacks do not depend on the number of processes, and neither does the result.
+    """
+    equal: dict[tuple[int | None, str], list[int]] = {}
+    for i, policy in enumerate(policies):
+        equal.setdefault((i if policy.settings.once else None, policy.kind), []).append(i)
+    stacks = [tuple(group[at : at + _STACK]) for group in equal.values() for at in range(0, len(group), _STACK)]
+    shares = np.array_split(np.arange(len(stacks)), min(processes, len(stacks)))
+    return tuple(stacks), tuple(tuple(share.tolist()) for share in shares)
 
 
 def local_room(settings: Settings) -> int:

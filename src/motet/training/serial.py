@@ -24,9 +24,11 @@ from motet.algorithm import (
 from motet.errors import SettingError
 from motet.runs.plain import encode
 from motet.system.child import one_thread
+from motet.training.board import FINISHED
 from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
 from motet.training.learner import StackMember
 from motet.training.partnered import close_partners
+from motet.training.periods import Records
 from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
@@ -49,7 +51,11 @@ class Serial:
         one_thread()
         roster = shared.roster
         self._shared = shared
-        self.actors = [make_actor(shared, i, 0, goes_on=kept is not None) for i in range(roster.actors)]
+        self._periods = [shared.actor_periods(i) for i in range(roster.actors)]
+        self.actors = [
+            make_actor(shared, i, 0, goes_on=kept is not None, given=None if periods is None else periods.version)
+            for i, periods in enumerate(self._periods)
+        ]
         if kept is not None:
             self._publish_again(kept)
         self.learners = [make_learner(shared, k) for k in range(len(roster.stacks))]
@@ -68,25 +74,52 @@ class Serial:
         self._step_counts = [shared.replays[i].counts for i in range(len(roster.policies))]
 
     def play(self, each_round: Callable[[], bool]) -> None:
-        """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends."""
+        """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends.
+
+        With periods it is called after each phase, and the phases of all periods that were played follow.
+        """
         shared, board = self._shared, self._shared.board
         pulse = board.pulse(0)
         pulse.start(os.getpid())
         logs = [EpisodeLog(board, i) for i in range(len(self.actors))]
         while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
             for i in playing:
-                actor = self.actors[i]
-                actor.play_round()
-                if actor.finished:
-                    logs[i].write(actor)
-                board.rounds[i] = actor.rounds
-                for p in actor.acted:
-                    self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
+                self._play_turn(i, logs[i])
             for learner in self.learners:
-                learner.catch_up()
+                if shared.records is None:
+                    learner.catch_up()
+                elif shared.roster.pace.may_learn_phase(learner.phases + shared.roster.pace.ahead, shared.records.ended):
+                    learner.play_phase()
             pulse.beat()
             if each_round():
                 break
+        if shared.records is not None:
+            self._play_phases(shared.records, each_round)
+
+    def _play_turn(self, index: int, log: EpisodeLog) -> None:
+        """Play a round of an actor, or a period if there are periods."""
+        shared, board, actor, periods = self._shared, self._shared.board, self.actors[index], self._periods[index]
+        if periods is not None:
+            periods.begin()
+        while True:
+            actor.play_round()
+            if actor.finished:
+                log.write(actor)
+            board.rounds[index] = actor.rounds
+            for p in actor.acted:
+                self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
+            if periods is None or periods.end(actor.rounds, actor.is_done):
+                break
+        if periods is not None and actor.is_done:
+            board.rounds[index] = FINISHED
+
+    def _play_phases(self, records: Records, each_phase: Callable[[], bool]) -> None:
+        """Play the phases that are left when no more periods are played."""
+        pace = self._shared.roster.pace
+        while due := [learner for learner in self.learners if pace.may_learn_phase(learner.phases, records.ended)]:
+            for learner in due:
+                learner.play_phase()
+            each_phase()
 
     def end(self) -> None:
         """Publish the last state, as learners in processes do at the end. Call it after the last checkpoint."""
