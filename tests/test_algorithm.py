@@ -7,6 +7,7 @@ from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._dqn_learner import DQN
 from motet.algorithms._value import EpsilonGreedy
 from motet.errors import SettingError, SpecError
+from motet.replay import Replay, ReplaySpec
 from motet.runs.plain import decode, encode
 from motet.schedule import Exponential, Linear, value_at
 from motet.testing.algorithm import check_algorithm
@@ -138,3 +139,16 @@ def test_importing_the_contracts_does_not_import_torch() -> None:
 
     code = "import sys, motet.algorithm, motet.policy; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_batch_without_next_observations():
+    space = Box(0, 1, (3,))
+    settings = ReaderSettings(batch_size=4, next_observation=False)
+    replay = Replay(ReplaySpec(observation=space, action=Discrete(2), capacity=20))
+    writer, reader = replay.writer(), replay.reader(seed=0)
+    for t in range(6):
+        writer.append(np.full(3, t, np.float32), 1, float(t))
+    batch = reader.bind(stacked_batch(space, Discrete(2), settings, agents=1).agent(0))
+    reader.sample(4, into=batch)
+    assert batch.next_observation is None
+    np.testing.assert_array_equal(batch.observation[:, 0], batch.reward)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
     from motet.system.supervisor import RestartLimits
+    from motet.training.callbacks import StopRun
     from motet.training.league import League
     from motet.training.run import resume, train
     from motet.training.settings import Settings
@@ -47,6 +48,7 @@ __all__ = [
     "ReplaySpec",
     "RestartLimits",
     "Settings",
+    "StopRun",
     "Tournament",
     "World",
     "__version__",
@@ -79,6 +81,7 @@ __getattr__, __dir__ = lazily(
         "ReplaySpec": "motet.replay",
         "RestartLimits": "motet.system.supervisor",
         "Settings": "motet.training.settings",
+        "StopRun": "motet.training.callbacks",
         "Tournament": "motet.evaluation.tournament",
         "World": "motet.world",
         "as_world": "motet.world",

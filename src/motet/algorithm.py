@@ -77,6 +77,8 @@ class ReaderSettings:
     """Read every row once and in order, in fragments of ``length`` rows, instead of sampling."""
     length: Annotated[int, Ge(0)] = 0
     """Number of rows in a fragment; only with ``once``."""
+    next_observation: bool = True
+    """Whether batches have the observation at the end of a transition; not with ``once``."""
     stages: Stages = ALWAYS
     """Stages of the agent's run. A stage is published as soon as it begins, and may clear the replay."""
 
@@ -114,6 +116,7 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
     rows = (agents, settings.batch_size, *length)
     more = (agents, settings.batch_size, *(n + 1 for n in length))
     frames = (settings.n_frames,) if settings.n_frames > 1 else ()
+    has_next = settings.next_observation and not settings.once  # otherwise observations have one more row
 
     def arrays(lead: tuple[int, ...], space: Space) -> Nest:
         return map_space(lambda s: np.zeros((*lead, *s.shape), s.dtype), space)
@@ -127,7 +130,7 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
         lane=np.zeros(rows, np.uint32),
         row=np.zeros(rows, np.uint64),
         extra={name: arrays(more if item.next else rows, item) for name, item in settings.extra.items()},
-        next_observation=None if length else arrays((*more, *frames), observation_space),
+        next_observation=arrays((*more, *frames), observation_space) if has_next else None,
         next_extra={name: arrays(rows, item) for name, item in settings.extra.items() if item.next and not length},
         weight=np.ones(rows, np.float32) if settings.prioritised else None,
         valid=np.ones(rows, np.bool_) if length else None,

@@ -164,6 +164,8 @@ class Subscriber(_native.SlotReader):
 
     forced: int = 0
     """Number of times that :meth:`catch_up` had to take a version."""
+    waited_s: float = 0.0
+    """Seconds that :meth:`take` has waited for versions that were being written."""
     _headers: tuple[Any, ...]
     _weights: tuple[npt.NDArray[np.float32], ...]
 
@@ -186,14 +188,16 @@ class Subscriber(_native.SlotReader):
     def take(self, timeout_s: float) -> bool:
         """Take the newest version, and wait if it is being written; True if it is newer than the one held."""
         before, wanted = self.version, self.newest
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while not self.refresh() and self.version < wanted:
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + timeout_s:
                 raise WaitTimeoutError(
                     f"a subscriber holds version {self.version} and could not read version {wanted} or a newer one for "
                     f"{timeout_s:g} s: its publisher writes without pause, or died during a write"
                 )
+            slept = time.monotonic()
             time.sleep(1e-4)
+            self.waited_s += time.monotonic() - slept
         return self.version > before
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
@@ -246,7 +250,9 @@ class _NumberedSubscriber(Subscriber):
         if self.version == number:
             return False
         if not self.load(number):
-            raise NotReadyError(f"version {number} must be in a slot of the publication, got versions up to {self.newest}")
+            raise NotReadyError(
+                f"version {number} must be in a slot of the publication, got versions up to {self.newest}"
+            )
         return True
 
     def take(self, timeout_s: float) -> bool:

@@ -27,7 +27,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MinLen, Predicate
@@ -44,6 +44,7 @@ __all__ = [
     "describe_settings",
     "json_schema",
     "kinds_of",
+    "takes_function",
 ]
 
 FINITE = Predicate(math.isfinite)
@@ -98,10 +99,35 @@ def check_value(name: str, value: Any, kind: Any) -> None:
     if isinstance(value, Varying) and _fits(value, kind, bounded=False):
         for when, taken in value.taken():
             check_value(name + when, taken, kind)
+    elif callable(value) and takes_function(kind):
+        first = _first(name, value)
+        check_value(f"{name} at step 0", first, float)
+        check_value(f"{name} at step 0", first, kind)
     elif not _fits(value, kind):
         words = _words(kind, schedules=not _is_number(value))
         hint = f"; write ({value!r},)" if not isinstance(value, (tuple, list)) and _fits((value,), kind) else ""
         raise SettingError(f"{name} must be {_either(words)}, got {value!r}{hint}")
+
+
+def takes_function(kind: Any) -> bool:
+    """Whether an annotation allows a function of the step in place of a number.
+
+    >>> takes_function(float | Callable[[int], float]), takes_function(float)
+    (True, False)
+    """
+    kind, _ = _split(kind)
+    members = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
+    return float in members and any(typing.get_origin(one) is Callable for one in members)
+
+
+def _first(name: str, function: Callable[[int], Any]) -> Any:
+    """Return the value of a function at step 0."""
+    try:
+        return function(0)
+    except Exception as error:
+        raise SettingError(
+            f"{name} must be a schedule, got {function!r}, which raised {type(error).__name__} at step 0: {error}"
+        ) from error
 
 
 def _fits(value: Any, kind: Any, bounded: bool = True) -> bool:
@@ -115,6 +141,8 @@ def _has_type(value: Any, kind: Any, bounded: bool) -> bool:
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True
+    if origin is Callable:
+        return callable(value)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one, bounded) for one in members)
     if origin is Literal:
@@ -244,11 +272,15 @@ def _words(kind: Any, bounds: tuple[Any, ...] = (), schedules: bool = True) -> l
         return [" ".join(["a tuple of", *least, _plural(members)])]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return [f"a mapping from {_plural(members[:1])} to {_plural(members[1:])}"]
-    if isinstance(kind, type) and issubclass(kind, Varying):
+    if _is_schedule(kind):
         return ["a schedule"] if schedules else []
     if kind in _ONE:
         return [_ONE[kind]]
     return [_named(kind.__name__) if isinstance(kind, type) else str(kind).removeprefix("typing.")]
+
+
+def _is_schedule(kind: Any) -> bool:
+    return typing.get_origin(kind) is Callable or (isinstance(kind, type) and issubclass(kind, Varying))
 
 
 def _plural(members: Sequence[Any]) -> str:
@@ -308,7 +340,7 @@ def _typed(kind: Any) -> str:
     kind, _ = _split(kind)
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        parts = ["Schedule" if isinstance(one, type) and issubclass(one, Varying) else _typed(one) for one in members]
+        parts = ["Schedule" if _is_schedule(one) else _typed(one) for one in members]
         return " | ".join(dict.fromkeys(parts))
     if origin is Literal:
         return " | ".join(repr(one) for one in members)
@@ -365,6 +397,8 @@ def json_schema(kind: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
         inner = [one for one in members if one is not type(None)]
         found = [json_schema(Annotated[(one, *bounds)] if bounds else one, forms) for one in inner]
         return found[0] if len(found) == 1 else {"anyOf": found}
+    if origin is Callable:
+        return {"type": "string", "pattern": "^[^:]+:[^:]+$"}  # named by its import path
     if origin is Literal:
         return {"enum": list(members)}
     if kind in (bool, str):

@@ -8,6 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from motet.algorithm import Batch, stacked_batch
+from motet.algorithms._device import Device
 from motet.algorithms._dqn_learner import DQN
 from motet.algorithms.dqn import DQNConfig
 from motet.errors import NotReadyError, SettingError, SpecError
@@ -279,7 +280,7 @@ def test_learner_and_behaviour_see_the_same_inputs(space: Any, make: Any, n_fram
     lead = (2, 8) if n_frames == 1 else (2, 8, n_frames)
     observation = make(np.random.default_rng(0), lead)
     learner = torch.zeros((2, 8, dqn._encoder.size))
-    dqn._encoder.link(observation, learner)()
+    dqn._encoder.link(observation, learner, Device("cpu"))()
     behaviour.load(dqn.weights()[0], {"epsilon": 0.0})
     first = (
         {"a": observation["a"][0], "b": tuple(b[0] for b in observation["b"])}
@@ -290,7 +291,7 @@ def test_learner_and_behaviour_see_the_same_inputs(space: Any, make: Any, n_fram
     np.testing.assert_allclose(rows, learner[0].numpy(), rtol=1e-6)
     assert rows.max() <= 1
     with torch.no_grad():
-        values = dqn._online.forward(learner)[-1][0].numpy()
+        values = dqn._online.forward(learner).out[0].numpy()
     np.testing.assert_allclose(behaviour.values(first), values, rtol=1e-4, atol=1e-5)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motet.algorithm import stacked_batch
+from motet.algorithms._device import Device
 from motet.algorithms._normaliser import Normaliser
 from motet.algorithms._statistics import CLIP, Statistics
 from motet.algorithms.td3 import TD3Config
@@ -24,7 +25,7 @@ def fresh(size: int, agents: int = 1) -> tuple[Statistics, Normaliser, np.ndarra
     rows = np.zeros((agents, 2 * size + places.n_private), np.float32)
     for row in rows:
         places.initialise(row)
-    return places, Normaliser(places, torch.from_numpy(rows)), rows
+    return places, Normaliser(places, torch.from_numpy(rows), Device("cpu")), rows
 
 
 @settings(max_examples=50, deadline=None)
@@ -49,7 +50,7 @@ def test_statistics_are_those_of_all_rows(sizes: list[int], middle: float, sprea
 def test_counts_beyond_what_a_float32_holds_are_exact() -> None:
     _, normaliser, _ = fresh(1)
     with torch.no_grad():
-        normaliser._count.fill_(2.0**26)
+        normaliser._private[:, -2].fill_(2.0**26)
     for _ in range(3):
         normaliser.update(torch.ones(1, 1, 1))
     assert normaliser.count.item() == 2**26 + 3
@@ -77,7 +78,7 @@ def test_rows_that_are_not_valid_do_not_count() -> None:
     np.testing.assert_allclose(some.variance[0], all_.variance[0])
     assert some.count.tolist() == [4, 0]
     assert some.mean[1].tolist() == [0, 0]
-    assert some._scale[1].tolist() == [1, 1]
+    assert some._scale_row[1, 0].tolist() == [1, 1]
 
 
 def test_an_update_works_with_the_statistics_that_were_published() -> None:

@@ -21,30 +21,30 @@ def space(shape):
 @pytest.mark.parametrize("n_frames", [1, 3])
 @pytest.mark.parametrize("shape", [LAST, FIRST, GREY, (40, 38, 1)])
 def test_forward_and_backward_are_those_of_autograd(shape, n_frames):
-    picture = Picture.of(space(shape), n_frames, start=5)
+    picture = Picture.of(space(shape), n_frames)
     rng = np.random.default_rng(0)
-    rows = np.zeros((2, picture.end), np.float32)
+    rows = np.zeros((2, picture.size), np.float32)
     for row in rows:
         picture.initialise(row, rng)
     rows += 0.1 * rng.normal(size=rows.shape)
     seen = rng.random((2, 4, n_frames, *shape)).astype(np.float32)
-    grad, back = torch.zeros(2, picture.end), torch.from_numpy(rng.normal(size=(2, 4, picture.features)))
+    grad, back = torch.zeros(2, picture.size), torch.from_numpy(rng.normal(size=(2, 4, picture.outputs)))
     with torch.inference_mode():
         net = Convolution(picture, torch.from_numpy(rows), grad)
-        found = net.forward(torch.from_numpy(seen).flatten(2))
-        net.backward(back.float())
+        done = net.forward(torch.from_numpy(seen).flatten(2), learn=True)
+        net.backward(done, back.float())
     for a in range(2):
         flat = torch.from_numpy(rows[a].copy()).requires_grad_()
         x = torch.from_numpy(seen[a]) if len(shape) == 3 else torch.from_numpy(seen[a]).unsqueeze(-1)
         x = (x if shape == FIRST else x.movedim(-1, 2)).flatten(1, 2)  # [rows, frames x channels, height, width]
-        at = 5
+        at = 0
         for channels, kernel, stride in picture.layers:
             n = channels * x.shape[1] * kernel * kernel
             weight = flat[at : at + n].view(channels, x.shape[1], kernel, kernel)
             x = torch.nn.functional.conv2d(x, weight, flat[at + n : at + n + channels], stride).relu()
             at += n + channels
-        assert at == picture.end
-        np.testing.assert_allclose(found[a].numpy(), x.flatten(1).detach().numpy(), rtol=1e-5, atol=1e-6)
+        assert at == picture.size
+        np.testing.assert_allclose(done.out[a].numpy(), x.flatten(1).detach().numpy(), rtol=1e-5, atol=1e-6)
         (x.flatten(1) * back[a]).sum().backward()
         np.testing.assert_allclose(grad[a].numpy(), flat.grad.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -77,8 +77,8 @@ def test_actor_and_learner_see_the_same():
         before = ppo.state.copy()
         ppo.update(batch, [0])
         assert ppo._metrics["weight"][0] == pytest.approx(1.0, abs=1e-5)
-        picture = ppo._layout.picture
-        assert (ppo.state[0, : picture.end] != before[0, : picture.end]).mean() > 0.5  # some rectifiers are shut
+        picture = ppo._layout.encoder
+        assert (ppo.state[0, : picture.size] != before[0, : picture.size]).mean() > 0.5  # some rectifiers are shut
 
 
 def test_pictures_are_not_normalised_twice():

@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from motet.algorithm import stacked_batch
+from motet.algorithms._device import Device
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._likelihoods import likelihoods_of
 from motet.algorithms._ppo_learner import _MiniBatch, advantages
@@ -142,10 +143,10 @@ def reference(config, actions, ppo, batch, agent, steps):
     places, inner = ppo._layout, actions_of(actions)
     row = torch.from_numpy(ppo.state[agent].copy()).requires_grad_()
     activation = torch.tanh if config.activation == "tanh" else torch.relu
-    policy = network(row, places.policy.sizes, places.policy.start, activation)
-    critic = network(row, places.critic.sizes, places.critic.start, activation)
+    policy = network(row, places.policy.sizes, places.policy_part.start, activation)
+    critic = network(row, places.critic.sizes, places.critic_part.start, activation)
     seen = torch.from_numpy(batch.observation[agent])
-    chosen = likelihoods_of(inner).chosen(batch)[agent]
+    chosen = likelihoods_of(inner, Device("cpu")).chosen(batch)[agent]
     mask = torch.from_numpy(batch.extra["mask"][agent][:, :-1]).flatten(0, 1) if "mask" in batch.extra else None
     x, valid = seen[:, :-1].flatten(0, 1), torch.from_numpy(batch.valid[agent]).flatten()
     logs, entropies, total = distribution(actions, policy(x), row[places.own], mask)
@@ -236,11 +237,11 @@ def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
     clipped = []
     for a in range(2):
         row = torch.from_numpy(ppo.state[a].copy()).requires_grad_()
-        logits = network(row, places.policy.sizes, places.policy.start, torch.tanh)(x[a])
+        logits = network(row, places.policy.sizes, places.policy_part.start, torch.tanh)(x[a])
         ratio = (torch.log_softmax(logits, -1).gather(1, chosen[a]).squeeze(1) - before[a]).exp()
         low, high = float(1 - clip[a]), float(1 + clip[a])
         loss = -torch.minimum(ratio * gain[a], ratio.clamp(low, high) * gain[a]).sum()
-        value = network(row, places.critic.sizes, places.critic.start, torch.tanh)(x[a]).squeeze(1)
+        value = network(row, places.critic.sizes, places.critic_part.start, torch.tanh)(x[a]).squeeze(1)
         error = (value - part.goal[a]).square()
         if clip_value is not None:
             near = part.value[a] + (value - part.value[a]).clamp(-clip_value, clip_value)

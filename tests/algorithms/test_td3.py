@@ -10,8 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional
 
 from motet.algorithm import Batch, stacked_batch
-from motet.algorithms._blocks import Block
-from motet.algorithms._networks import Network
+from motet.algorithms._blocks import DensePlan, Picture
 from motet.algorithms._td3_learner import TD3
 from motet.algorithms.td3 import TD3Config
 from motet.errors import NotReadyError, SettingError
@@ -48,7 +47,7 @@ class Naive:
         self.config = config = td3.config
         places = td3._layout
         halves = td3.state[agent].reshape(2, -1)
-        self.policy = self.read((5, *config.hidden, 2), halves[0, places.policy.start :])
+        self.policy = self.read((5, *config.hidden, 2), halves[0, places.policy_part.start :])
         self.critics = [self.read((7, *config.hidden, 1), half[places.critics :]) for half in halves]
         self.target_policy, self.target_critics = copy.deepcopy(self.policy), copy.deepcopy(self.critics)
         rate, eps = config.learning_rate, config.adam_eps
@@ -127,14 +126,11 @@ class Naive:
 
 def parts(td3: TD3, agent: int) -> dict[str, np.ndarray]:
     places, halves = td3._layout, td3.state[agent].reshape(2, -1)
-    policy, critic = places.policy, places.critic
-    found = {
-        "policy": halves[0, policy.start : policy.end],
-        "target policy": halves[1, policy.start : policy.end],
-    }
+    critic = places.critic
+    found = {"policy": halves[0, places.policy_part], "target policy": halves[1, places.policy_part]}
     for i in range(2):
         row = halves[i, places.critics :]
-        found |= {f"critic {i}": row[: critic.end], f"target critic {i}": row[places.size : places.size + critic.end]}
+        found |= {f"critic {i}": row[: critic.size], f"target critic {i}": row[places.size : places.size + critic.size]}
     return found
 
 
@@ -171,14 +167,14 @@ def test_updates_equal_those_by_the_book(options: dict[str, Any]) -> None:
 
 def test_gradients_equal_autograds() -> None:
     """Of weights, biases and inputs, through a network on strided rows as the critics have them."""
-    block, rng = Block((4, 9, 6, 1), start=3), np.random.default_rng(0)
+    block, rng = DensePlan((4, 9, 6, 1)), np.random.default_rng(0)
     rows = torch.zeros(3, 200)
-    flat, grad = rows[:, 20 : 20 + block.end], torch.zeros(3, block.end)
+    flat, grad = rows[:, 20 : 20 + block.size], torch.zeros(3, block.size)
     for row in flat:
         block.initialise(row.numpy(), rng)
-    net, x, slope = Network(block, flat, grad), torch.randn(3, 7, 4), torch.randn(3, 7, 1)
-    layers = net.forward(x)
-    back = net.backward(x, layers, slope.clone(), inputs=True)
+    net, x, slope = block.bind(flat, grad, inputs=True), torch.randn(3, 7, 4), torch.randn(3, 7, 1)
+    back = net.backward(net.forward(x, learn=True), slope.clone())
+    assert back is not None
     for agent in range(3):
         own = flat[agent].clone().requires_grad_()
         inside, out = x[agent].clone().requires_grad_(), None
@@ -188,11 +184,10 @@ def test_gradients_equal_autograds() -> None:
             out = torch.relu(out) if i < 2 else out
         out.backward(slope[agent])
         np.testing.assert_allclose(back[agent], inside.grad, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(grad[agent, 3:], own.grad[3:], rtol=1e-4, atol=1e-6)
-    before = grad.clone()
-    again = net.backward(x, net.forward(x), slope.clone(), inputs=True, weights=False)
-    assert torch.equal(again, back)
-    assert torch.equal(grad, before)
+        np.testing.assert_allclose(grad[agent], own.grad, rtol=1e-4, atol=1e-6)
+    only_inputs = block.bind(flat, inputs=True)
+    again = only_inputs.backward(only_inputs.forward(x, learn=True), slope.clone())
+    assert again is not None and torch.equal(again, back)
 
 
 def test_stacked_equals_separate() -> None:
@@ -238,8 +233,8 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     """Their gradient is autograd's of the critics' loss; the policy's step leaves them alone."""
     config = replace(SMALL, policy_delay=2)
     td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
-    picture, critic, policy = td3._layout.picture, td3._layout.critic, td3._layout.policy
-    assert picture is not None
+    picture, critic, policy = td3._layout.encoder, td3._layout.critic, td3._layout.policy_part
+    assert isinstance(picture, Picture) and isinstance(critic, DensePlan)
     batch, rng = stacked_batch(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
         seen[:] = rng.integers(0, 256, seen.shape)
@@ -248,7 +243,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     before = td3.state.copy()
     td3.update(batch, [0, 0])
 
-    def dense(block: Block, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def dense(block: DensePlan, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         layers = list(block.layers)
         for i, (n_in, n_out, w, b) in enumerate(layers):
             x = x @ flat[w : w + n_in * n_out].view(n_out, n_in).T + flat[b : b + n_out]
@@ -267,12 +262,10 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
         guesses = [dense(critic, half[td3._layout.critics :], seen_by_critics)[:, 0] for half in halves]
         sum(functional.mse_loss(guess, goal) for guess in guesses).backward()
         np.testing.assert_allclose(
-            td3._policy_grad[agent, : picture.end], eyes.grad[: picture.end], rtol=1e-3, atol=1e-5
+            td3._policy_grad[agent, : picture.size], eyes.grad[: picture.size], rtol=1e-3, atol=1e-5
         )
-        assert not np.array_equal(td3.state[agent, : picture.end], before[agent, : picture.end])
-        np.testing.assert_array_equal(
-            td3.state[agent, policy.start : policy.end], before[agent, policy.start : policy.end]
-        )
+        assert not np.array_equal(td3.state[agent, : picture.size], before[agent, : picture.size])
+        np.testing.assert_array_equal(td3.state[agent, policy], before[agent, policy])
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -286,7 +279,7 @@ def test_acting_is_the_policy_of_the_learner(normalise: bool) -> None:
     if td3._normaliser is not None:
         td3._normaliser.apply(x)
     with torch.inference_mode():
-        expected = np.tanh(td3._policy.forward(x)[-1][0].numpy()) * [2, 5] + [0, 5]
+        expected = np.tanh(td3._policy.forward(x).out[0].numpy()) * [2, 5] + [0, 5]
     behaviour = config.behaviour(SEEN, DONE)
     behaviour.load(td3.weights()[0], td3.header(100, 0))
     np.testing.assert_allclose(behaviour.act(batch.observation[0], explore=False)[0], expected, rtol=1e-4, atol=1e-5)

@@ -44,13 +44,24 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("where", DEATHS)
-def test_learners_killed_at_a_point_give_the_same_bits(where, name, tmp_path, no_leaks):
+EVERYWHERE = ["within vault:2", "before update:9", "after vault:9", "within publication:10", "within vault:LAST"]
+
+
+def check(name, given, folder):
     bits, updates = undisturbed(name)
     last = {"update": updates, "vault": LAST, "publication": LAST}
-    deaths = [death.replace("LAST", str(last[death.split()[-1].split(":")[0]])) for death in DEATHS[where]]
-    result = run(replace(ALGORITHMS[name], deaths=tuple(deaths), folder=str(tmp_path)))
-    assert len(list(tmp_path.iterdir())) == len(deaths), "a learner did not die where it should"
+    deaths = [death.replace("LAST", str(last[death.split()[-1].split(":")[0]])) for death in given]
+    result = run(replace(ALGORITHMS[name], deaths=tuple(deaths), folder=str(folder)))
+    assert len(list(folder.iterdir())) == len(deaths), "a learner did not die where it should"
     assert result.restarts >= len(deaths) and result.state == "done"
     assert fingerprint(result) == bits
+
+
+@pytest.mark.parametrize("where", DEATHS)
+def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks):
+    check("stand-in", DEATHS[where], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["prioritised", "once"])
+def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
+    check(name, EVERYWHERE, tmp_path)

@@ -223,7 +223,7 @@ def test_too_little_memory_is_said_before_it_is_gone(monkeypatch):
     monkeypatch.setattr(enumeration_module, "_CHECK_EVERY", 500)
     monkeypatch.setattr(enumeration_module, "available_bytes", lambda: 10)
     grown = count(10**6, 10**6)  # what the interpreter has left from earlier tests would hide the growth
-    monkeypatch.setattr(enumeration_module, "resident_bytes", lambda: next(grown))
+    monkeypatch.setattr(enumeration_module, "resident_bytes", lambda **_: next(grown))
     with pytest.raises(MemoryShortError, match="states found, at about"):
         enumerate_states(Rooms("blocked"))
 

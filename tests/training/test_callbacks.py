@@ -4,11 +4,14 @@ import functools
 import json
 import traceback
 
+import numpy as np
 import pytest
 from support.stand_in import StandIn
 
 from motet.errors import ChildError, MotetError
 from motet.runs.directory import RunDirectory
+from motet.training import recorder
+from motet.training.callbacks import StopRun
 from motet.training.run import resume, train
 from motet.training.settings import Settings
 from motet.worlds import MatrixGame
@@ -69,6 +72,49 @@ def test_a_watch_that_raises_without_a_run_directory_is_passed_on(engine):
     with pytest.raises(ChartError) as caught:
         train(WORLD, StandIn(), settings(engine, steps=10**9), on_update=draw_chart)
     assert "motet resume" not in "".join(traceback.format_exception(caught.value))
+
+
+def stop(snapshot):
+    raise StopRun("solved")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("on_update", [stop, lambda snapshot: False, lambda snapshot: np.bool_(False)])
+def test_a_callback_may_stop_the_run(engine, on_update, tmp_path):
+    run, said = tmp_path / "run", []
+    more = {"run": run, "on_update": on_update, "on_message": said.append}
+    result = train(WORLD, StandIn(), settings(engine, steps=10**9, metrics_every_s=0.01), **more)
+    assert result.state == "stopped" == state_of(run) and not result.interrupted
+    assert RunDirectory(run).steps() == [result.steps]
+    assert said.count(f"on_update stopped the run{': solved' if on_update is stop else ''}") == 1
+
+
+def test_a_message_may_stop_the_run():
+    told = []
+
+    def on_message(line):
+        told.append(line)
+        raise StopRun
+
+    def on_update(snapshot):
+        if len(told) == 0 and snapshot.steps:
+            raise StopRun("first")
+        return 0  # not False
+
+    result = train(WORLD, StandIn(), settings("serial", steps=10**9, metrics_every_s=0.01), on_update=on_update,
+                   on_message=on_message)  # fmt: skip
+    assert result.state == "stopped" and told == ["on_update stopped the run: first"]
+    assert train(WORLD, StandIn(), settings("serial", steps=20), on_update=lambda snapshot: 0).state == "done"
+
+
+def test_metrics_are_written_as_often_as_asked_for(tmp_path):
+    clock = iter(range(10**9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.time, "monotonic", lambda: float(next(clock)))  # every look at the clock is a second
+        for every, few, many in ((5.0, 10, 10**4), (10.0**6, 0, 1)):
+            run = tmp_path / str(every)
+            train(WORLD, StandIn(), settings("serial", steps=200, metrics_every_s=every), run=run)
+            assert few <= len((run / "metrics.jsonl").read_text().splitlines()) <= many
 
 
 def test_a_watch_that_leaves_with_sys_exit_leaves_a_checkpoint(tmp_path):

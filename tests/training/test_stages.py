@@ -382,3 +382,81 @@ def test_stages_from_flags():
         ]
     )  # fmt: skip
     assert asked.configs == CONFIG
+
+
+# ---- by updates
+
+
+@dataclass(frozen=True)
+class Counting(Witness):
+    """Its rows note the stage and the number of updates that the acting version had."""
+
+    @property
+    def header(self):
+        return {"stage": ((), "int64"), "rate": ((), "float64")}
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        return _CountingLearner(self, agents)
+
+
+class _CountingLearner(_Learner):
+    def update(self, batch, steps):
+        for a, step in enumerate(steps):
+            stage = self._config.stages.index(step, int(self.counters[a, 0]))
+            self.state[a, 1 + stage] = min(self.state[a, 1 + stage], batch.observation[a].min())
+        self.counters += 1
+        return Update({})
+
+    def header(self, step, agent):
+        stages, updates = self._config.stages, int(self.counters[agent, 0])
+        return {"stage": stages.index(step, updates), "rate": value_at(self._config.rate, step, stages, updates)}
+
+
+BY_UPDATES = Stages({"warm_up": 50, "ramp": 80, "full": None}, clear_replay_on_stage=("full",), by="updates")
+
+
+@pytest.mark.parametrize("ratio", [0.25, 3.0])
+def test_stages_by_updates_last_for_their_updates_at_any_pace(ratio):
+    rate = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.0, 80), "full": Linear(7.0, 8.0, 10**6)})
+    shared = played(Counting(BY_UPDATES, rate), updates_per_step=ratio, publish_every=1)
+    seen = rows(shared, ("stage", "rate"))
+    for stage, rate in seen.values():
+        assert stage == (0 if rate == 1.0 else 2 if rate >= 7 else 1) or (stage, rate) == (1, 1.0)
+    assert {stage for stage, _ in seen.values()} == {0, 1, 2}
+    state = shared.vaults[0].subscriber()
+    state.refresh()
+    begun = 32 + 130 / ratio  # when the replay was cleared: after the warm-up of the replay and 130 updates
+    assert state.weights[2] < 100
+    assert begun - 3 <= state.weights[3] <= begun + 9
+
+
+def test_lockstep_is_serial_through_stages_by_updates():
+    config = Counting(BY_UPDATES, Staged({"warm_up": 1.0, "ramp": Linear(1, 0, 80), "full": 0.0}))
+    settings = {"steps": 900, "updates_per_step": 1.5, "actors": 2, "worlds_per_actor": 2}
+    serial = train(Count, config, Settings(engine="serial", **settings))
+    lockstep = train(Count, config, Settings(slack=0, **settings))
+    for name, arrays in serial.agents.items():
+        for part, value in arrays.items():
+            np.testing.assert_array_equal(value, lockstep.agents[name][part], err_msg=part)
+    assert serial.updates == lockstep.updates
+
+
+def test_schedules_count_what_they_say():
+    stages = Stages({"a": 10, "b": None}, by="updates")
+    fade = Staged({"a": 1.0, "b": Linear(1.0, 0.0, 100)})
+    assert value_at(fade, 10**6, stages, updates=60) == 0.5
+    assert value_at(Linear(0, 1, 10), 5, stages, updates=0) == 0.5
+    assert value_at(Exponential(1, 0, 10, by="updates"), 0, updates=10) == 0.5
+    with pytest.raises(SettingError, match="updates must be the number of updates"):
+        value_at(fade, 10, stages)
+    with pytest.raises(SettingError, match="epsilon in stage b must count updates, as the stages do, got by='steps'"):
+        DQNConfig(stages=stages, epsilon=Staged({"a": 1.0, "b": Linear(1.0, 0.0, 100, by="steps")}))
+
+
+def test_schedules_by_updates_on_the_command_line():
+    given = "--algorithm dqn --dqn.epsilon linear:1:0.1:500:updates --dqn.stages.lengths a 5 b None"
+    config = parse(["treasure_hunt", *given.split(), "--dqn.stages.by", "updates"]).configs
+    assert config.epsilon == Linear(1.0, 0.1, 500, by="updates")
+    assert config.stages.by == "updates"
+    with pytest.raises(SystemExit):
+        parse(["treasure_hunt", "--dqn.epsilon", "linear:1:0.1:500:updates:3"])

@@ -7,6 +7,7 @@ layers. Learning and acting both use torch, because the native core has no convo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,19 +17,21 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from motet.algorithms._blocks import Picture
+from motet.algorithms._plans import Pass
 
-__all__ = ["Convolution", "features"]
+__all__ = ["ActingConvolution", "Convolution"]
 
 
 class Convolution:
     """A picture's layers for A agents on rows of ``flat`` ``[A, n]``; gradients go to the same offsets of ``grad``."""
+
+    draw: Callable[[int], int] | None = None
 
     def __init__(self, picture: Picture, flat: Tensor, grad: Tensor | None = None) -> None:
         self._picture, self._agents = picture, len(flat)
         self._strides = [stride for _, _, stride in picture.layers]
         self._weights = self._views(flat)
         self._grads = None if grad is None else self._views(grad)
-        self._tape: list[list[Tensor]] = []
 
     def _views(self, flat: Tensor) -> list[list[tuple[Tensor, Tensor]]]:
         """Return views of weight and bias by agent and layer."""
@@ -37,24 +40,29 @@ class Convolution:
             for row in flat
         ]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, learn: bool = False) -> Pass:
         """Return features ``[A, rows, features]`` of inputs ``[A, rows, in]``."""
         pictures = x.view(self._agents, -1, *self._picture.axes)
         if self._picture.channels_last:
             pictures = pictures.movedim(5, 3)
         pictures = pictures.flatten(2, 3)  # frames become channels
-        self._tape = []
+        tapes = []
         for picture, layers in zip(pictures, self._weights, strict=True):
             tape = [picture]
             for (weight, bias), stride in zip(layers, self._strides, strict=True):
                 tape.append(conv2d(tape[-1], weight, bias, stride).relu_())
-            self._tape.append(tape)
-        return torch.stack([tape[-1].flatten(1) for tape in self._tape])
+            tapes.append(tape)
+        return Pass(torch.stack([tape[-1].flatten(1) for tape in tapes]), tapes)
 
-    def backward(self, grad: Tensor) -> None:
-        """Set the gradients of the layers, given the gradients of the features of the last ``forward``."""
+    def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        """Compute two halves ``[A, 2 B, inputs]``."""
+        rows = x.shape[1] // 2
+        return self.forward(x[:, :rows]), self.forward(x[:, rows:]).out
+
+    def backward(self, done: Pass, grad: Tensor) -> None:
+        """Set the gradients of the layers, given the gradients of the features of a pass."""
         assert self._grads is not None
-        for back, tape, layers, into in zip(grad, self._tape, self._weights, self._grads, strict=True):
+        for back, tape, layers, into in zip(grad, done.kept, self._weights, self._grads, strict=True):
             above = back.reshape(tape[-1].shape)
             for i in reversed(range(len(layers))):
                 above = torch.ops.aten.threshold_backward(above, tape[i + 1], 0)
@@ -68,15 +76,24 @@ class Convolution:
                 into[i][1].copy_(parts[2])
 
 
-@torch.inference_mode()
-def features(
-    picture: Picture, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any], scale: float
-) -> npt.NDArray[np.float32]:
-    """Return the features of ``rows * scale``, for acting.
+class ActingConvolution:
+    """A picture's layers on one published row.
 
     Rows are computed one by one, because the rounding of torch's sums depends on the batch size.
     """
-    x = torch.from_numpy(rows).to(torch.float32).mul_(scale).unsqueeze(0)
-    net = Convolution(picture, torch.from_numpy(weights).unsqueeze(0))
-    found: npt.NDArray[np.float32] = torch.cat([net.forward(one)[0] for one in torch.split(x, 1, 1)]).numpy()
-    return found
+
+    def __init__(self, picture: Picture, scale: float) -> None:
+        self._picture, self._scale = picture, scale
+
+    def load(self, row: npt.NDArray[np.float32]) -> None:
+        """Take over a row."""
+        self._net = Convolution(self._picture, torch.from_numpy(row).unsqueeze(0))
+
+    @torch.inference_mode()
+    def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
+        """Return the features of inputs ``[B, in]``."""
+        rows = torch.from_numpy(x).to(torch.float32).mul_(self._scale).unsqueeze(0)
+        found: npt.NDArray[np.float32] = torch.cat(
+            [self._net.forward(one).out[0] for one in torch.split(rows, 1, 1)]
+        ).numpy()
+        return found

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._networks import Network
+from motet.algorithms._device import Device
 from motet.algorithms._value_learner import ValueLearner
 from motet.algorithms.dqn import DQNConfig
 
@@ -19,13 +19,14 @@ class DQN(ValueLearner):
     """The learning half of DQN for A agents."""
 
     def __init__(
-        self, config: DQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: DQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
-        block = config._block(observation_space, action_space)
-        super().__init__(config, observation_space, action_space, [block], seeds, device)
-        self._online = Network(block, self._weights, self._grad)
-        self._target = Network(block, self._targets)
+        plan = config._plan(observation_space, action_space)
+        super().__init__(config, observation_space, action_space, plan, seeds, device)
+        part = slice(0, plan.size)
+        self._online = plan.bind(self._weights[:, part], self._grad[:, part])
+        self._target = plan.bind(self._targets[:, part])
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -33,28 +34,30 @@ class DQN(ValueLearner):
         config, rows = self.config, batch.reward.shape[1]
         data = self._fetched(batch)
 
-        # Double Q-learning needs the online network for both observations: one pass computes them together.
-        layers = self._online.forward(data.inputs if config.double else data.x)
-        here = self._online.cut(layers, 0, rows)
-        next_values = self._combine(self._target.forward(data.next_x)[-1])  # [A, B, n]
-        ranks = self._combine(self._online.cut(layers, rows, 2 * rows)[-1]) if config.double else next_values
-        best = data.best(ranks)
+        # Double Q-learning needs the online network for both observations.
+        if config.double:
+            here, ahead = self._online.forward_both(data.inputs)
+        else:
+            here, ahead = self._online.forward(data.x, learn=True), None
+        next_values = self._combine(self._target.forward(data.next_x).out)  # [A, B, n]
+        best = data.best(next_values if ahead is None else self._combine(ahead))
         action = data.action.unsqueeze(2)
         goal = torch.addcmul(data.reward, data.discount, next_values.gather(2, best).squeeze(2))
-        chosen = self._combine(here[-1]).gather(2, action).squeeze(2)
+        chosen = self._combine(here.out).gather(2, action).squeeze(2)
         error = goal.sub_(chosen)  # [A, B]
 
         slope = error.clamp(-1.0, 1.0).mul_(-1.0 / rows)
         if data.weight is not None:
             slope.mul_(data.weight)
-        grad = self._output_grad(slope.unsqueeze(2), action, layers[-1].shape[2])
-        self._online.backward(data.x, here, grad)
+        grad = self._output_grad(slope.unsqueeze(2), action, here.out.shape[2])
+        self._online.backward(here, grad)
         norms = self._clip(config.max_grad_norm)
         if self._measures():
-            self._measure(self._loss(error, data.weight), chosen.mean(1), norms)
-        self._adam(config._rates(steps), config.adam_eps)
+            loss = self._loss(error, data.weight)
+            self._measure({"loss": loss, "mean_q": chosen.mean(1), "grad_norm": norms})
+        self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
-        return Update(self._metrics, error.abs_().cpu().numpy() if config.prioritised else None)
+        return Update(self._metrics, self._device.to_host(error.abs_()) if config.prioritised else None)
 
     def _combine(self, out: Tensor) -> Tensor:
         """Return action values from the outputs of the last layer."""

@@ -17,6 +17,8 @@ from motet.nest import Nest
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from motet.algorithms._device import Device
+
 __all__ = ["Encoder"]
 
 
@@ -77,28 +79,26 @@ class Encoder:
                 np.multiply(part.reshape(into.shape), np.float32(leaf.scale), out=into, casting="unsafe")
         return rows
 
-    def link(self, observations: Nest, into: Tensor) -> Callable[[], None]:
+    def link(self, observations: Nest, into: Tensor, device: Device) -> Callable[[], None]:
         """Return a function that encodes the current arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""
-        import torch
-
         agents, batch = into.shape[:2]
         plain, classes = [], []
         for leaf in self._leaves:
-            source = torch.from_numpy(np.asarray(_at(observations, leaf.path)))
+            source = np.asarray(_at(observations, leaf.path))
             part = into[:, :, leaf.first : leaf.first + leaf.size]
             if leaf.classes:
-                values = torch.arange(leaf.start, leaf.start + leaf.classes)
-                classes.append((part, source.view(agents, batch, -1, 1), values))
+                values = device.to_device(np.arange(leaf.start, leaf.start + leaf.classes))
+                classes.append((part, device.link(source.reshape(agents, batch, -1, 1)), values))
             else:
-                plain.append((part, source.view(part.shape), leaf.scale))
+                plain.append((part, device.link(source.reshape(part.shape)), leaf.scale))
 
         def encode() -> None:
             for part, source, scale in plain:
-                part.copy_(source)
+                part.copy_(source())
                 if scale != 1.0:
                     part.mul_(scale)
             for part, source, values in classes:
-                part.copy_((source == values).view(part.shape))
+                part.copy_((source() == values).view(part.shape))
 
         return encode
 

@@ -7,7 +7,7 @@ Algorithms with other parts are based on :class:`FlatRows` and :class:`Adam`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from motet.algorithms._device import Device
 from motet.algorithms._streams import STREAM_BYTES, load_stream, save_stream
 
 __all__ = ["Adam", "FlatLearner", "FlatRows", "clip_rows"]
@@ -34,7 +35,8 @@ class FlatRows:
         n_state: number of values in a row.
         seeds: one for each agent, for its initial row and its random stream.
         initialise: fills one row.
-        device: device of the tensors.
+        device: where the tensors are.
+        metrics: names of the metrics.
         streams: whether agents have random streams.
     """
 
@@ -44,7 +46,8 @@ class FlatRows:
         n_state: int,
         seeds: Sequence[int],
         initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
-        device: str,
+        device: Device,
+        metrics: Sequence[str],
         streams: bool = False,
     ) -> None:
         agents = len(seeds)
@@ -55,16 +58,27 @@ class FlatRows:
         self._streams = [np.random.Generator(np.random.PCG64([seed, 1])) for seed in seeds] if streams else []
         for row, seed in zip(self.state, seeds, strict=True):
             initialise(row, np.random.default_rng(seed))
-        self._host, self._device = torch.from_numpy(self.state), torch.device(device)
-        self._shared = self._device.type == "cpu"
+        self._device = device
+        self._metrics = {name: np.zeros(agents, np.float32) for name in metrics}
         self._passes = 0
-        self._rows = self._host if self._shared else self._host.to(self._device)  # [A, n_state]
+        self._rows = device.to_device(self.state)  # [A, n_state]
 
     def weights(self) -> npt.NDArray[np.float32]:
         """Return the published values ``[A, n_weights]``, up to date."""
-        if not self._shared:
-            self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
-        return self.state[:, : self.n_weights]
+        weights = self.state[:, : self.n_weights]
+        if not self._device.shares:
+            self._device.to_host(self._rows[:, : self.n_weights], weights)
+        return weights
+
+    def _steps_of(self, done: npt.NDArray[np.int64]) -> Tensor:
+        """Return numbers of optimiser steps ``[rows]`` as :meth:`Adam.load` takes them."""
+        return self._device.to_device(done.astype(np.float32))
+
+    def _measure(self, values: Mapping[str, Tensor]) -> None:
+        """Store metrics by name, ``[A]`` each."""
+        found = self._device.to_host(torch.stack(list(values.values())))
+        for name, value in zip(values, found, strict=True):
+            self._metrics[name][:] = value
 
     def _measures(self) -> bool:
         """Return whether to compute metrics in this update; count it.
@@ -76,15 +90,15 @@ class FlatRows:
 
     def save(self) -> None:
         """Write the current state into ``state``, ``counters`` and ``random``."""
-        if not self._shared:
-            self._host.copy_(self._rows)
+        if not self._device.shares:
+            self._device.to_host(self._rows, self.state)
         for row, stream in zip(self.random, self._streams, strict=False):
             save_stream(stream, row)
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
-        if not self._shared:
-            self._rows.copy_(self._host)
+        if not self._device.shares:
+            self._device.to_device(self.state, self._rows)
         for row, stream in zip(self.random, self._streams, strict=False):
             load_stream(stream, row)
 
@@ -100,12 +114,12 @@ class Adam:
     """
 
     def __init__(self, weights: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor) -> None:
-        self._done = torch.zeros(len(weights), device=weights.device)
+        self._done = weights.new_zeros(len(weights))
         self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
 
-    def load(self, done: npt.NDArray[np.int64]) -> None:
+    def load(self, done: Tensor) -> None:
         """Resume after ``done`` ``[rows]`` steps."""
-        self._done.copy_(torch.from_numpy(done))
+        self._done.copy_(done)
 
     def step(self, rates: Sequence[float], eps: float) -> None:
         """Take one step, with a learning rate for each row."""
@@ -135,7 +149,8 @@ class FlatLearner(FlatRows):
         n_weights: number of weights of one agent, a multiple of 16.
         seeds: one for each agent, for its initial weights and its random stream.
         initialise: fills one row of weights.
-        device: device of the tensors.
+        device: where the tensors are.
+        metrics: names of the metrics.
         streams: whether agents have random streams.
     """
 
@@ -144,15 +159,16 @@ class FlatLearner(FlatRows):
         n_weights: int,
         seeds: Sequence[int],
         initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
-        device: str,
+        device: Device,
+        metrics: Sequence[str],
         streams: bool = False,
     ) -> None:
         def fill(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
             initialise(row[:n_weights], rng)
             row[n_weights : 2 * n_weights] = row[:n_weights]
 
-        super().__init__(n_weights, 4 * n_weights, seeds, fill, device, streams)
-        self._grad = torch.zeros((len(seeds), n_weights), device=self._device)
+        super().__init__(n_weights, 4 * n_weights, seeds, fill, device, metrics, streams)
+        self._grad = device.zeros(len(seeds), n_weights)
         parts = [self._rows[:, i * n_weights : (i + 1) * n_weights] for i in range(4)]
         self._weights, self._targets, moment1, moment2 = parts  # [A, n_weights] each
         self._optimiser = Adam(self._weights, self._grad, moment1, moment2)
@@ -160,7 +176,7 @@ class FlatLearner(FlatRows):
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
-        self._optimiser.load(self.counters[:, 0])
+        self._optimiser.load(self._steps_of(self.counters[:, 0]))
 
     def _clip(self, max_norm: float | None) -> Tensor:
         """Clip each agent's gradient to ``max_norm``; return the norms ``[A]`` before clipping."""

@@ -3,62 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._blocks import Block
-from motet.algorithms._networks import Network
+from motet.algorithms._device import Device
+from motet.algorithms._plans import Pass
 from motet.algorithms._value_learner import ValueLearner
-from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.iqn import IQNConfig, IQNPlan
 
 __all__ = ["IQN", "quantile_loss"]
+
+
+class _Pass(NamedTuple):
+    """Quantiles ``[A, B N, n]`` of states, and what the backward pass needs."""
+
+    out: Tensor
+    embedding: Pass
+    head: Pass
 
 
 class _Quantiles:
     """The networks of A agents, which map a state and tau to the tau-quantile of each action's return."""
 
-    def __init__(
-        self, blocks: tuple[Block, Block, Block], mean_cosines: Tensor, flat: Tensor, grad: Tensor | None = None
-    ) -> None:
-        self.trunk, self.embedding, self.head = (Network(block, flat, grad) for block in blocks)
-        self._linear = len(blocks[2].sizes) == 2
-        self._mean_cosines = mean_cosines.expand(flat.shape[0], -1, -1)
+    def __init__(self, plan: IQNPlan, mean_cosines: Tensor, rows: Tensor, grad: Tensor | None = None) -> None:
+        trunk, embedding, head = ((rows[:, part], None if grad is None else grad[:, part]) for part in plan.parts)
+        self.trunk = plan.trunk.bind(*trunk)
+        self._embedding, self._head = plan.embedding.bind(*embedding), plan.head.bind(*head, inputs=True)
+        self._linear = len(plan.head.sizes) == 2
+        self._mean_cosines = mean_cosines.expand(len(rows), -1, -1)
 
     def means(self, states: Tensor) -> Tensor:
         """Return action values ``[A, B, n]``: the means over the fixed taus."""
-        embedded = self.embedding.forward(self._mean_cosines)[-1]  # [A, K, H]
+        embedded = self._embedding.forward(self._mean_cosines).out  # [A, K, H]
         if self._linear:  # the mean of linear functions is the function of the mean
-            return self.head.forward(states * embedded.mean(1, keepdim=True))[-1]
+            return self._head.forward(states * embedded.mean(1, keepdim=True)).out
         product = states.unsqueeze(2) * embedded.unsqueeze(1)  # [A, B, K, H]
-        out = self.head.forward(product.flatten(1, 2))[-1]
+        out = self._head.forward(product.flatten(1, 2)).out
         return out.view(*product.shape[:3], -1).mean(2)
 
-    def forward(self, states: Tensor, cosines: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return tau embeddings and product, both ``[A, B N, H]``, and head layers, for cosines ``[A, B N, C]``."""
+    def forward(self, states: Tensor, cosines: Tensor) -> _Pass:
+        """Return the quantiles of states for cosines of taus ``[A, B N, C]``."""
         agents, batch, width = states.shape
-        embedded = self.embedding.forward(cosines)[-1]
-        product = states.unsqueeze(2) * embedded.view(agents, batch, -1, width)
-        flat = product.flatten(1, 2)
-        return embedded, flat, self.head.forward(flat)
+        embedding = self._embedding.forward(cosines, learn=True)
+        product = states.unsqueeze(2) * embedding.out.view(agents, batch, -1, width)
+        head = self._head.forward(product.flatten(1, 2), learn=True)
+        return _Pass(head.out, embedding, head)
+
+    def backward(self, trunk: Pass, done: _Pass, grad: Tensor) -> None:
+        """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
+        states, embedded = trunk.out, done.embedding.out
+        back = self._head.backward(done.head, grad.flatten(1, 2))
+        assert back is not None
+        shape = (*grad.shape[:3], states.shape[2])  # [A, B, N, H]
+        back = back.view(shape)
+        grad_states = (back * embedded.view(shape)).sum(2)
+        self._embedding.backward(done.embedding, back.mul_(states.unsqueeze(2)).flatten(1, 2))
+        self.trunk.backward(trunk, grad_states)
 
 
 class IQN(ValueLearner):
     """The learning half of IQN for A agents."""
 
     def __init__(
-        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: IQNConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
-        blocks = config._blocks(observation_space, action_space)
-        super().__init__(config, observation_space, action_space, blocks, seeds, device, streams=True)
-        mean_cosines = torch.from_numpy(config._mean_cosines()).to(self._device)
-        self._online = _Quantiles(blocks, mean_cosines, self._weights, self._grad)
-        self._target = _Quantiles(blocks, mean_cosines, self._targets)
-        self._multiples = torch.from_numpy(config._multiples().astype(np.float32)).to(self._device)
+        plan = config._plan(observation_space, action_space)
+        super().__init__(config, observation_space, action_space, plan, seeds, device, streams=True)
+        mean_cosines = device.to_device(config._mean_cosines())
+        self._online = _Quantiles(plan, mean_cosines, self._weights, self._grad)
+        self._target = _Quantiles(plan, mean_cosines, self._targets)
+        self._multiples = device.to_device(config._multiples().astype(np.float32))
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -69,27 +88,29 @@ class IQN(ValueLearner):
 
         # The order matters: passes of a network with equal numbers of rows share buffers, and the backward pass needs
         # the content of the last one.
-        layers = self._online.trunk.forward(data.inputs if config.double else data.x)
-        here = self._online.trunk.cut(layers, 0, rows)
-        next_states = self._target.trunk.forward(data.next_x)[-1]
-        best = data.best(self._online.means(layers[-1][:, rows:]) if config.double else self._target.means(next_states))
-        next_quantiles = self._target.forward(next_states, next_cosines)[2][-1]
+        if config.double:
+            here, ahead = self._online.trunk.forward_both(data.inputs)
+        else:
+            here, ahead = self._online.trunk.forward(data.x, learn=True), None
+        next_states = self._target.trunk.forward(data.next_x).out
+        best = data.best(self._target.means(next_states) if ahead is None else self._online.means(ahead))
+        next_quantiles = self._target.forward(next_states, next_cosines).out
         goal = self._of(next_quantiles, best.squeeze(2)).mul_(data.discount.unsqueeze(2)).add_(data.reward.unsqueeze(2))
-        embedded, product, head = self._online.forward(here[-1], cosines)
-        chosen = self._of(head[-1], data.action)  # [A, B, N]
+        done = self._online.forward(here.out, cosines)
+        chosen = self._of(done.out, data.action)  # [A, B, N]
 
         scale = 1.0 / rows if data.weight is None else (data.weight / rows).unsqueeze(2)
         slope, losses = quantile_loss(chosen, goal, taus, config.kappa)
-        self._backward(data.x, cosines, here, embedded, product, head, slope.mul_(scale), data.action)
+        self._online.backward(here, done, self._output_grad(slope.mul_(scale), data.action, done.out.shape[2]))
         norms = self._clip(config.max_grad_norm)
         if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            self._measure(loss, chosen.mean((1, 2)), norms)
-        self._adam(config._rates(steps), config.adam_eps)
+            self._measure({"loss": loss, "mean_q": chosen.mean((1, 2)), "grad_norm": norms})
+        self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:
             return Update(self._metrics)
-        return Update(self._metrics, (goal.mean(2) - chosen.mean(2)).abs_().cpu().numpy())
+        return Update(self._metrics, self._device.to_host((goal.mean(2) - chosen.mean(2)).abs_()))
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw taus ``[A, B, N]``; return them, their cosines ``[A, B N, C]`` and those of the next states.
@@ -100,7 +121,7 @@ class IQN(ValueLearner):
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
             stream.random(out=row, dtype=np.float32)
-        taus = torch.from_numpy(drawn).to(self._device)
+        taus = self._device.to_device(drawn)
         cosines = (taus.unsqueeze(2) * self._multiples).cos_()
         split = rows * config.taus
         return taus[:, :split].view(-1, rows, config.taus), cosines[:, :split], cosines[:, split:]
@@ -112,29 +133,12 @@ class IQN(ValueLearner):
         each = quantiles.view(agents, batch, -1, quantiles.shape[2])
         return each.gather(3, action.view(agents, batch, 1, 1).expand(-1, -1, each.shape[2], 1)).squeeze(3)
 
-    def _backward(
-        self,
-        x: Tensor,
-        cosines: Tensor,
-        layers: list[Tensor],
-        embedded: Tensor,
-        product: Tensor,
-        head: list[Tensor],
-        slope: Tensor,
-        action: Tensor,
-    ) -> None:
-        """Set the gradients of the weights, given the gradients of the chosen quantiles ``[A, B, N]``."""
+    @staticmethod
+    def _output_grad(slope: Tensor, action: Tensor, outputs: int) -> Tensor:
+        """Return the gradient of the quantiles ``[A, B, N, n]``, given that of the chosen ones ``[A, B, N]``."""
         agents, rows, taus = slope.shape
-        states, width = layers[-1], layers[-1].shape[2]
-        grad = slope.new_zeros((agents, rows, taus, head[-1].shape[2]))
-        grad.scatter_(3, action.view(agents, rows, 1, 1).expand(-1, -1, taus, 1), slope.unsqueeze(3))
-        back = self._online.head.backward(product, head, grad.flatten(1, 2), inputs=True).view(
-            agents, rows, taus, width
-        )
-        grad_states = (back * embedded.view(agents, rows, taus, width)).sum(2)
-        grad_embedded = back.mul_(states.unsqueeze(2)).flatten(1, 2)
-        self._online.embedding.backward(cosines, [embedded], grad_embedded)
-        self._online.trunk.backward(x, layers, grad_states)
+        index = action.view(agents, rows, 1, 1).expand(-1, -1, taus, 1)
+        return slope.new_zeros((agents, rows, taus, outputs)).scatter_(3, index, slope.unsqueeze(3))
 
 
 def quantile_loss(chosen: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Any]:

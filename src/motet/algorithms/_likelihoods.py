@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch
+from motet.algorithms._device import Device
 from motet.algorithms._distributions import HALF_LOG_TAU, Actions, Choices, Gaussian
 
 __all__ = ["Likelihoods", "Look", "likelihoods_of"]
@@ -22,7 +23,7 @@ class Likelihoods(Protocol):
     """The learning half of an action distribution."""
 
     def chosen(self, batch: Batch) -> Tensor:
-        """Return the actions ``[A, rows, ...]`` in the form that :meth:`look` takes; if possible, as a view."""
+        """Return the actions ``[A, rows, ...]`` on the device, in the form that :meth:`look` takes."""
         ...
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> Look:
@@ -44,24 +45,24 @@ class Look(Protocol):
         ...
 
 
-def likelihoods_of(actions: Actions) -> Likelihoods:
-    """Return the learning half of an action distribution."""
+def likelihoods_of(actions: Actions, device: Device) -> Likelihoods:
+    """Return the learning half of an action distribution, on a device."""
     if isinstance(actions, Choices):
-        return _ChoicesLikelihoods(actions)
+        return _ChoicesLikelihoods(actions, device)
     assert isinstance(actions, Gaussian)
-    return _GaussianLikelihoods(actions)
+    return _GaussianLikelihoods(actions, device)
 
 
 class _ChoicesLikelihoods:
-    def __init__(self, choices: Choices) -> None:
-        self._choices = choices
+    def __init__(self, choices: Choices, device: Device) -> None:
+        self._choices, self._device = choices, device
+        self._start = device.to_device(choices.start.copy()) if choices.start.any() else None
 
     def chosen(self, batch: Batch) -> Tensor:
         """Return indices ``[A, rows, choices]``."""
         (agents, fragments, length), parts = batch.reward.shape, self._choices.parts
-        indices = torch.from_numpy(batch.action).view(agents, fragments * length, len(parts)).to(torch.int64)
-        start = self._choices.start
-        return indices - torch.tensor(start) if start.any() else indices
+        indices = self._device.to_device(batch.action).view(agents, fragments * length, len(parts)).to(torch.int64)
+        return indices if self._start is None else indices - self._start
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _ChoicesLook:
         """Return log-probabilities and entropies with their backward pass."""
@@ -93,13 +94,14 @@ class _ChoicesLook:
 
 
 class _GaussianLikelihoods:
-    def __init__(self, gaussian: Gaussian) -> None:
-        self._gaussian = gaussian
+    def __init__(self, gaussian: Gaussian, device: Device) -> None:
+        self._gaussian, self._device = gaussian, device
 
     def chosen(self, batch: Batch) -> Tensor:
         """Return the unclipped actions ``[A, rows, outputs]``."""
         agents, fragments, length = batch.reward.shape
-        return torch.from_numpy(batch.extra["unclipped"]).view(agents, fragments * length, self._gaussian.outputs)
+        unclipped = self._device.to_device(batch.extra["unclipped"])
+        return unclipped.view(agents, fragments * length, self._gaussian.outputs)
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _GaussianLook:
         """Return log-probabilities and entropies with their backward pass."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from motet.algorithms._device import Device
 from motet.algorithms._statistics import CLIP, Statistics
 
 __all__ = ["Normaliser"]
@@ -30,39 +31,35 @@ class Normaliser:
     >>> places = Statistics(size=1, public=0, private=2)
     >>> rows = torch.zeros(1, 7)
     >>> places.initialise(rows.numpy()[0])
-    >>> normaliser = Normaliser(places, rows)
+    >>> normaliser = Normaliser(places, rows, Device("cpu"))
     >>> normaliser.update(torch.tensor([[[1.0], [2.0]]]))
     >>> normaliser.update(torch.tensor([[[3.0], [6.0]]]))
     >>> normaliser.count.tolist(), normaliser.mean.tolist(), normaliser.variance.tolist()
     ([4.0], [[3.0]], [[3.5]])
     """
 
-    def __init__(self, places: Statistics, rows: Tensor) -> None:
-        size, private = places.size, places.private
-
-        def part(first: int, n: int) -> Tensor:
-            return rows[:, first : first + n]
-
-        self._mean, self._scale = part(places.public, size), part(places.public + size, size)
-        self._mean_rest, self._spread = part(private, size), part(private + size, size)
-        self._spread_rest = part(private + 2 * size, size)
-        self._count, self._count_rest = rows[:, private + 3 * size], rows[:, private + 3 * size + 1]
-        self._mean_row, self._scale_row = self._mean.unsqueeze(1), self._scale.unsqueeze(1)
+    def __init__(self, places: Statistics, rows: Tensor, device: Device) -> None:
+        self._size, self._device = places.size, device
+        self._public = rows[:, places.public : places.public + places.n_public]
+        self._private = rows[:, places.private : places.private + places.n_private]
+        public = self._public.unsqueeze(1)
+        self._mean_row, self._scale_row = public[..., : places.size], public[..., places.size :]
 
     @property
     def count(self) -> Tensor:
         """Number of rows counted so far, ``[A]``."""
-        return _whole(self._count, self._count_rest)
+        return self._sums()[0]
 
     @property
     def mean(self) -> Tensor:
         """Running means, ``[A, size]``."""
-        return _whole(self._mean, self._mean_rest)
+        return self._sums()[1]
 
     @property
     def variance(self) -> Tensor:
         """Running variances, ``[A, size]``."""
-        return _whole(self._spread, self._spread_rest) / self.count.clamp(min=1).unsqueeze(1)
+        count, _, spread = self._sums()
+        return spread / count.clamp(min=1).unsqueeze(1)
 
     def apply(self, inputs: Tensor) -> None:
         """Normalise ``[A, rows, size]`` in place, by the statistics of the current version."""
@@ -73,36 +70,45 @@ class Normaliser:
 
         ``valid`` ``[A, rows]`` is False for rows to ignore. ``frozen`` marks agents whose statistics do not change.
         """
-        x = inputs.to("cpu", torch.float64)
+        x = self._fetch(inputs)
         if valid is None:
             n = torch.full((len(x),), x.shape[1], dtype=torch.float64)
             mean = x.mean(1)
             spread = (x - mean.unsqueeze(1)).square_().sum(1)
         else:
-            some = valid.to("cpu", torch.float64).unsqueeze(2)
+            some = self._fetch(valid).unsqueeze(2)
             n = some.sum((1, 2))
             mean = (x * some).sum(1) / n.clamp(min=1).unsqueeze(1)
             spread = (x - mean.unsqueeze(1)).square_().mul_(some).sum(1)
         if any(frozen):
             n[torch.tensor(list(frozen))] = 0
-        count, old, known = self.count, self.mean, _whole(self._spread, self._spread_rest)
+        count, old, known = self._sums()
         total = (count + n).clamp(min=1)
         share, some = (n / total).unsqueeze(1), (n > 0).unsqueeze(1)
         away = mean - old
         known = torch.where(some, known + spread + away.square() * (count.unsqueeze(1) * share), known)
-        _put(self._count, self._count_rest, count + n)
-        _put(self._mean, self._mean_rest, torch.where(some, old + away * share, old))
-        _put(self._spread, self._spread_rest, known)
-        scale = (self.variance + _LEAST_VARIANCE).rsqrt()
-        self._scale.copy_(torch.where(self.count.unsqueeze(1) > 0, scale, 1.0))
+        self._store(count + n, torch.where(some, old + away * share, old), known)
+
+    def _fetch(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the host in float64, which not all devices have."""
+        return torch.from_numpy(self._device.to_host(tensor)).to(torch.float64)
+
+    def _sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return counts ``[A]``, means and sums of squares ``[A, size]``, on the host in float64."""
+        size, private = self._size, self._fetch(self._private)
+        mean = self._fetch(self._public)[:, :size] + private[:, :size]
+        return private[:, -2] + private[:, -1], mean, private[:, size : 2 * size] + private[:, 2 * size : 3 * size]
+
+    def _store(self, count: Tensor, mean: Tensor, spread: Tensor) -> None:
+        """Store values as pairs. Later updates read the pairs, so a restarted learner computes the same."""
+        counts, means, spreads = (_pair(value) for value in (count.unsqueeze(1), mean, spread))
+        count, spread = (high.double() + low.double() for high, low in (counts, spreads))
+        scale = torch.where(count > 0, (spread / count.clamp(min=1) + _LEAST_VARIANCE).rsqrt(), 1.0).float()
+        self._device.to_device(torch.cat([means[0], scale], 1).numpy(), self._public)
+        self._device.to_device(torch.cat([means[1], *spreads, *counts], 1).numpy(), self._private)
 
 
-def _whole(high: Tensor, low: Tensor) -> Tensor:
-    return high.to("cpu", torch.float64) + low.to("cpu", torch.float64)
-
-
-def _put(high: Tensor, low: Tensor, value: Tensor) -> None:
-    """Store a value as a pair. Later updates read the pair, so a restarted learner computes the same."""
-    first = value.to(torch.float32)
-    high.copy_(first)
-    low.copy_(value - first)
+def _pair(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Split float64 into two parts in float32, whose sum keeps 48 bits."""
+    high = value.to(torch.float32)
+    return high, (value - high).to(torch.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,13 +11,13 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._convolution import Convolution
+from motet.algorithms._device import Device
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
 from motet.algorithms._likelihoods import Likelihoods, Look, likelihoods_of
-from motet.algorithms._networks import Network
 from motet.algorithms._normaliser import Normaliser
+from motet.algorithms._plans import LearnerNetwork, NetworkPlan
 from motet.algorithms.ppo import PPOConfig, PPOLayout
 from motet.nest import map_nest
 from motet.schedule import value_at
@@ -45,22 +44,20 @@ _SCALARS = 5  # fields of a minibatch after the mask
 class _Rows:
     """The rows of an update as tensors, in their order and shuffled for an epoch."""
 
-    def __init__(
-        self, batch: Batch, encoder: Encoder, actions: Likelihoods, minibatches: int, device: torch.device
-    ) -> None:
+    def __init__(self, batch: Batch, encoder: Encoder, actions: Likelihoods, minibatches: int, device: Device) -> None:
         self.batch, self._actions, self._device, self._parts = batch, actions, device, minibatches
         agents, fragments, length = batch.reward.shape
         self.shape = (agents, fragments, length)
         rows, seen = fragments * length, fragments * (length + 1)
-        self.x = torch.zeros((agents, seen, encoder.size), device=device)
+        self.x = device.zeros(agents, seen, encoder.size)
         flat = map_nest(lambda array: array.reshape(agents, seen, *array.shape[3:]), batch.observation)
-        self._encode = encoder.link(flat, self.x)
+        self._encode = encoder.link(flat, self.x, device)
         # Indices of the rows with an action among the rows with an observation.
-        self.positions = torch.arange(rows, device=device) + torch.arange(rows, device=device) // length
-        self._first = torch.arange(agents, device=device).unsqueeze(1)
+        self.positions = device.to_device(np.arange(rows) + np.arange(rows) // length)
+        self._first = device.to_device(np.arange(agents)).unsqueeze(1)
         self.raw = torch.zeros_like(self.x)
-        self.scalars = torch.zeros((agents, rows, _SCALARS), device=device)
-        self._x = torch.zeros((agents * rows, encoder.size), device=device)
+        self.scalars = device.zeros(agents, rows, _SCALARS)
+        self._x = device.zeros(agents * rows, encoder.size)
         self._order = np.zeros((agents, rows), np.int64)
 
     def fetch(self) -> None:
@@ -68,18 +65,18 @@ class _Rows:
         batch, device = self.batch, self._device
         agents, fragments, length = self.shape
         self._encode()
-        self.chosen = self._actions.chosen(batch).to(device)
+        self.chosen = self._actions.chosen(batch)
         self.mask = None
         if "mask" in batch.extra:
-            mask = torch.from_numpy(batch.extra["mask"])[:, :, :length]
-            self.mask = mask.reshape(agents, fragments * length, -1).to(device)
+            mask = device.to_device(batch.extra["mask"])[:, :, :length]
+            self.mask = mask.reshape(agents, fragments * length, -1)
 
     def shuffle(self, streams: Sequence[np.random.Generator]) -> list[_MiniBatch]:
         """Return all rows in equal minibatches, in a new random order for each agent."""
         (agents, rows), parts = self._order.shape, self._parts
         for row, stream in zip(self._order, streams, strict=True):
             row[:] = stream.permutation(rows)
-        order = torch.from_numpy(self._order).to(self._device)
+        order = self._device.to_device(self._order)
 
         def by_part(index: Tensor) -> Tensor:
             return index.view(agents, parts, -1).transpose(0, 1).reshape(-1)  # [parts, A, rows of a part]
@@ -131,44 +128,50 @@ class PPO(FlatRows):
     """The learning half of PPO for A agents."""
 
     def __init__(
-        self, config: PPOConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: PPOConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         self._encoder = Encoder(observation_space, config.n_frames)
-        self._actions = likelihoods_of(actions_of(action_space))
+        self._actions = likelihoods_of(actions_of(action_space), device)
         self._layout = layout = PPOLayout.of(config, observation_space, action_space)
-        super().__init__(layout.weights, layout.state, seeds, self._initialise, device, streams=True)
+        metrics = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "weight", "grad_norm")
+        super().__init__(layout.weights, layout.state, seeds, self._initialise, device, metrics, streams=True)
         agents, start, end = len(seeds), layout.learned.start, layout.learned.stop
-        grad = torch.zeros((agents, end), device=self._device)
-        self._picture = None if layout.picture is None else Convolution(layout.picture, self._rows, grad)
-        self._policy, self._critic = (Network(block, self._rows, grad) for block in (layout.policy, layout.critic))
+        grad = device.zeros(agents, end)
+
+        def bound(plan: NetworkPlan, part: slice, inputs: bool) -> LearnerNetwork:
+            return plan.bind(self._rows[:, part], grad[:, part], inputs)
+
+        shared = layout.encoder is not None
+        self._seeing = None if layout.encoder is None else bound(layout.encoder, layout.encoder_part, False)
+        self._policy = bound(layout.policy, layout.policy_part, shared)
+        self._critic = bound(layout.critic, layout.critic_part, shared)
         self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
         self._adam = Adam(self._rows[:, layout.learned], self._grad, *moments)
-        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows)
+        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows, device)
         self._batches: dict[int, _Rows] = {}
-        names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "weight", "grad_norm")
-        self._metrics = {name: np.zeros(agents, np.float32) for name in names}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        layout, gain = self._layout, math.sqrt(2)
+        layout = self._layout
         if layout.statistics is not None:
             layout.statistics.initialise(row)
-        if layout.picture is not None:
-            layout.picture.initialise(row, rng)
-        layout.policy.initialise_orthogonally(row, rng, gain, 0.01)
-        layout.critic.initialise_orthogonally(row, rng, gain, 1.0)
+        if layout.encoder is not None:
+            layout.encoder.initialise(row[layout.encoder_part], rng)
+        layout.policy.initialise(row[layout.policy_part], rng)
+        layout.critic.initialise(row[layout.critic_part], rng)
         row[layout.own] = self.config.first_log_std
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
-        self._adam.load(self.counters[:, 0] * (self.config.epochs * self.config.minibatches))
+        self._adam.load(self._steps_of(self.counters[:, 0] * (self.config.epochs * self.config.minibatches)))
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
-        return {"learner_step": int(self.counters[agent, 0]), "stage": self.config.stages.index(step)}
+        updates = int(self.counters[agent, 0])
+        return {"learner_step": updates, "stage": self.config.stages.index(step, updates)}
 
     @torch.inference_mode()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
@@ -182,11 +185,12 @@ class PPO(FlatRows):
             rows.raw.copy_(rows.x)
             self._normaliser.apply(rows.x)
         self._prepare(rows)
-        rates, clips, entropies = (
-            [value_at(schedule, int(step), config.stages) for step in steps]
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
+        rates, *bounds = (
+            [value_at(schedule, step, config.stages, count) for step, count in counts]
             for schedule in (config.learning_rate, config.clip, config.entropy)
         )
-        clip, entropy = (torch.tensor(values, device=self._device).unsqueeze(1) for values in (clips, entropies))
+        clip, entropy = self._device.to_device(np.array(bounds, np.float32)).unsqueeze(2).unbind(0)
         for epoch in range(config.epochs):
             for i, part in enumerate(rows.shuffle(self._streams)):
                 last = epoch == config.epochs - 1 and i == config.minibatches - 1
@@ -194,7 +198,7 @@ class PPO(FlatRows):
         if self._normaliser is not None:
             seen = rows.raw.index_select(1, rows.positions)
             valid = rows.scalars[:, :, 4] > 0
-            self._normaliser.update(seen, valid, frozen=[config._freezes(int(step)) for step in steps])
+            self._normaliser.update(seen, valid, frozen=[config._freezes(*count) for count in counts])
         self.counters[:, 0] += 1
         return Update(self._metrics)
 
@@ -203,11 +207,11 @@ class PPO(FlatRows):
         batch, config = rows.batch, self.config
         agents, fragments, length = rows.shape
         assert batch.valid is not None
-        seen = self._see(rows.x)
-        values = self._critic.forward(seen)[-1].view(agents, fragments, length + 1).cpu().numpy()
+        seen = rows.x if self._seeing is None else self._seeing.forward(rows.x).out
+        values = self._device.to_host(self._critic.forward(seen).out).reshape(agents, fragments, length + 1)
         acted = seen.index_select(1, rows.positions)
-        look = self._actions.look(self._policy.forward(acted)[-1], self._own, rows.chosen, rows.mask)
-        before = look.log_prob.view(rows.shape).cpu().numpy()
+        look = self._actions.look(self._policy.forward(acted).out, self._own, rows.chosen, rows.mask)
+        before = self._device.to_host(look.log_prob).reshape(rows.shape)
         weight = np.exp(np.minimum(before - batch.extra["log_prob"], 0.0))
         reward = batch.reward * np.float32(config.reward_scale)
         gain = advantages(reward, batch.discount, batch.valid, values, weight, config.gae_lambda)
@@ -215,56 +219,52 @@ class PPO(FlatRows):
         if config.normalise_advantages:
             gain = _normal(gain, batch.valid)
         columns = (before, weight * gain, goal, values[..., :-1], batch.valid)
-        for i, column in enumerate(columns):
-            rows.scalars[:, :, i] = torch.from_numpy(np.ascontiguousarray(column)).view(agents, -1)
+        scalars = np.stack(columns, -1, dtype=np.float32, casting="unsafe")
+        self._device.to_device(scalars.reshape(rows.scalars.shape), rows.scalars)
         counts = np.maximum(batch.valid.sum((1, 2)), 1)
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
-    def _see(self, x: Tensor) -> Tensor:
-        """Return the features of the inputs that policy and critic take."""
-        return x if self._picture is None else self._picture.forward(x)
-
     def _step(self, part: _MiniBatch, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
         """Take one gradient step on one minibatch."""
-        config, picture = self.config, self._picture
-        seen = self._see(part.x)
-        layers = self._policy.forward(seen)
-        look = self._actions.look(layers[-1], self._own, part.chosen, part.mask)
+        config = self.config
+        shared = None if self._seeing is None else self._seeing.forward(part.x, learn=True)
+        seen = part.x if shared is None else shared.out
+        acting = self._policy.forward(seen, learn=True)
+        look = self._actions.look(acting.out, self._own, part.chosen, part.mask)
         ratio = (look.log_prob - part.before).exp_()
         free = ratio * part.gain
         bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(part.gain)
         within = free <= bounded
-        above = self._critic.forward(seen)
-        value = above[-1].squeeze(2)
+        judging = self._critic.forward(seen, learn=True)
+        value = judging.out.squeeze(2)
         error = value - part.goal
         slope = error * part.share
         if config.clip_value is not None:
             near = part.value + (value - part.value).clamp_(-config.clip_value, config.clip_value)
             slope.mul_(error.square() >= (near - part.goal).square_())
-        if measure:
-            self._measure(part, look, ratio, torch.minimum(free, bounded), within, error)
+        metrics = self._metrics_of(part, look, ratio, torch.minimum(free, bounded), within, error) if measure else {}
         out = look.back(free.mul_(within).neg_(), part.share * -entropy, self._own_grad)
-        back = self._policy.backward(seen, layers, out, inputs=picture is not None)
-        slope = slope.mul_(config.value_weight).unsqueeze(2)
-        other = self._critic.backward(seen, above, slope, inputs=picture is not None)
-        if picture is not None:
-            picture.backward(back.add_(other))
+        back = self._policy.backward(acting, out)
+        other = self._critic.backward(judging, slope.mul_(config.value_weight).unsqueeze(2))
+        if self._seeing is not None and shared is not None and back is not None and other is not None:
+            self._seeing.backward(shared, back.add_(other))
         norms = clip_rows(self._grad, config.max_grad_norm)
         if measure:
-            self._metrics["grad_norm"][:] = norms.cpu().numpy()
+            self._measure({**metrics, "grad_norm": norms})
         self._adam.step(rates, config.adam_eps)
 
-    def _measure(
-        self, part: _MiniBatch, look: Look, ratio: Tensor, surrogate: Tensor, within: Tensor, error: Tensor
-    ) -> None:
-        for name, value in (
-            ("policy_loss", -surrogate),
-            ("value_loss", error.square() * (0.5 * part.share)),
-            ("entropy", look.entropy * part.share),
-            ("kl", (ratio - 1.0 - (look.log_prob - part.before)) * part.share),
-            ("clipped", (~within) * part.share),
-        ):
-            self._metrics[name][:] = value.sum(1).cpu().numpy()
+    @staticmethod
+    def _metrics_of(
+        part: _MiniBatch, look: Look, ratio: Tensor, surrogate: Tensor, within: Tensor, error: Tensor
+    ) -> dict[str, Tensor]:
+        terms = {
+            "policy_loss": -surrogate,
+            "value_loss": error.square() * (0.5 * part.share),
+            "entropy": look.entropy * part.share,
+            "kl": (ratio - 1.0 - (look.log_prob - part.before)) * part.share,
+            "clipped": (~within) * part.share,
+        }
+        return {name: term.sum(1) for name, term in terms.items()}
 
 
 def _normal(gain: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:

@@ -27,8 +27,10 @@ class Statistics:
     >>> places.normalise(row, np.array([[3.0, 30.0]], "float32")).tolist()  # no data yet: only clipped
     [[3.0, 10.0]]
     >>> import torch
+    >>> from motet.algorithms._device import Device
     >>> from motet.algorithms._normaliser import Normaliser
-    >>> Normaliser(places, torch.from_numpy(row)[None]).update(torch.tensor([[[1.0, 10.0], [5.0, 50.0]]]))
+    >>> normaliser = Normaliser(places, torch.from_numpy(row)[None], Device("cpu"))
+    >>> normaliser.update(torch.tensor([[[1.0, 10.0], [5.0, 50.0]]]))
     >>> places.normalise(row, np.array([[3.0, 50.0]], "float32")).round(3).tolist()
     [[0.0, 1.0]]
     """
@@ -81,6 +83,6 @@ class Freezing:
             raise SettingError("freeze_normaliser_on_stage is only valid with normalise=True (got normalise=False)")
         self.stages.begin(self.freeze_normaliser_on_stage)
 
-    def _freezes(self, step: int) -> bool:
-        stage = self.freeze_normaliser_on_stage
-        return stage is not None and step >= self.stages.begin(stage)
+    def _freezes(self, step: int, updates: int) -> bool:
+        stage, stages = self.freeze_normaliser_on_stage, self.stages
+        return stage is not None and stages.index(step, updates) >= stages.names.index(stage)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._convolution import Convolution
+from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
-from motet.algorithms._networks import Network
 from motet.algorithms._normaliser import Normaliser
+from motet.algorithms._plans import LearnerNetwork, Pass
 from motet.algorithms._value_learner import Tensors
 from motet.algorithms.td3 import ActionScale, TD3Config, TD3Layout
 from motet.schedule import value_at
@@ -33,7 +33,7 @@ class _Transitions(Tensors):
         batch: Batch,
         encoder: Encoder,
         action_space: Space,
-        device: torch.device,
+        device: Device,
         scale: ActionScale,
         size: int,
     ) -> None:
@@ -42,13 +42,13 @@ class _Transitions(Tensors):
         shape = (agents, 2, rows, size + scale.size)
         self.raw = torch.zeros_like(self.x)
         self.seen, self.next_seen = self.x, self.next_x  # features, [A, B, size] each
-        here, there = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        here, there = device.zeros(*shape), device.zeros(*shape)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
         self.first = here[:, 0]  # inputs of each agent's first critic, [A, B, features + actions]
         self._parts = [(part[..., :size], part[..., size:]) for part in (here, there)]
         self._first_action_part = self.first[..., size:]
-        self._middle = torch.from_numpy(scale.middle).to(device)
-        self._half = torch.from_numpy(scale.half).to(device)
+        self._middle = device.to_device(scale.middle)
+        self._half = device.to_device(scale.half)
         self.noise = np.zeros((agents, rows, scale.size), np.float32)
 
     def fetch(self) -> None:
@@ -76,25 +76,27 @@ class TD3(FlatRows):
     """The learning half of TD3 for A agents."""
 
     def __init__(
-        self, config: TD3Config, observation_space: Space, action_space: Space, seeds: Sequence[int], device: str
+        self, config: TD3Config, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device
     ) -> None:
         self.config = config
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
         self._action_space = action_space
         self._layout = layout = TD3Layout.of(config, observation_space, action_space)
-        super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, streams=True)
+        metrics = ("loss", "mean_q", "grad_norm")
+        super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, metrics, streams=True)
         agents, n, c = len(seeds), layout.weights, layout.size
         halves = self._rows.view(agents, 2, layout.half)
         first, second = halves[:, 0], halves[:, 1]
         critics = self._rows.view(2 * agents, layout.half)[:, layout.critics :]  # [2 A, 4 c]
         weights, targets, moment1, moment2 = (critics[:, i * c : (i + 1) * c] for i in range(4))
-        self._policy_grad = torch.zeros((agents, n), device=self._device)
-        self._critic_grad = torch.zeros((2 * agents, c), device=self._device)
-        self._policy = Network(layout.policy, first, self._policy_grad)
-        self._target_policy = Network(layout.policy, second)
-        self._critics = Network(layout.critic, weights, self._critic_grad)
-        self._target_critics = Network(layout.critic, targets)
-        self._first_critic = Network(layout.critic, first[:, layout.critics :])
+        self._policy_grad = device.zeros(agents, n)
+        self._critic_grad = device.zeros(2 * agents, c)
+        acts, judges = layout.policy_part, slice(0, layout.critic.size)
+        self._policy = layout.policy.bind(first[:, acts], self._policy_grad[:, acts])
+        self._target_policy = layout.policy.bind(second[:, acts])
+        self._critics = layout.critic.bind(weights[:, judges], self._critic_grad[:, judges], layout.encoder is not None)
+        self._target_critics = layout.critic.bind(targets[:, judges])
+        self._first_critic = layout.critic.bind(weights[::2, judges], inputs=True)
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
 
         def adam(begin: int, end: int) -> Adam:
@@ -102,50 +104,50 @@ class TD3(FlatRows):
             moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
             return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
-        self._policy_adam = adam(layout.policy.start, n)
-        learned = slice(layout.policy.start if layout.picture is None else layout.picture.start, n)
+        self._policy_adam = adam(acts.start, n)
+        learned = slice(layout.encoder_part.start, n)
         self._targets = ((second[:, learned], first[:, learned]), (targets, weights))
-        self._eyes: Convolution | None = None
-        if layout.picture is not None:
-            self._eyes = Convolution(layout.picture, first, self._policy_grad)
-            self._target_eyes = Convolution(layout.picture, second)
-            self._eyes_grad = self._policy_grad[:, layout.picture.start : layout.policy.start]
-            self._eyes_adam = adam(layout.picture.start, layout.policy.start)
-        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first)
+        self._seeing: LearnerNetwork | None = None
+        if layout.encoder is not None:
+            sees = layout.encoder_part
+            self._seeing = layout.encoder.bind(first[:, sees], self._policy_grad[:, sees])
+            self._target_seeing = layout.encoder.bind(second[:, sees])
+            self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
+            self._seeing_adam = adam(sees.start, acts.start)
+        self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
         self._batches: dict[int, _Transitions] = {}
-        self._metrics = {name: np.zeros(agents, np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         layout = self._layout
         first, second = row.reshape(2, -1)
         if layout.statistics is not None:
             layout.statistics.initialise(first)
-        if layout.picture is not None:
-            layout.picture.initialise(first, rng)
-        layout.policy.initialise(first, rng)
+        if layout.encoder is not None:
+            layout.encoder.initialise(first[layout.encoder_part], rng)
+        layout.policy.initialise(first[layout.policy_part], rng)
         second[: layout.weights] = first[: layout.weights]
         for half in (first, second):
             critic = half[layout.critics :]
-            layout.critic.initialise(critic, rng)
+            layout.critic.initialise(critic[: layout.critic.size], rng)
             critic[layout.size : 2 * layout.size] = critic[: layout.size]
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
         super().load()
         updates = self.counters[:, 0]
-        self._critic_adam.load(np.repeat(updates, 2))
-        self._policy_adam.load(updates // self.config.policy_delay)
-        if self._eyes is not None:
-            self._eyes_adam.load(updates)
+        self._critic_adam.load(self._steps_of(np.repeat(updates, 2)))
+        self._policy_adam.load(self._steps_of(updates // self.config.policy_delay))
+        if self._seeing is not None:
+            self._seeing_adam.load(self._steps_of(updates))
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
         config, updates = self.config, int(self.counters[agent, 0])
         return {
-            "noise": value_at(config.noise, step, config.stages),
+            "noise": value_at(config.noise, step, config.stages, updates),
             "random": updates == 0,
             "learner_step": updates,
-            "stage": config.stages.index(step),
+            "stage": config.stages.index(step, updates),
         }
 
     @torch.inference_mode()
@@ -154,56 +156,59 @@ class TD3(FlatRows):
         config = self.config
         if id(batch) not in self._batches:
             self._batches[id(batch)] = _Transitions(
-                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.sizes[0]
+                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.inputs
             )
         data = self._batches[id(batch)]
         data.fetch()
         if self._normaliser is not None:
             data.raw.copy_(data.x)
             self._normaliser.apply(data.inputs)
-        if self._eyes is not None:
-            data.seen, data.next_seen = self._eyes.forward(data.x), self._target_eyes.forward(data.next_x)
+        seeing = None if self._seeing is None else self._seeing.forward(data.x, learn=True)
+        if seeing is not None:
+            data.seen, data.next_seen = seeing.out, self._target_seeing.forward(data.next_x).out
         data.show_critics()
-        rates = [value_at(config.learning_rate, int(step), config.stages) for step in steps]
-        errors = self._learn_critics(data, rates)  # [A, 2, B]
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
+        rates = [value_at(config.learning_rate, step, config.stages, count) for step, count in counts]
+        errors = self._learn_critics(data, seeing, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
-        early = np.flatnonzero(self.counters[:, 0] % config.policy_delay)
-        if len(early) < len(self.counters):
-            kept = self._rows[early]
+        updated = self.counters[:, 0].tolist()
+        early = [agent for agent, updates in enumerate(updated) if updates % config.policy_delay]
+        if len(early) < len(updated):
+            kept = [self._rows[agent].clone() for agent in early]
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
-            if len(early):  # agents whose policy update is not due yet: undo
-                self._rows[early] = kept
-                self._policy_adam.load(self.counters[:, 0] // config.policy_delay)
+            for agent, row in zip(early, kept, strict=True):  # their policy update is not due yet: undo
+                self._rows[agent].copy_(row)
+            if early:
+                self._policy_adam.load(self._steps_of(self.counters[:, 0] // config.policy_delay))
         if self._normaliser is not None:
-            self._normaliser.update(data.raw, frozen=[config._freezes(int(step)) for step in steps])
-        return Update(self._metrics, errors.abs_().mean(1).cpu().numpy() if config.prioritised else None)
+            self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
+        return Update(self._metrics, self._device.to_host(errors.abs_().mean(1)) if config.prioritised else None)
 
-    def _learn_critics(self, data: _Transitions, rates: Sequence[float]) -> Tensor:
-        """Take one gradient step of all critics; return their TD errors ``[A, 2, B]``."""
+    def _learn_critics(self, data: _Transitions, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
+        """Take one gradient step of all critics, and of the encoder, if there is one.
+
+        Returns the critics' TD errors ``[A, 2, B]``.
+        """
         config, (agents, rows) = self.config, data.reward.shape
         data.show_next(self._target_actions(data))
-        values = self._target_critics.forward(data.there)[-1].view(agents, 2, rows)
+        values = self._target_critics.forward(data.there).out.view(agents, 2, rows)
         goal = torch.addcmul(data.reward * config.reward_scale, data.discount, values.amin(1))
-        layers = self._critics.forward(data.here)
-        guess = layers[-1].view(agents, 2, rows)
+        judging = self._critics.forward(data.here, learn=True)
+        guess = judging.out.view(agents, 2, rows)
         error = goal.unsqueeze(1) - guess
         slope = error * (-2.0 / rows)
         if data.weight is not None:
             slope.mul_(data.weight.unsqueeze(1))
-        back = self._critics.backward(data.here, layers, slope.view(2 * agents, rows, 1), inputs=self._eyes is not None)
-        if self._eyes is not None:
-            self._learn_to_see(self._eyes, back.view(agents, 2, rows, -1).sum(1), rates)
+        back = self._critics.backward(judging, slope.view(2 * agents, rows, 1))
+        if seeing is not None and back is not None:
+            self._learn_to_see(seeing, back.view(agents, 2, rows, -1).sum(1), rates)
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
         if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
-            for name, value in (
-                ("loss", losses.mean((1, 2))),
-                ("mean_q", guess.mean((1, 2))),
-                ("grad_norm", norms.view(agents, 2).mean(1)),
-            ):
-                self._metrics[name][:] = value.cpu().numpy()
+            norm = norms.view(agents, 2).mean(1)
+            self._measure({"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm})
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
@@ -212,26 +217,27 @@ class TD3(FlatRows):
         config = self.config
         for row, stream in zip(data.noise, self._streams, strict=True):
             stream.standard_normal(out=row, dtype=np.float32)
-        noise = torch.from_numpy(data.noise).to(self._device, copy=True).mul_(config.target_noise)
+        noise = self._device.to_device(data.noise).mul(config.target_noise)
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
-        return noise.add_(self._target_policy.forward(data.next_seen)[-1].tanh()).clamp_(-1.0, 1.0)
+        return noise.add_(self._target_policy.forward(data.next_seen).out.tanh()).clamp_(-1.0, 1.0)
 
-    def _learn_to_see(self, eyes: Convolution, grad: Tensor, rates: Sequence[float]) -> None:
-        """Take one gradient step of the convolutions, given the sum of the gradients of both critics' inputs."""
-        eyes.backward(grad[..., : self._layout.policy.sizes[0]])
-        clip_rows(self._eyes_grad, self.config.max_grad_norm)
-        self._eyes_adam.step(rates, self.config.adam_eps)
+    def _learn_to_see(self, seeing: Pass, grad: Tensor, rates: Sequence[float]) -> None:
+        """Take one gradient step of the encoder, given the sum of the gradients of both critics' inputs."""
+        assert self._seeing is not None
+        self._seeing.backward(seeing, grad[..., : self._layout.policy.inputs])
+        clip_rows(self._seeing_grad, self.config.max_grad_norm)
+        self._seeing_adam.step(rates, self.config.adam_eps)
 
     def _learn_policy(self, data: _Transitions, rates: Sequence[float]) -> None:
         """Take one gradient step of the policies, which increases the value of their first critic."""
         rows = data.x.shape[1]
-        layers = self._policy.forward(data.seen)
-        actions = layers[-1].tanh()
+        acting = self._policy.forward(data.seen, learn=True)
+        actions = acting.out.tanh()
         data.show_first(actions)
-        above = self._first_critic.forward(data.first)
-        slope = torch.full_like(above[-1], -1.0 / rows)
-        back = self._first_critic.backward(data.first, above, slope, inputs=True, weights=False)
-        grad = back[..., self._layout.policy.sizes[0] :] * actions.square_().neg_().add_(1.0)
-        self._policy.backward(data.seen, layers, grad)
-        clip_rows(self._policy_grad[:, self._layout.policy.start :], self.config.max_grad_norm)
+        judging = self._first_critic.forward(data.first, learn=True)
+        back = self._first_critic.backward(judging, torch.full_like(judging.out, -1.0 / rows))
+        assert back is not None
+        grad = back[..., self._layout.policy.inputs :] * actions.square_().neg_().add_(1.0)
+        self._policy.backward(acting, grad)
+        clip_rows(self._policy_grad[:, self._layout.policy_part.start :], self.config.max_grad_norm)
         self._policy_adam.step(rates, self.config.adam_eps)

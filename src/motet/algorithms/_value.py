@@ -87,11 +87,12 @@ class ValueConfig:
         )  # fmt: skip
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
-        epsilon = value_at(self.epsilon, step, self.stages)
-        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step)}
+        epsilon = value_at(self.epsilon, step, self.stages, updates)
+        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step, updates)}
 
-    def _rates(self, steps: Sequence[int]) -> list[float]:
-        return [value_at(self.learning_rate, int(step), self.stages) for step in steps]
+    def _rates(self, steps: Sequence[int], updates: Sequence[int]) -> list[float]:
+        counts = zip(steps, updates, strict=True)
+        return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
 def n_actions(space: Space) -> int:
@@ -103,7 +104,7 @@ def n_actions(space: Space) -> int:
 
 
 class EpsilonGreedy:
-    """Epsilon-greedy choice by the action values that ``_values`` computes from a published row.
+    """Epsilon-greedy choice by the action values that ``_values`` computes with the loaded version.
 
     Exploration always draws two numbers for each row, so the random stream does not depend on weights.
     """
@@ -112,7 +113,7 @@ class EpsilonGreedy:
         self._encoder = encoder
         self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
-        self._weights: npt.NDArray[np.float32] | None = None
+        self._loaded = False
         self._epsilon = 1.0
 
     def begin(self, seed: int) -> None:
@@ -129,7 +130,7 @@ class EpsilonGreedy:
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
-        self._weights, self._epsilon = weights, float(header["epsilon"])
+        self._loaded, self._epsilon = True, float(header["epsilon"])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -143,9 +144,9 @@ class EpsilonGreedy:
 
     def values(self, observations: Nest) -> npt.NDArray[np.float32]:
         """Return the action values ``[B, n]``."""
-        if self._weights is None:
+        if not self._loaded:
             raise NotReadyError("this behaviour has no weights yet: call load first")
-        return self._values(self._weights, self._encoder.rows(observations))
+        return self._values(self._encoder.rows(observations))
 
-    def _values(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         raise NotImplementedError

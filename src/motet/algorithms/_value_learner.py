@@ -12,56 +12,51 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space
-from motet.algorithms._blocks import Block, padded
+from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import FlatLearner
+from motet.algorithms._plans import RowPlan, padded
 from motet.algorithms._value import ValueConfig
 
 __all__ = ["Tensors", "ValueLearner"]
 
 
 class Tensors:
-    """A stacked batch as tensors: views if device and dtype allow, otherwise copies, made by each :meth:`fetch`."""
+    """A stacked batch as tensors of the device, which each :meth:`fetch` brings up to date."""
 
     action_dtype = torch.int64
 
-    def __init__(self, batch: Batch, encoder: Encoder, action_space: Space, device: torch.device) -> None:
+    def __init__(self, batch: Batch, encoder: Encoder, action_space: Space, device: Device) -> None:
         self.batch, self._device = batch, device
         self._first_action = int(getattr(action_space, "start", 0))
         rows = batch.reward.shape
-        self.inputs = torch.zeros((rows[0], 2 * rows[1], encoder.size), device=device)  # current rows, then next rows
+        self.inputs = device.zeros(rows[0], 2 * rows[1], encoder.size)  # current rows, then next rows
         self.x, self.next_x = self.inputs[:, : rows[1]], self.inputs[:, rows[1] :]
-        self._encode = encoder.link(batch.observation, self.x), encoder.link(batch.next_observation, self.next_x)
-        self._arrays = {
-            "action": torch.from_numpy(batch.action),
-            "reward": torch.from_numpy(batch.reward),
-            "discount": torch.from_numpy(batch.discount),
-        }
-        if batch.weight is not None:
-            self._arrays["weight"] = torch.from_numpy(batch.weight)
-        if "mask" in batch.next_extra:
-            self._arrays["next_mask"] = torch.from_numpy(batch.next_extra["mask"])
+        parts = (batch.observation, self.x), (batch.next_observation, self.next_x)
+        self._encode = [encoder.link(observation, part, device) for observation, part in parts]
+        self._action, self._reward, self._discount = map(device.link, (batch.action, batch.reward, batch.discount))
+        self._weight = _nothing if batch.weight is None else device.link(batch.weight)
+        self._next_mask = device.link(batch.next_extra["mask"]) if "mask" in batch.next_extra else _nothing
 
     def fetch(self) -> None:
         """Load the current content of the batch's arrays."""
         for encode in self._encode:
             encode()
-        self.action = self._on_device("action", self.action_dtype)
+        self.action = self._action().to(self.action_dtype)
         if self._first_action:
             self.action = self.action - self._first_action
-        self.reward = self._on_device("reward", torch.float32)
-        self.discount = self._on_device("discount", torch.float32)
-        self.weight = self._on_device("weight", torch.float32) if "weight" in self._arrays else None
-        self.next_mask = self._on_device("next_mask", torch.bool) if "next_mask" in self._arrays else None
-
-    def _on_device(self, name: str, dtype: torch.dtype) -> Tensor:
-        return self._arrays[name].to(self._device, dtype)  # the same tensor if device and dtype match
+        self.reward, self.discount = self._reward(), self._discount()
+        self.weight, self.next_mask = self._weight(), self._next_mask()
 
     def best(self, values: Tensor) -> Tensor:
         """Return the allowed next action with the highest of the values ``[A, B, n]``, as ``[A, B, 1]``."""
         if self.next_mask is not None:
             values = values.masked_fill(~self.next_mask, -math.inf)
         return values.argmax(2, keepdim=True)
+
+
+def _nothing() -> None:
+    return None
 
 
 class ValueLearner(FlatLearner):
@@ -71,9 +66,9 @@ class ValueLearner(FlatLearner):
         config: the settings.
         observation_space: observation space of one agent.
         action_space: action space of one agent.
-        blocks: the networks in a row, in the order of their offsets.
+        plan: the whole network in a row.
         seeds: one for each agent.
-        device: device of the tensors.
+        device: where the tensors are.
         streams: whether updates draw random numbers.
     """
 
@@ -82,21 +77,19 @@ class ValueLearner(FlatLearner):
         config: ValueConfig,
         observation_space: Space,
         action_space: Space,
-        blocks: Sequence[Block],
+        plan: RowPlan,
         seeds: Sequence[int],
-        device: str,
+        device: Device,
         streams: bool = False,
     ) -> None:
         self._settings, self._action_space = config, action_space
         self._encoder = Encoder(observation_space, config.n_frames)
 
-        def initialise(flat: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-            for block in blocks:
-                block.initialise(flat, rng)
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            plan.initialise(row[: plan.size], rng)
 
-        super().__init__(padded(blocks[-1].end), seeds, initialise, device, streams=streams)
+        super().__init__(padded(plan.size), seeds, initialise, device, ("loss", "mean_q", "grad_norm"), streams)
         self._batches: dict[int, Tensors] = {}
-        self._metrics = {name: np.zeros(len(seeds), np.float32) for name in ("loss", "mean_q", "grad_norm")}
 
     @torch.inference_mode()
     def begin_phase(self) -> None:
@@ -115,8 +108,3 @@ class ValueLearner(FlatLearner):
         data = self._batches[id(batch)]
         data.fetch()
         return data
-
-    def _measure(self, loss: Tensor, mean_q: Tensor, grad_norm: Tensor) -> None:
-        """Store metrics, ``[A]`` each."""
-        for name, value in (("loss", loss), ("mean_q", mean_q), ("grad_norm", grad_norm)):
-            self._metrics[name][:] = value.cpu().numpy()

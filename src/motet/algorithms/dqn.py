@@ -7,7 +7,7 @@ threshold 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Sizes, Space
-from motet.algorithms._blocks import Block, padded
+from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
 
@@ -49,7 +50,7 @@ class DQNConfig(ValueConfig):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
-        n = padded(self._block(observation_space, action_space).end)
+        n = padded(self._plan(observation_space, action_space).size)
         return Sizes(weights=n, state=4 * n, counters=1, random=0)
 
     def build(
@@ -57,30 +58,36 @@ class DQNConfig(ValueConfig):
     ) -> DQN:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._dqn_learner import DQN
 
-        return DQN(self, observation_space, action_space, seeds, device)
+        return DQN(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> DQNBehaviour:
         """Make the acting half."""
         return DQNBehaviour(self, observation_space, action_space)
 
-    def _block(self, observation_space: Space, action_space: Space) -> Block:
+    def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
         inputs = Encoder(observation_space, self.n_frames).size
-        return Block((inputs, *self.hidden, n_actions(action_space) + self.dueling))
+        return DensePlan((inputs, *self.hidden, n_actions(action_space) + self.dueling))
 
 
 class DQNBehaviour(EpsilonGreedy):
-    """The acting half of DQN: the native forward pass on the published row, then an epsilon-greedy choice."""
+    """The acting half of DQN: the forward pass on the published row, then an epsilon-greedy choice."""
 
     def __init__(self, config: DQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
-        self._net = config._block(observation_space, action_space).native(self._encoder.scale)
+        plan = config._plan(observation_space, action_space)
+        self._net, self._size = plan.acting(self._encoder.scale), plan.size
         self._dueling = config.dueling
 
-    def _values(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        values = np.empty((len(rows), self._n + self._dueling), np.float32)
-        self._net.forward(weights, rows, values)
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version."""
+        super().load(weights, header)
+        self._net.load(weights[: self._size])
+
+    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        values = self._net.forward(rows)
         if not self._dueling:
             return values
         advantage = values[:, 1:]

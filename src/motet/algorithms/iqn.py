@@ -18,8 +18,9 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt
 
 from motet.algorithm import Sizes, Space
-from motet.algorithms._blocks import Block, padded
+from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
@@ -59,7 +60,7 @@ class IQNConfig(ValueConfig):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
-        n = padded(self._blocks(observation_space, action_space)[-1].end)
+        n = padded(self._plan(observation_space, action_space).size)
         return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES)
 
     def build(
@@ -67,20 +68,19 @@ class IQNConfig(ValueConfig):
     ) -> IQN:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._iqn_learner import IQN
 
-        return IQN(self, observation_space, action_space, seeds, device)
+        return IQN(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> IQNBehaviour:
         """Make the acting half."""
         return IQNBehaviour(self, observation_space, action_space)
 
-    def _blocks(self, observation_space: Space, action_space: Space) -> tuple[Block, Block, Block]:
-        """Return the blocks of trunk, embedding and head."""
-        inputs, width = Encoder(observation_space, self.n_frames).size, self.hidden[-1]
-        trunk = Block((inputs, *self.hidden), activate_last=True)
-        embedding = Block((self.cosines, width), trunk.end, activate_last=True)
-        return trunk, embedding, Block((width, *self.head, n_actions(action_space)), embedding.end)
+    def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
+        trunk = DensePlan((Encoder(observation_space, self.n_frames).size, *self.hidden), activate_last=True)
+        embedding = DensePlan((self.cosines, trunk.outputs), activate_last=True)
+        return IQNPlan(trunk, embedding, DensePlan((trunk.outputs, *self.head, n_actions(action_space))))
 
     def _mean_cosines(self) -> npt.NDArray[np.float32]:
         """Return the cosine features ``[mean_taus, cosines]`` of the fixed taus."""
@@ -92,48 +92,78 @@ class IQNConfig(ValueConfig):
         return np.pi * np.arange(self.cosines)
 
 
+@dataclass(frozen=True)
+class IQNPlan:
+    """The parts of the network. They follow each other in an agent's row."""
+
+    trunk: NetworkPlan
+    """Maps an observation to the features of a state."""
+    embedding: DensePlan
+    """Maps cosines of a tau to as many features."""
+    head: DensePlan
+    """Maps the product of both to the tau-quantile of each action's return."""
+
+    @property
+    def size(self) -> int:
+        """Number of values in a row."""
+        return self.trunk.size + self.embedding.size + self.head.size
+
+    @property
+    def parts(self) -> tuple[slice, slice, slice]:
+        """The parts of a row."""
+        first, second = self.trunk.size, self.trunk.size + self.embedding.size
+        return slice(0, first), slice(first, second), slice(second, self.size)
+
+    def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+        """Fill a row with initial values."""
+        for plan, part in zip((self.trunk, self.embedding, self.head), self.parts, strict=True):
+            plan.initialise(row[part], rng)
+
+
 class IQNBehaviour(EpsilonGreedy):
     """The acting half of IQN. It computes what depends on the weights alone once per version, at the first use."""
 
     def __init__(self, config: IQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
-        trunk, embedding, head = config._blocks(observation_space, action_space)
-        self._trunk, self._head, self._head_block = trunk.native(self._encoder.scale), head.native(), head
-        self._embedding, self._cosines = embedding.native(), config._mean_cosines()
-        self._embedded = np.zeros((config.mean_taus, config.hidden[-1]), np.float32)
-        self._linear, self._stale = not config.head, True
+        self._plan = plan = config._plan(observation_space, action_space)
+        self._trunk, self._embedding = plan.trunk.acting(self._encoder.scale), plan.embedding.acting()
+        self._head, self._linear = plan.head.acting(), not config.head
+        self._cosines, self._stale = config._mean_cosines(), True
+        self._embedded = np.zeros((0, 0), np.float32)
         # Without hidden layers in the head, the mean over taus equals a network of the trunk and one linear layer.
-        folded = Block((*trunk.sizes, self._n))
-        self._trunk_end, self._folded = trunk.end, np.zeros(folded.end, np.float32)
-        self._net = folded.native(self._encoder.scale)
+        self._folded: DensePlan | None = None
+        if self._linear and isinstance(plan.trunk, DensePlan):
+            self._folded = DensePlan((*plan.trunk.sizes, self._n))
+            self._trunk = self._folded.acting(self._encoder.scale)
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
         super().load(weights, header)
-        self._stale = True
+        self._weights, self._stale = weights, True
 
-    def _values(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if self._stale:
-            self._prepare(weights)
-        if self._linear:
-            values = np.empty((len(rows), self._n), np.float32)
-            self._net.forward(self._folded, rows, values)
-            return values
-        states = np.empty((len(rows), self._embedded.shape[1]), np.float32)
-        self._trunk.forward(weights, rows, states)
-        product = states[:, None] * self._embedded
-        values = np.empty((*product.shape[:2], self._n), np.float32)
-        self._head.forward(weights, product, values)
-        mean: npt.NDArray[np.float32] = values.mean(1)
+            self._prepare(self._weights)
+        states = self._trunk.forward(rows)
+        if self._folded is not None:
+            return states
+        mean: npt.NDArray[np.float32] = self._head.forward(states[:, None] * self._embedded).mean(1)
         return mean
 
     def _prepare(self, weights: npt.NDArray[np.float32]) -> None:
-        self._embedding.forward(weights, self._cosines, self._embedded)
         self._stale = False
-        if self._linear:
-            (_, _, at, bias), end = next(self._head_block.layers), self._trunk_end
-            size = bias - at
-            self._folded[:end] = weights[:end]
-            head = weights[at:bias].reshape(self._n, -1) * self._embedded.mean(0)
-            self._folded[end : end + size] = head.ravel()
-            self._folded[end + size :] = weights[bias : bias + self._n]
+        trunk, embedding, head = (weights[part] for part in self._plan.parts)
+        self._embedding.load(embedding)
+        self._embedded = self._embedding.forward(self._cosines)  # [mean_taus, features]
+        if self._linear:  # the mean of linear functions is the function of the mean
+            self._embedded = self._embedded.mean(0, keepdims=True)
+        if self._folded is None:
+            self._trunk.load(trunk)
+            self._head.load(head)
+            return
+        folded = np.empty(self._folded.size, np.float32)
+        (_, _, _, bias), end = next(self._plan.head.layers), len(trunk)
+        folded[:end] = trunk
+        folded[end : end + bias] = (head[:bias].reshape(self._n, -1) * self._embedded).ravel()
+        folded[end + bias :] = head[bias:]
+        self._trunk.load(folded)

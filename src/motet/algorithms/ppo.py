@@ -22,6 +22,7 @@ statistics``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,9 +32,10 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import Block, Picture, padded
+from motet.algorithms._blocks import DensePlan, Picture
 from motet.algorithms._distributions import Choices, actions_of
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_config, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
 from motet.algorithms._streams import STREAM_BYTES
@@ -155,27 +157,36 @@ class PPOConfig(Freezing):
     ) -> PPO:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._ppo_learner import PPO
 
-        return PPO(self, observation_space, action_space, seeds, device)
+        return PPO(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
         """Make the acting half."""
         return PPOBehaviour(self, observation_space, action_space)
 
+    def _dense(self, inputs: int, outputs: int, last_gain: float) -> NetworkPlan:
+        gains = (math.sqrt(2), last_gain)
+        return DensePlan((inputs, *self.hidden, outputs), activation=self.activation, gains=gains)
+
 
 @dataclass(frozen=True)
 class PPOLayout:
-    """Offsets of the parts of an agent's row."""
+    """The parts of an agent's row: each network and where it lies."""
 
     statistics: Statistics | None
-    picture: Picture | None
-    policy: Block
+    encoder: NetworkPlan | None
+    """What policy and critic share; None: both take the inputs directly."""
+    policy: NetworkPlan
+    critic: NetworkPlan
+    encoder_part: slice
+    policy_part: slice
     own: slice
     """Parameters of the policy outside its network: the log standard deviations."""
     weights: int
     """Number of published values."""
-    critic: Block
+    critic_part: slice
     learned: slice
     """All learned parameters; their moments follow."""
     state: int
@@ -184,26 +195,30 @@ class PPOLayout:
     def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> PPOLayout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
         start = padded(2 * inputs) if config.normalise else 0
-        picture = Picture.of(observation_space, config.n_frames, start)
-        if picture is not None and config.normalise:
+        encoder = Picture.of(observation_space, config.n_frames)
+        if encoder is not None and config.normalise:
             raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
-        features, first = (inputs, start) if picture is None else (picture.features, picture.end)
-        policy = Block((features, *config.hidden, actions.outputs), first, activation=config.activation)
-        own = slice(policy.end, policy.end + actions.parameters)
+        features = inputs if encoder is None else encoder.outputs
+        policy = config._dense(features, actions.outputs, 0.01)
+        critic = config._dense(features, 1, 1.0)
+        first = start + (0 if encoder is None else encoder.size)
+        own = slice(first + policy.size, first + policy.size + actions.parameters)
         weights = padded(own.stop)
-        critic = Block((features, *config.hidden, 1), weights, activation=config.activation)
-        learned = slice(start, padded(critic.end))
+        learned = slice(start, padded(weights + critic.size))
         behind = learned.stop + 2 * (learned.stop - start)
         statistics = Statistics(inputs, 0, behind) if config.normalise else None
         state = behind + (padded(statistics.n_private) if statistics else 0)
-        return cls(statistics, picture, policy, own, weights, critic, learned, state)
+        return cls(
+            statistics, encoder, policy, critic, slice(start, first), slice(first, own.start), own, weights,
+            slice(weights, weights + critic.size), learned, state,
+        )  # fmt: skip
 
 
 # ---- acting
 
 
 class PPOBehaviour:
-    """The acting half of PPO: the native forward pass on the published row, then a draw with its log-probability.
+    """The acting half of PPO: the forward pass on the published row, then a draw with its log-probability.
 
     Exploration draws a fixed number of random numbers for each row, so the random stream does not depend on weights.
     """
@@ -211,13 +226,11 @@ class PPOBehaviour:
     def __init__(self, config: PPOConfig, observation_space: Space, action_space: Space) -> None:
         self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
         layout = PPOLayout.of(config, observation_space, action_space)
-        self._statistics, self._picture, self._own = layout.statistics, layout.picture, layout.own
-        if layout.picture is not None:
-            from motet.algorithms._convolution import features
-
-            self._features = features
-        plain = layout.statistics is None and layout.picture is None
-        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
+        self._statistics, self._own = layout.statistics, layout.own
+        self._part = slice(layout.encoder_part.start, layout.policy_part.stop)
+        self._net = chained(layout.encoder, layout.policy).acting(
+            self._encoder.scale if layout.statistics is None else 1.0
+        )
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None
@@ -237,19 +250,16 @@ class PPOBehaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
         self._weights, self._prepared = weights, self._actions.prepare(weights[self._own])
+        self._net.load(weights[self._part])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
-        weights = self._weights
-        if weights is None:
+        if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)
         if self._statistics is not None:
-            rows = self._statistics.normalise(weights, rows, self._encoder.scale)
-        if self._picture is not None:
-            rows = self._features(self._picture, weights, rows, self._encoder.scale)
-        out = np.empty((len(rows), self._actions.outputs), np.float32)
-        self._net.forward(weights, rows, out)
+            rows = self._statistics.normalise(self._weights, rows, self._encoder.scale)
+        out = self._net.forward(rows)
         return self._actions.draw(out, self._prepared, masks, self._rng if explore else None)

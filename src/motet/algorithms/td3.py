@@ -27,8 +27,9 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import Block, Picture, padded
+from motet.algorithms._blocks import DensePlan, Picture
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
 from motet.algorithms._streams import STREAM_BYTES
@@ -147,9 +148,10 @@ class TD3Config(Freezing):
     ) -> TD3:
         """Make the learning half for ``agents`` agents, one seed for each."""
         check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
         from motet.algorithms._td3_learner import TD3
 
-        return TD3(self, observation_space, action_space, seeds, device)
+        return TD3(self, observation_space, action_space, seeds, Device(device))
 
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
         """Make the acting half."""
@@ -181,20 +183,24 @@ class ActionScale:
 
 @dataclass(frozen=True)
 class TD3Layout:
-    """Offsets of the parts of one half of an agent's row."""
+    """The parts of one half of an agent's row: each network and where it lies."""
 
-    picture: Picture | None
-    """The convolutions, which lie before the policy; None without pictures."""
-    policy: Block
-    critic: Block
-    """A critic, with offsets relative to the start of the critic."""
     statistics: Statistics | None
+    encoder: NetworkPlan | None
+    """What policy and critics share; None: they take the inputs directly."""
+    policy: NetworkPlan
+    critic: NetworkPlan
+    encoder_part: slice
+    policy_part: slice
     weights: int
-    """Number of published values: statistics (if any), convolutions (if any) and policy."""
+    """Number of published values: statistics (if any), encoder (if any) and policy."""
     critics: int
     """Offset of the critic; its target and its moments follow it."""
-    size: int
-    """Number of values of a critic."""
+
+    @property
+    def size(self) -> int:
+        """Number of values of a critic, rounded up."""
+        return padded(self.critic.size)
 
     @property
     def half(self) -> int:
@@ -205,20 +211,22 @@ class TD3Layout:
     def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> TD3Layout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, ActionScale(action_space).size
         start = padded(2 * inputs) if config.normalise else 0
-        picture = Picture.of(observation_space, config.n_frames, start)
-        if picture is not None and config.normalise:
+        encoder = Picture.of(observation_space, config.n_frames)
+        if encoder is not None and config.normalise:
             raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
-        features, first = (inputs, start) if picture is None else (picture.features, padded(picture.end))
-        policy = Block((features, *config.hidden, actions), first)
-        critic = Block((features + actions, *config.hidden, 1))
-        weights = padded(policy.end)
+        features = inputs if encoder is None else encoder.outputs
+        first = start if encoder is None else padded(start + encoder.size)
+        policy = DensePlan((features, *config.hidden, actions))
+        critic = DensePlan((features + actions, *config.hidden, 1))
+        weights = padded(first + policy.size)
         statistics = Statistics(inputs, 0, 2 * weights) if config.normalise else None
         critics = 2 * weights + (padded(statistics.n_private) if statistics else 0)
-        return cls(picture, policy, critic, statistics, weights, critics, padded(critic.end))
+        seeing = slice(start, start + (0 if encoder is None else encoder.size))
+        return cls(statistics, encoder, policy, critic, seeing, slice(first, first + policy.size), weights, critics)
 
 
 class TD3Behaviour:
-    """The acting half of TD3: the native forward pass on the published row, then Gaussian noise.
+    """The acting half of TD3: the forward pass on the published row, then Gaussian noise.
 
     Exploration always draws a normal and a uniform number for each component of each action, so the random stream does
     not depend on weights. Correlated noise continues from the noise of the same row in the last call. This is the noise
@@ -227,14 +235,10 @@ class TD3Behaviour:
 
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
-        layout = TD3Layout.of(config, observation_space, action_space)
-        self._statistics, self._picture = layout.statistics, layout.picture
-        if layout.picture is not None:
-            from motet.algorithms._convolution import features
-
-            self._features = features
-        plain = layout.statistics is None and layout.picture is None
-        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
+        self._layout = layout = TD3Layout.of(config, observation_space, action_space)
+        self._statistics, scale = layout.statistics, self._encoder.scale if layout.statistics is None else 1.0
+        self._seeing = None if layout.encoder is None else layout.encoder.acting(scale)
+        self._net = layout.policy.acting(scale if layout.encoder is None else 1.0)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
@@ -258,6 +262,9 @@ class TD3Behaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
         self._weights, self._noise, self._random = weights, float(header["noise"]), bool(header["random"])
+        if self._seeing is not None:
+            self._seeing.load(weights[self._layout.encoder_part])
+        self._net.load(weights[self._layout.policy_part])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -293,8 +300,5 @@ class TD3Behaviour:
         """Return the policy's actions as vectors in [-1, 1]."""
         if self._statistics is not None:
             rows = self._statistics.normalise(weights, rows, self._encoder.scale)
-        if self._picture is not None:
-            rows = self._features(self._picture, weights, rows, self._encoder.scale)
-        vectors = np.empty((len(rows), self._scale.size), np.float32)
-        self._net.forward(weights, rows, vectors)
+        vectors = self._net.forward(rows if self._seeing is None else self._seeing.forward(rows))
         return np.tanh(vectors, out=vectors)

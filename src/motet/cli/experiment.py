@@ -15,7 +15,8 @@
 
     [dqn]                          # for all agents that use DQN, as --dqn.learning-rate
     learning_rate = 3e-4
-    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or { warm_up = 1.0, full = 0.1 }, with
+    epsilon = { start = 1.0, end = 0.05, steps = 20_000 }    # or "package.module:function", or
+                                                              # { warm_up = 1.0, full = 0.1 } with
 
     [dqn.stages]
     lengths = [["warm_up", 5_000], ["full"]]
@@ -33,8 +34,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
-from motet.settings import check_value, json_schema, kinds_of
+from motet.settings import check_value, json_schema, kinds_of, takes_function
+from motet.system.imports import import_function
 from motet.training.settings import Settings
 from motet.worlds.catalogue import world_factory
 
@@ -175,6 +177,8 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
             found[name] = tuple(value)  # checked by the class itself
+        elif isinstance(value, str) and takes_function(kinds.get(name)):
+            found[name] = import_function(value, f"{where}: {name}")
         else:
             check_value(f"{where}: {name}", value, kinds.get(name, Any))
             found[name] = value
@@ -192,21 +196,26 @@ def _name_of(config: type) -> str:
 def _nested(before: Any, table: Mapping[str, Any], where: str) -> Any:
     """A schedule made from a TOML table, or a copy of a nested dataclass with some fields replaced."""
     for schedule in (Linear, Exponential):
-        if {item.name for item in fields(schedule)} == set(table):
+        keys = {item.name: item.default is MISSING for item in fields(schedule)}
+        if {name for name, needed in keys.items() if needed} <= set(table) <= set(keys):
             return schedule(**table)
-    if isinstance(before, (float, Linear, Exponential, Staged)) and not {"start", "end"} & set(table):
-        parts = {name: value if _is_number(value) else _nested(0.0, value, where) for name, value in table.items()}
-        return Staged(tuple(parts.items()))
+    if (isinstance(before, float) or callable(before) or isinstance(before, Staged)) and not {"start", "end"} & set(
+        table
+    ):
+        return Staged(tuple((name, _in_stage(value, f"{where}.{name}")) for name, value in table.items()))
     if hasattr(before, "__dataclass_fields__") and not isinstance(before, (Linear, Exponential, Staged)):
         return changed(before, table, where)
     raise SettingError(
         f"{where} must be a value, or a schedule: {{start, end, steps}} (linear), {{start, end, half_life}} "
-        f"(exponential), or one of these for each stage, got {dict(table)!r}"
+        f"(exponential, also with least), or one of these for each stage, got {dict(table)!r}"
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _in_stage(value: Any, where: str) -> Any:
+    """The value or the schedule of a stage."""
+    if isinstance(value, Mapping):
+        return _nested(0.0, value, where)
+    return import_function(value, where) if isinstance(value, str) else value
 
 
 def _table(given: Any, where: str, expected: str) -> dict[str, Any]:
@@ -232,7 +241,7 @@ def experiment_schema() -> dict[str, Any]:
     >>> schema["properties"]["steps"]["minimum"], schema["properties"]["dqn"]["properties"]["gamma"]["maximum"]
     (1, 1)
     """
-    plain = [{"type": "number"}, json_schema(Linear, {}), json_schema(Exponential, {})]
+    plain = [{"type": "number"}, *(json_schema(one, {}) for one in (Linear, Exponential, Callable[[int], float]))]
     by_stage = {
         "type": "object",
         "propertyNames": {"not": {"enum": ["start", "end"]}},

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -29,8 +29,9 @@ from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_
 from motet.cli.hints import unknown_flags
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
-from motet.schedule import Exponential, Linear, Schedule, Staged
+from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
+from motet.system.imports import Imported, import_function, path_of
 from motet.training.settings import Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
@@ -148,7 +149,8 @@ Set single agents by name. An agent with a policy does not learn:
 
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
-  exponential:START:END:HALF_LIFE
+  exponential:START:END:HALF_LIFE          or exponential:START:END:HALF_LIFE:LEAST, with a floor
+  package.module:function                  a function of the agent's steps
   STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
 
 
@@ -216,7 +218,10 @@ def _read_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         pass
     with contextlib.suppress(ValueError):
-        return _read_whole(text) if text[:1].isdigit() else _read_schedule(text)
+        if text[:1].isdigit():
+            return _read_whole(text)
+        if "=" in text or text.partition(":")[0] in ("linear", "exponential"):
+            return _read_schedule(text)
     return text
 
 
@@ -384,7 +389,7 @@ def schedules() -> Any:
     return _registry
 
 
-# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, or STAGE=SCHEDULE,STAGE=SCHEDULE
+# ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, a function, or STAGE=SCHEDULE,STAGE=SCHEDULE
 
 
 @_registry.primitive_rule
@@ -424,7 +429,7 @@ def _schedule(info: Any) -> Any:
         nargs=1,
         metavar="SCHEDULE",
         instance_from_str=lambda words: _read_schedule(words[0]),
-        is_instance=lambda value: isinstance(value, (int, float, Linear, Exponential, Staged)),
+        is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
     )
 
@@ -436,23 +441,25 @@ def _read_schedule(text: str) -> Schedule:
     return _read_plain(text)
 
 
-def _read_plain(text: str) -> float | Linear | Exponential:
+def _read_plain(text: str) -> float | Linear | Exponential | Callable[[int], float]:
     kind, *numbers = text.split(":")
     try:
         if not numbers:
             return float(kind)
-        start, end, span = numbers
-        if kind == "linear":
-            return Linear(float(start), float(end), int(span))
-        if kind == "exponential":
-            return Exponential(float(start), float(end), float(span))
+        if kind in ("linear", "exponential"):
+            start, end, span, *rest = numbers
+            least = float(rest.pop(0)) if kind == "exponential" and rest and not rest[0].isalpha() else None
+            (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
+            if kind == "linear":
+                return Linear(float(start), float(end), int(span), by)
+            return Exponential(float(start), float(end), float(span), by, least)
     except SettingError:
         raise
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r} ({error})"
         ) from error
-    raise ValueError(f"a schedule must be a number, or e.g. linear:1.0:0.05:20000, got {text!r}")
+    return import_function(text, "a schedule")
 
 
 def _write_schedule(value: Schedule) -> str:
@@ -460,4 +467,7 @@ def _write_schedule(value: Schedule) -> str:
         return str(value)
     if isinstance(value, Staged):
         return ",".join(f"{name}={_write_schedule(part)}" for name, part in value.values)
-    return ":".join([type(value).__name__.lower(), *map(str, dataclasses.astuple(value))])
+    if isinstance(value, (Linear, Exponential)):
+        parts = [*(getattr(value, item.name) for item in dataclasses.fields(value) if item.name != "by"), value.by]
+        return ":".join([type(value).__name__.lower(), *(str(part) for part in parts if part is not None)])
+    return value.path if isinstance(value, Imported) else path_of(value)

@@ -58,6 +58,7 @@ def plan(
     workers: int | None = None,
     max_states: int = 10_000_000,
     dtype: Literal["float64", "float32", "float16"] = "float64",
+    directory: Path | None = None,
     out: Path | None = None,
     engine: Literal["processes", "ray"] = "processes",
     address: str | None = None,
@@ -75,6 +76,8 @@ def plan(
         workers: Maximum number of processes and threads. By default one per core. The result does not depend on it.
         max_states: Maximum number of states. More states are an error.
         dtype: Data type in which values are stored.
+        directory: Existing folder on a disk: arrays are kept in files without a name there instead of memory, for plans
+            that exceed the memory.
         out: Folder for the solution and its picture, or for the graph of states if the world has rewards but no goals.
         engine: Where the processes run: on this machine, or on a Ray cluster. The result is the same.
         address: Address of a running Ray cluster. By default Ray starts on this machine.
@@ -89,7 +92,7 @@ def plan(
             where = {"engine": "ray", "cluster": Cluster(address=address)}
             stack.enter_context(connected(where["cluster"], workers or 0))
         roles = {"human_agents": _agents(human_agents), "robot_agents": _agents(robot_agents)}
-        return _planned(made, choosing, robot, roles, workers, max_states, dtype, out, where)
+        return _planned(made, choosing, robot, roles, workers, max_states, dtype, directory, out, where)
 
 
 def _planned(
@@ -100,6 +103,7 @@ def _planned(
     workers: int | None,
     max_states: int,
     dtype: Literal["float64", "float32", "float16"],
+    directory: Path | None,
     out: Path | None,
     where: dict[str, Any],
 ) -> int:
@@ -109,8 +113,8 @@ def _planned(
     began = time.perf_counter()
     goals = _goals(made, roles)
     graph = enumerate_states(
-        made, workers=workers, max_states=max_states, rewards=goals is None, progress=report.progress,
-        on_message=report.say, **where,
+        made, workers=workers, max_states=max_states, rewards=goals is None, directory=directory,
+        progress=report.progress, on_message=report.say, **where,
     )  # fmt: skip
     enumerated = time.perf_counter()
     if goals is None:
@@ -133,6 +137,7 @@ def _planned(
         robot,
         **roles,
         dtype=dtype,
+        directory=directory,
         workers=workers,
         progress=report.progress,
         on_message=report.say,

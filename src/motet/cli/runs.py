@@ -12,7 +12,7 @@ from rich.text import Text
 
 from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
-from motet.runs.display import History, PlainTable, clock, display, frame, short
+from motet.runs.display import History, PlainTable, clock, display, frame, short, time_lines
 from motet.runs.snapshot import ProcessRow, Snapshot
 from motet.runs.status import is_alive, read_history, read_status
 from motet.text import plain
@@ -44,6 +44,9 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))
     console.print()
     console.print(_process_table(snapshot, alive, age))
+    console.print()
+    for part in time_lines(snapshot, lately=alive):
+        console.print(part, soft_wrap=True)
     if steps := directory.steps():
         console.print(f"\ncheckpoints at steps {', '.join(f'{step:,}' for step in steps)}", soft_wrap=True)
     return 0
@@ -77,7 +80,13 @@ def _process_table(snapshot: Snapshot, alive: bool, age: float) -> PlainTable:
         waits = row.waits_for if state == "waiting" else ""
         where = [row.node or "here"] if on_nodes else []
         table.add_row(
-            row.name, str(row.pid or "-"), Text(state, style=style), beat, short(float(row.restarts)), *where, waits
+            row.name,
+            str(row.pid or "-"),
+            Text(state, style=style),
+            beat,
+            short(float(row.restarts)),
+            *where,
+            waits,
         )
     return table
 

@@ -23,7 +23,7 @@ from motet.errors import MotetError, SettingError
 from motet.isolation.players import PlayerPolicy, load_players
 from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
-from motet.runs.display import PlainTable, fitted, rows_gone
+from motet.runs.display import PlainTable, fitted, rows_gone, time_lines
 from motet.runs.history import Array, Curves, SessionCounts, Table, read_run, thinned
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history, read_lines
@@ -64,6 +64,10 @@ def summarise(
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
+    if history and (found := time_lines(history[-1])):
+        console.print()
+        for part in found:
+            console.print(part, soft_wrap=True)
     console.print()
     if pictures:
         for what, make in (

@@ -198,6 +198,7 @@ class RemoteRun:
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
         # Policies are copied to the driver only on request, the league always.
         self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
+        self._spent_before = np.zeros((shared.main_process + 1, len(shared.board.spent(0))))  # by earlier starts
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
             [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(roster.policies_of(i))]
@@ -234,7 +235,11 @@ class RemoteRun:
         self, name: str, row: int, start: Callable[[str, int, int], RemoteProcess], i: int, essential: bool = True
     ) -> Role:
         def begin(n: int) -> RemoteProcess:
-            self.shared.board.processes.words[row, :3] = time.monotonic(), 0, 0  # not started until its first report
+            board = self.shared.board
+            with self._lock:
+                self._spent_before[row] = board.spent(row)
+                board.processes.words[row, :3] = time.monotonic(), 0, 0  # not started until its first report
+                board.set_spent(row, self._spent_before[row])
             self._processes[name] = process = start(name, i, n)
             return process
 
@@ -433,6 +438,7 @@ class RemoteRun:
                 return
             board.processes.words[i] = report.alive
             board.processes.heartbeat[i] = time.monotonic() - report.age_s
+            board.set_spent(i, self._spent_before[i] + report.spent)
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
             shared.nodes[i] = report.node
@@ -452,6 +458,7 @@ class RemoteRun:
                 return
             board.processes.words[row] = report.alive
             board.processes.heartbeat[row] = time.monotonic() - report.age_s
+            board.set_spent(row, self._spent_before[row] + report.spent)
             board.learned.words[policies] = report.learned
             board.metrics[policies] = report.metrics
             board._names[policies] = report.names

@@ -304,6 +304,7 @@ class LearnerHost:
             self._node,
             time.monotonic() - float(board.processes.heartbeat[row]),
             board.processes.words[row].copy(),
+            board.spent(row),
             board.learned.words[self._policies],
             board.metrics[self._policies],
             board._names[self._policies],
@@ -392,6 +393,9 @@ class ActorHost:
         if stop:
             memory.end_roles()
         replays: Sequence[Any] = memory.replays
+        spent = board.spent(self._index)
+        outboxes = [replay.outbox for replay in replays]
+        spent[Wait.ROOM] += sum(o.words(i).waited_ns for o in outboxes for i in range(o.spec.n_lanes)) / 1e9
         if any(link.blocked for link in self._links):
             board.pulse(self._index).waits_for(Wait.ROOM)
         return ActorReport(
@@ -399,6 +403,7 @@ class ActorHost:
             self._node,
             time.monotonic() - float(board.processes.heartbeat[self._index]),
             board.processes.words[self._index].copy(),
+            spent,
             int(board.rounds[self._index]),
             board.episodes.words[self._index].copy(),
             [replay.made for replay in replays],

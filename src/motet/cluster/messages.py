@@ -52,6 +52,8 @@ class ActorReport(NamedTuple):
     age_s: float
     """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
+    spent: npt.NDArray[np.float64]
+    """As in :meth:`Board.spent`."""
     round: int
     episodes: npt.NDArray[np.float64]
     made: list[int]
@@ -75,6 +77,8 @@ class LearnerReport(NamedTuple):
     age_s: float
     """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
+    spent: npt.NDArray[np.float64]
+    """As in :meth:`Board.spent`."""
     learned: npt.NDArray[np.uint64]
     metrics: npt.NDArray[np.float64]
     names: npt.NDArray[np.uint8]

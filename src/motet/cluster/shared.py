@@ -133,7 +133,7 @@ class LocalMemory(SharedMemory):
         """Steps and complete batches since the replay began, as the learner last reported them, by policy."""
         self.gone = [np.zeros(roster.lanes(policy), np.int64) for policy in range(len(roster.policies))]
         """Steps of this run whose rows were lost with a learner, by policy and lane; ``steps_before`` includes them."""
-        self.nodes = [""] * (roster.actors + len(roster.processes) + 1)
+        self.nodes = [""] * (roster.actors + len(roster.processes) + 2)
         """Node of each process, by row of the board."""
         super().__init__(roster)
 

@@ -45,7 +45,7 @@ from motet.plan.given import HumanPolicies, RobotPolicy, RoleGraph, asked_humans
 from motet.plan.goals import GoalColumns, Goals, asked_beliefs, asked_goals, goal_name
 from motet.plan.graph import Graph
 from motet.plan.induction import backwards, others_first
-from motet.plan.memory import allocated
+from motet.plan.memory import Directory, allocated
 from motet.plan.parallel import WorkerTeam, worker_team
 from motet.plan.progress import Progress
 from motet.plan.recomputed import HumanPolicyRows, SolutionArrays
@@ -71,6 +71,7 @@ def solve(
     robot_agents: Agents | None = None,
     others: Mapping[int | str, Any] | None = None,
     dtype: Stored = "float64",
+    directory: Directory = None,
     workers: int | None = None,
     progress: ProgressReport = None,
     engine: Literal["processes", "ray"] = "processes",
@@ -90,6 +91,8 @@ def solve(
         others: policies of agents that are neither: tables [states, actions] or functions ``state -> probabilities``,
             by index or name. Without a policy such an agent always takes action 0.
         dtype: type in which V_h, pi_h and V_he are stored. Sums are always computed in float64.
+        directory: keep the arrays of the solution in nameless files on this file system instead of memory, for plans
+            that exceed the memory.
         workers: maximum number of threads (and of processes for goals and beliefs in Python); None: one per core. The
             result is the same, bit for bit, for any number.
         progress: called from time to time with the progress.
@@ -110,7 +113,7 @@ def solve(
         role_graph = in_roles(graph, human_agents, robot_agents, others, team)
         graph = role_graph.graph
         check_still(graph, humans)
-        columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
+        columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress), directory)
         check_weights(graph, columns)
         if robot is not None:
             check_coverage(graph, columns, humans.convention(graph))
@@ -119,7 +122,9 @@ def solve(
         arrays = _shared(graph, columns, humans)
         if asked is not None:
             arrays["beliefs"] = asked
-        found = _allocated(graph, columns, arrays, dtype, ("humans",) if robot is None else ("humans", "robot"))
+        found = _allocated(
+            graph, columns, arrays, dtype, ("humans",) if robot is None else ("humans", "robot"), directory
+        )
         sweep = {**arrays, "value": found["human_value"]}
         if robot is None:
             backup = _backup(_run_humans, sweep, ("beliefs",), ("value",), ("value",))
@@ -143,6 +148,7 @@ def solve_robot(
     robot_agents: Agents | None = None,
     others: Mapping[int | str, Any] | None = None,
     dtype: Stored = "float64",
+    directory: Directory = None,
     workers: int | None = None,
     progress: ProgressReport = None,
     engine: Literal["processes", "ray"] = "processes",
@@ -175,7 +181,7 @@ def solve_robot(
     settings = Humans(gamma=gamma, rho=rho, achieved=achieved)
     with worker_team(workers, engine, cluster, on_message) as team:
         role_graph = in_roles(graph, human_agents, robot_agents, others, team)
-        return _for_given_humans(role_graph, goals, humans, settings, robot, None, dtype, team, progress)
+        return _for_given_humans(role_graph, goals, humans, settings, robot, None, dtype, directory, team, progress)
 
 
 def evaluate_robot(
@@ -193,6 +199,7 @@ def evaluate_robot(
     robot_agents: Agents | None = None,
     others: Mapping[int | str, Any] | None = None,
     dtype: Stored = "float64",
+    directory: Directory = None,
     workers: int | None = None,
     progress: ProgressReport = None,
     engine: Literal["processes", "ray"] = "processes",
@@ -227,7 +234,9 @@ def evaluate_robot(
     with worker_team(workers, engine, cluster, on_message) as team:
         role_graph = in_roles(graph, human_agents, robot_agents, others, team)
         policy = asked_robot(role_graph, robot, model, team)
-        return _for_given_humans(role_graph, goals, humans, choosing, settings, policy, dtype, team, progress)
+        return _for_given_humans(
+            role_graph, goals, humans, choosing, settings, policy, dtype, directory, team, progress
+        )
 
 
 def _for_given_humans(
@@ -238,17 +247,18 @@ def _for_given_humans(
     robot: Robot,
     policy: NDArray[np.float64] | None,
     dtype: Stored,
+    directory: Directory,
     team: WorkerTeam,
     progress: ProgressReport,
 ) -> Solution:
     """Solve for the robot, or evaluate its policy, given the humans' policies."""
     _check_dtype(dtype)
     graph, convention = role_graph.graph, humans.convention(role_graph.graph)
-    columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress))
+    columns = asked_goals(graph, goals, team, _tick(graph, "goals", progress), directory)
     check_weights(graph, columns)
     check_coverage(graph, columns, convention)
     arrays = _shared(graph, columns, humans)
-    found = _allocated(graph, columns, arrays, dtype, ("given", "robot"))
+    found = _allocated(graph, columns, arrays, dtype, ("given", "robot"), directory)
     asked_humans(role_graph, columns, policies, found["human_policy"], team, _tick(graph, "policies", progress))
     _sweep_robot(graph, columns, robot, arrays, found, policy, team, progress)
     return _solution(graph, columns, SolutionArrays(found), convention, None)
@@ -260,7 +270,12 @@ def _check_dtype(dtype: str) -> None:
 
 
 def _allocated(
-    graph: Graph, columns: GoalColumns, arrays: dict[str, Any], dtype: Stored, parts: Sequence[str]
+    graph: Graph,
+    columns: GoalColumns,
+    arrays: dict[str, Any],
+    dtype: Stored,
+    parts: Sequence[str],
+    directory: Directory,
 ) -> dict[str, NDArray[Any]]:
     """The arrays of the solution: those of ``humans``, or of humans with ``given`` policies, and of the ``robot``."""
     states, width = columns.achieved.shape
@@ -278,7 +293,7 @@ def _allocated(
             "robot_q": ((states, arrays["robots"]), "float64"),
             "robot_policy": ((states, arrays["robots"]), "float64"),
         }
-    return allocated(needed, f"the values and policies of {states:,} states with {width:,} goals")
+    return allocated(needed, f"the values and policies of {states:,} states with {width:,} goals", directory)
 
 
 def _solution(

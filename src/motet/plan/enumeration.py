@@ -22,18 +22,20 @@ from numpy.typing import DTypeLike, NDArray
 from motet import _native
 from motet.errors import MemoryShortError, ModelError
 from motet.placement import Cluster
-from motet.plan.graph import Graph
+from motet.plan.graph import Graph, group_ends, group_entries
+from motet.plan.memory import Directory, allocated
 from motet.plan.parallel import work_through, worker_team
 from motet.plan.plain import encoded
 from motet.plan.progress import Progress
 from motet.system.machine import available_bytes, resident_bytes
-from motet.system.memory import format_bytes
+from motet.system.memory import MappedFile, format_bytes
 from motet.world.model import agents_and_actions, optional_attribute
 
 __all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
 _MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
+_BLOCK = 1 << 16  # number of states that are sorted at a time
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
 
@@ -44,6 +46,7 @@ def enumerate_states(
     max_states: int = 10_000_000,
     cycles: bool = False,
     rewards: bool = False,
+    directory: Directory = None,
     progress: Callable[[Progress], None] | None = None,
     engine: Literal["processes", "ray"] = "processes",
     cluster: Cluster | None = None,
@@ -58,6 +61,8 @@ def enumerate_states(
         max_states: raise if there are more states than this.
         cycles: whether a state may be reached again from itself; if False, that raises an error that shows a cycle.
         rewards: whether to call ``transition_rewards`` and keep the rewards.
+        directory: keep the arrays of the graph in nameless files on this file system instead of memory. The states
+            themselves, and the index from state to number, remain in memory.
         progress: called from time to time with the progress.
         engine: where workers run: on this machine, or on a Ray cluster. The result is the same.
         cluster: the Ray cluster; by default Ray starts on this machine.
@@ -83,7 +88,7 @@ def enumerate_states(
     )
     if rewards and not hasattr(model, "transition_rewards"):
         raise ModelError("rewards=True, but the model has no transition_rewards(state, actions, transitions)")
-    found = _Found(root, max_states)
+    found = _Found(root, max_states, directory)
     began = time.perf_counter()
 
     def tick(done: int) -> None:
@@ -286,31 +291,49 @@ class _Growing:
     """An array to which rows are appended. It grows in place: parts that are joined at the end would need memory twice,
     and leave holes in it."""
 
-    def __init__(self, dtype: DTypeLike) -> None:
+    def __init__(self, dtype: DTypeLike, directory: Directory) -> None:
         self.data: NDArray[Any] = np.empty(0, dtype)
         self.count = 0
+        self.directory = directory
+        self.file = None if directory is None else MappedFile(directory)
 
     def append(self, rows: NDArray[Any]) -> None:
         if not self.count:
             self.data = np.empty((0, *rows.shape[1:]), rows.dtype)
         elif self.data.dtype.itemsize < rows.dtype.itemsize:
-            self.data = self.data[: self.count].astype(rows.dtype)
+            self._widen(rows.dtype)
         needed = self.count + len(rows)
         if needed > len(self.data):
-            self.data.resize((needed + needed // 8, *rows.shape[1:]), refcheck=False)
+            self._resize(needed + needed // 8)
         self.data[self.count : needed] = rows
         self.count = needed
 
     def whole(self) -> NDArray[Any]:
         """The array, without room for more."""
-        self.data.resize((self.count, *self.data.shape[1:]), refcheck=False)
+        self._resize(self.count)
         return self.data
+
+    def _resize(self, rows: int) -> None:
+        shape = (rows, *self.data.shape[1:])
+        if self.file is None:
+            self.data.resize(shape, refcheck=False)
+        else:
+            self.data = self.file.array(shape, self.data.dtype)
+
+    def _widen(self, dtype: np.dtype[Any]) -> None:
+        narrow = self.data[: self.count]
+        if self.directory is None:
+            self.data = narrow.astype(dtype)
+        else:
+            self.file = MappedFile(self.directory)
+            self.data = self.file.array(narrow.shape, dtype)
+            self.data[:] = narrow
 
 
 class _Found:
     """The states found so far, in the order of discovery, and the packed transitions."""
 
-    def __init__(self, root: Hashable, most: int) -> None:
+    def __init__(self, root: Hashable, most: int, directory: Directory) -> None:
         try:
             self.index: dict[Any, int] = {root: 0}
         except TypeError:
@@ -319,12 +342,16 @@ class _Found:
                 "list, an array or a dict"
             ) from None
         self.states: list[Any] = [root]
-        self.counts, self.lengths = _Growing(np.int64), _Growing(np.int64)  # of distributions, and of transitions
-        self.joint = _Growing(np.uint8)
-        self.transitions = {"successor": _Growing(np.int32), "probability": _Growing(np.float64)}
-        self.transitions |= {"duration": _Growing(np.float64), "reward": _Growing(np.float64)}
+        self.directory = directory
+        self.counts, self.lengths = self._growing(np.int64), self._growing(np.int64)  # of distributions, of transitions
+        self.joint = self._growing(np.uint8)
+        self.transitions = {"successor": self._growing(np.int32), "probability": self._growing(np.float64)}
+        self.transitions |= {"duration": self._growing(np.float64), "reward": self._growing(np.float64)}
         self.most, self.asked = most, 0
-        self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes()
+        self.check_at, self.bytes_before = _CHECK_EVERY, resident_bytes(mapped=False)
+
+    def _growing(self, dtype: DTypeLike) -> _Growing:
+        return _Growing(dtype, self.directory)
 
     def take(self, part: _Packed) -> None:
         """Number the new states of a part, and keep its transitions."""
@@ -357,32 +384,36 @@ class _Found:
     def _check_memory(self, count: int) -> None:
         """Raise before the memory runs out and the kernel kills the process."""
         left = available_bytes()
-        each = (resident_bytes() - self.bytes_before) / max(self.asked, 1)
+        each = (resident_bytes(mapped=False) - self.bytes_before) / max(self.asked, 1)
         needed = int(each * (count - self.asked) + each * count / 2)  # for states not yet expanded, and for the sorting
         if left is not None and needed > left:
             raise MemoryShortError(
                 f"{count:,} states found, at about {format_bytes(int(each))} each: at least {format_bytes(needed)} "
                 f"more needed, {format_bytes(left)} available. Use a shorter horizon or a smaller model"
+                + (", or directory=… to keep arrays on a disk" if self.directory is None else "")
             )
 
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
     """The graph without the names: arrays in topological order, as a function that takes the rest and makes it."""
+    directory = found.directory
     counts, joint = found.counts.whole(), found.joint.whole()
     kept = ["successor", "probability", *(["duration"] if ask.durations else []), *(["reward"] if ask.agents else [])]
     arrays = {"lengths": found.lengths.whole()} | {name: found.transitions[name].whole() for name in kept}
     states, levels = found.states, None
     depth = np.empty(len(states), np.int32)
-    flat = {"dists": _ends(counts), "rows": _ends(arrays["lengths"])}
-    reached = _native.graph_depths({**flat, **{k: arrays[k] for k in ("successor", "probability")}}, depth)
+    dists, rows = group_ends(counts, directory), group_ends(arrays["lengths"], directory)
+    transitions = {name: arrays[name] for name in ("successor", "probability")}
+    reached = _native.graph_depths({"dists": dists, "rows": rows, **transitions}, depth)
     if reached < len(states):
         if not cycles:
-            raise ModelError(_cycle(states, flat["dists"], flat["rows"], arrays["successor"], depth))
+            raise ModelError(_cycle(states, dists, rows, arrays["successor"], depth))
     else:
-        levels = _ends(np.bincount(depth))
+        levels = group_ends(np.bincount(depth))
         if (np.diff(depth) < 0).any():
             order = np.argsort(depth, kind="stable")
-            counts, joint, arrays = _reordered(order, counts, joint, arrays)
+            joint, arrays = _reordered(order, dists, rows, joint, arrays, directory)
+            dists, rows = group_ends(counts[order], directory), group_ends(arrays["lengths"], directory)
             states = [states[i] for i in order.tolist()]
             for number, state in enumerate(states):
                 found.index[state] = number
@@ -392,8 +423,8 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
         return Graph(
             states=states,
             joint=joint,
-            dists=_ends(counts),
-            rows=_ends(arrays["lengths"]),
+            dists=dists,
+            rows=rows,
             successor=arrays["successor"],
             probability=arrays["probability"],
             duration=arrays.get("duration"),
@@ -406,31 +437,30 @@ def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
     return make
 
 
-def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
-    ends = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return ends
-
-
-def _gathered(order: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions of the entries of groups, after the groups are put in another order."""
-    starts, sizes = _ends(counts)[:-1][order], counts[order]
-    positions: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - _ends(sizes)[:-1], sizes)
-    return positions
-
-
 def _reordered(
-    order: NDArray[Any], counts: NDArray[np.int64], joint: NDArray[Any], arrays: dict[str, NDArray[Any]]
-) -> tuple[NDArray[np.int64], NDArray[Any], dict[str, NDArray[Any]]]:
-    """The same graph with state ``order[i]`` as number i."""
+    order: NDArray[np.int64],
+    dists: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    joint: NDArray[Any],
+    arrays: dict[str, NDArray[Any]],
+    directory: Directory,
+) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """The same arrays with state ``order[i]`` as number i, moved block by block."""
     number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
-    dists = _gathered(order, counts)
-    transitions = _gathered(dists, arrays["lengths"])
-    moved = {name: array[transitions] for name, array in arrays.items() if name != "lengths"}
-    moved["successor"] = number[moved["successor"]]
-    moved["lengths"] = arrays["lengths"][dists]
-    return counts[order], joint[order], moved
+    whole = {"joint": joint, **arrays}
+    purpose = f"the sorted transitions of {len(order):,} states"
+    moved = allocated({name: (array.shape, array.dtype) for name, array in whole.items()}, purpose, directory)
+    done = dict.fromkeys(whole, 0)
+    for first in range(0, len(order), _BLOCK):
+        block = order[first : first + _BLOCK]
+        groups = group_entries(dists[block], dists[block + 1] - dists[block])
+        entries = group_entries(rows[groups], arrays["lengths"][groups])
+        for name, array in whole.items():
+            part = array[block if name == "joint" else groups if name == "lengths" else entries]
+            moved[name][done[name] : done[name] + len(part)] = number[part] if name == "successor" else part
+            done[name] += len(part)
+    return moved.pop("joint"), moved
 
 
 def _cycle(

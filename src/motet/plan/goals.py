@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from motet.errors import ModelError, SettingError
 from motet.plan.graph import Graph
-from motet.plan.memory import allocated, check_memory
+from motet.plan.memory import Directory, allocated, check_memory
 from motet.plan.parallel import WorkerTeam, work_through
 
 __all__ = ["Goal", "GoalColumns", "Goals", "asked_beliefs", "asked_goals", "goal_name"]
@@ -56,7 +56,13 @@ def goal_name(goal: Any) -> str:
     return str(getattr(goal, "name", goal))
 
 
-def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Callable[[int], None]) -> GoalColumns:
+def asked_goals(
+    graph: Graph,
+    goals: Goals,
+    workers: int | WorkerTeam,
+    tick: Callable[[int], None],
+    directory: Directory = None,
+) -> GoalColumns:
     """Find all goals and their weights, and evaluate whether each goal holds in each state."""
     generate: Any = getattr(goals, "generate", goals if callable(goals) else None)
     if generate is not None:
@@ -82,7 +88,7 @@ def asked_goals(graph: Graph, goals: Goals, workers: int | WorkerTeam, tick: Cal
     column_of = {goal: i for i, goal in enumerate(distinct)}
     columns = [column_of[goal] for own in by_human for goal in own]
     purpose = f"{len(columns):,} goals in {len(graph):,} states"
-    achieved = allocated({"achieved": ((len(graph), len(columns)), np.uint8)}, purpose)["achieved"]
+    achieved = allocated({"achieved": ((len(graph), len(columns)), np.uint8)}, purpose, directory)["achieved"]
     done = 0
 
     def take(part: NDArray[np.uint8]) -> None:

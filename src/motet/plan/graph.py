@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from motet.errors import CorruptionError, ModelError, SettingError
 from motet.plan.folder import read_folder, write_folder
+from motet.plan.memory import Directory, allocated
 from motet.plan.plain import decoded, encoded
 
-__all__ = ["Graph", "Model"]
+__all__ = ["Graph", "Model", "group_ends", "group_entries"]
 
 _FORMAT = 1
 
@@ -268,3 +269,25 @@ class Graph:
         level = np.repeat(np.arange(len(self.levels) - 1), np.diff(self.levels))
         sources = np.repeat(level, np.diff(self.rows[self.dists]))
         return bool((level[self.successor] > sources).all())
+
+
+def group_ends(counts: NDArray[Any], directory: Directory = None) -> NDArray[np.int64]:
+    """Where each group of entries ends, given the numbers of their entries; 0 comes first.
+
+    >>> group_ends(np.array([2, 0, 3]))
+    array([0, 2, 2, 5])
+    """
+    shape = (len(counts) + 1,)
+    ends: NDArray[np.int64] = allocated({"ends": (shape, np.int64)}, f"{len(counts):,} groups", directory)["ends"]
+    np.cumsum(counts, out=ends[1:])
+    return ends
+
+
+def group_entries(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The positions of the entries of groups, given where each group starts and how many entries it has.
+
+    >>> group_entries(np.array([7, 0]), np.array([2, 3]))
+    array([7, 8, 0, 1, 2])
+    """
+    positions: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - group_ends(sizes)[:-1], sizes)
+    return positions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +12,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from motet.errors import MemoryShortError
 from motet.system.machine import available_bytes
-from motet.system.memory import format_bytes
+from motet.system.memory import MappedFile, format_bytes
 
-__all__ = ["allocated", "check_memory"]
+__all__ = ["Directory", "allocated", "check_memory"]
 
-_ADVICE = "Use fewer goals, a shorter horizon, or dtype='float32' or 'float16'"
+_ADVICE = "Use fewer goals, a shorter horizon, dtype='float32' or 'float16', or directory=… to keep arrays on a disk"
+
+
+Directory = str | os.PathLike[str] | None
 
 
 def check_memory(nbytes: int, purpose: str) -> None:
@@ -27,8 +31,12 @@ def check_memory(nbytes: int, purpose: str) -> None:
         )
 
 
-def allocated(arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]], purpose: str) -> dict[str, NDArray[Any]]:
-    """Arrays of zeros of these shapes and dtypes, if there is memory for all of them."""
+def allocated(
+    arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]], purpose: str, directory: Directory = None
+) -> dict[str, NDArray[Any]]:
+    """Arrays of zeros of these shapes and dtypes, if there is memory for all of them; in files, with a directory."""
+    if directory is not None:
+        return {name: MappedFile(directory).array(shape, dtype) for name, (shape, dtype) in arrays.items()}
     nbytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
     check_memory(nbytes, purpose)
     try:

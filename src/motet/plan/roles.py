@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from motet.errors import SettingError
 from motet.plan.given import RoleGraph, asked_policy
-from motet.plan.graph import Graph
+from motet.plan.graph import Graph, group_ends, group_entries
 from motet.plan.parallel import WorkerTeam
 
 __all__ = ["Agents", "in_roles"]
@@ -113,12 +113,12 @@ def _mixed(graph: Graph, columns: NDArray[np.int64], shares: NDArray[np.float64]
             weights += row[some].tolist() if len(some) > 1 else [1.0]
     old = np.array(parts, np.int64)
     lengths = np.diff(graph.rows)[old]
-    at = _entries(graph.rows[:-1][old], lengths)
-    ends = _ends(lengths)[_ends(np.array(sizes, np.int64))]
+    at = group_entries(graph.rows[:-1][old], lengths)
+    ends = group_ends(lengths)[group_ends(np.array(sizes, np.int64))]
     return replace(
         graph,
         joint=joint,
-        dists=_ends(counts),
+        dists=group_ends(counts),
         rows=ends,
         successor=graph.successor[at],
         probability=graph.probability[at] * np.repeat(np.array(weights), lengths),
@@ -147,13 +147,14 @@ def _reachable(graph: Graph) -> RoleGraph:
     kept = np.flatnonzero(reached)
     renumbered = np.cumsum(reached, dtype=np.int32) - 1
     place = np.cumsum(used) - 1  # of each used distribution
-    counts = np.diff(_ends(used.astype(np.int64))[graph.dists])[kept]
+    counts = np.diff(group_ends(used.astype(np.int64))[graph.dists])[kept]
     joint = (
-        np.where(graph.terminal[:, None], 0, place[np.minimum(numbers, len(used) - 1)])[kept] - _ends(counts)[:-1, None]
+        np.where(graph.terminal[:, None], 0, place[np.minimum(numbers, len(used) - 1)])[kept]
+        - group_ends(counts)[:-1, None]
     )
     joint[counts == 0] = 0
     lengths = np.diff(graph.rows)[used]
-    at = _entries(graph.rows[:-1][used], lengths)
+    at = group_entries(graph.rows[:-1][used], lengths)
     most = int(counts.max(initial=0))
     levels = np.cumsum(
         [0, *(int(reached[a:b].sum()) for a, b in zip(graph.levels[:-1], graph.levels[1:], strict=True))]
@@ -162,8 +163,8 @@ def _reachable(graph: Graph) -> RoleGraph:
         graph,
         states=[graph.states[number] for number in kept.tolist()],
         joint=joint.astype(np.uint8 if most <= 1 << 8 else np.uint16 if most <= 1 << 16 else np.uint32),
-        dists=_ends(counts),
-        rows=_ends(lengths),
+        dists=group_ends(counts),
+        rows=group_ends(lengths),
         successor=renumbered[graph.successor[at]],
         probability=graph.probability[at],
         duration=None if graph.duration is None else graph.duration[at],
@@ -172,15 +173,3 @@ def _reachable(graph: Graph) -> RoleGraph:
         _index={},
     )
     return RoleGraph(left, total, None if len(kept) == total else kept)
-
-
-def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
-    ends = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return ends
-
-
-def _entries(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The positions of the entries of groups, given where each group starts and how many entries it has."""
-    positions: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts - _ends(sizes)[:-1], sizes)
-    return positions

@@ -217,14 +217,15 @@ class Reader(_native.LaneReader):
     def bind(self, batch: Batch) -> Batch:
         """Register the arrays of a batch, e.g. slices of larger arrays, for ``sample`` and ``take``; return the batch.
 
-        The arrays must be contiguous.
+        The arrays must be contiguous. A batch may do without the next observation.
         """
         batch_size, length = (*batch.reward.shape, 0)[:2]
         row = self._row
         here = row.arrays({"observation": batch.observation, "action": batch.action, **batch.extra})
         there = row.arrays({} if length else {"observation": batch.next_observation, **batch.next_extra})
         for leaf, now, later in zip(row.leaves, here, there, strict=True):
-            if (now is None and leaf is not row.reward) or (later is None and leaf.next and not length):
+            needed = leaf.next and leaf.root != "observation" and not length
+            if (now is None and leaf is not row.reward) or (later is None and needed):
                 raise SettingError(f"batch must have arrays for {leaf.name}, got none")
         self._targets[id(batch)] = self._bind(
             batch_size, length, here, there, batch.reward, batch.discount, batch.weight, batch.version, batch.row,

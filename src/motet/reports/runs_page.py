@@ -38,6 +38,7 @@ from motet.reports.html import (
     table,
 )
 from motet.runs.history import COUNTERS, Array, RunHistory, extent, interval
+from motet.runs.snapshot import ACTIVITIES
 from motet.text import clock, label, short
 
 __all__ = ["report_page"]
@@ -78,6 +79,7 @@ def _sections(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Sect
             ("Learning", _learning(groups)),
             ("Evaluations", _evaluations(groups)),
             ("Agents", _agents(groups)),
+            ("Time", _time(groups)),
             ("Pace and lag", _pace(groups)),
             ("Learner metrics", _learners(groups)),
             ("Faults and counters", _faults(groups)),
@@ -385,6 +387,47 @@ def _with_interval(values: Array) -> Shown:
         return Shown(mean, short(mean))
     hint = f"{short(low, 4)} to {short(high, 4)}, {len(values)} runs"
     return Shown(mean, [f"{short(mean)} ", Html("small", f"± {short((high - low) / 2, 2)}")], hint)
+
+
+def _time(groups: Sequence[Group]) -> list[Child]:
+    """Return how each process of a run spent its time in the last session, and what limited the run."""
+    parts: list[Child] = []
+    for run in (run for group in groups for run in group.shown):
+        newest = run.newest
+        spent = [row for row in (*newest.processes, newest.main) if row and row.spent_s] if newest else []
+        if newest is None or not spent:
+            continue
+        several = sum(len(group.shown) for group in groups) > 1
+        parts += [Html("h3", run.name)] if several else []
+        parts += [paragraph(newest.bottleneck)] if newest.bottleneck else []
+        names = [name for name in ACTIVITIES if any(name in row.spent_s for row in spent)]
+        columns = [Column("process"), *(Column(name, number=True, hint=_HINTS[name]) for name in names)]
+        rows: list[list[Cell]] = [[row.name, *(_share(row.spent_s, name) for name in names)] for row in spent]
+        parts.append(table(columns, rows, caption="Shares of the time since the run was started or resumed."))
+    return parts
+
+
+_HINTS = {
+    "world": "stepping worlds",
+    "policies": "choosing actions and writing rows",
+    "updates": "updates of the algorithm",
+    "batches": "drawing batches",
+    "publishing": "saving and publishing versions",
+    "evaluation": "playing evaluations, or waiting for them",
+    "other": "other work",
+    "pace": "waiting for the pace",
+    "rows": "waiting for rows, or for room for them",
+    "weights": "waiting for a version",
+    "partner": "waiting for an isolated partner",
+    "disk": "writing files",
+    "start": "starting",
+    "idle": "nothing to do",
+}
+
+
+def _share(spent: Mapping[str, float], name: str) -> Shown:
+    share = spent.get(name, 0.0) / sum(spent.values())
+    return Shown(share, f"{share:.0%}") if name in spent else Shown(None, "-")
 
 
 def _pace(groups: Sequence[Group]) -> list[Child]:

@@ -1,6 +1,7 @@
 """Convert the settings of a run to plain values and back: the contents of ``config.json``.
 
-Dataclasses become ``{"class": "module:Name", field: value, …}``, sequences become lists (and tuples on the way back).
+Dataclasses become ``{"class": "module:Name", field: value, …}``, functions become ``{"function": "module:name"}``, and
+sequences become lists (and tuples on the way back).
 A run directory may come from an untrusted source, and importing a module runs its code: without ``trust`` only motet's
 dataclasses and worlds are imported.
 """
@@ -40,9 +41,9 @@ def describe(value: Any) -> Any:
 
     >>> from motet.schedule import Linear
     >>> describe(Linear(1.0, 0.1, steps=1000))
-    {'class': 'motet.schedule:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000}
+    {'class': 'motet.schedule:Linear', 'start': 1.0, 'end': 0.1, 'steps': 1000, 'by': None}
     >>> rebuild(describe(Linear(1.0, 0.1, steps=1000)))
-    Linear(start=1.0, end=0.1, steps=1000)
+    Linear(start=1.0, end=0.1, steps=1000, by=None)
     """
     if is_dataclass(value) and not isinstance(value, type):
         kept = {item.name: describe(getattr(value, item.name)) for item in fields(value) if item.init}
@@ -50,13 +51,15 @@ def describe(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value) or "class" in value:
-            raise SettingError(f"keys of a mapping must be strings other than 'class', got {value!r}")
+        if not all(isinstance(key, str) for key in value) or {"class", "function"} & set(value):
+            raise SettingError(f"keys of a mapping must be strings other than 'class' and 'function', got {value!r}")
         return {key: describe(item) for key, item in value.items()}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if callable(value) and not isinstance(value, type):
+        return {"function": value.path if isinstance(value, Imported) else path_of(value)}
     raise SettingError(f"value must be plain or a dataclass to be saved, got a {type(value).__name__}")
 
 
@@ -66,6 +69,8 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
         return tuple(rebuild(item, trust=trust) for item in plain)
     if not isinstance(plain, Mapping):
         return plain
+    if "function" in plain:
+        return known_by_path(plain["function"], _load(plain["function"], "motet", trust))
     values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
     if "class" not in plain:
         return values
@@ -162,10 +167,11 @@ def versions() -> dict[str, str]:
 
 
 def refuse_untrusted(plain: Any) -> None:
-    """Raise if plain values name a class or an anchor outside of motet. Nothing is imported."""
+    """Raise if plain values name a class, a function or an anchor outside of motet. Nothing is imported."""
     if isinstance(plain, Mapping):
-        if plain.get("class") is not None:
-            _named(plain["class"], "motet", trust=False)
+        for key in ("class", "function"):
+            if plain.get(key) is not None:
+                _named(plain[key], "motet", trust=False)
         for name in plain.get("anchors") or ():
             if ":" in str(name):
                 _named(name, "motet", trust=False)

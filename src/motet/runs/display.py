@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import ACTIVITIES, WAITS, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
 from motet.text import aligned, clock, label, plain, short
 
 __all__ = [
@@ -38,6 +38,8 @@ __all__ = [
     "rows_gone",
     "short",
     "sparkline",
+    "time_lines",
+    "times",
 ]
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
@@ -47,6 +49,7 @@ _DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "los
 _TREND = 4  # minimum width of the trend
 _LONG_WAIT_S = 4.0  # after this many seconds the display names what a process waits for
 _PARTNERS_SHOWN = 8  # maximum number of partners that the table shows
+_PROCESSES_SHOWN = 12  # maximum number of processes whose times are shown
 _KEPT = 512  # maximum number of points of a trend; beyond it every second point is dropped
 
 
@@ -165,7 +168,8 @@ def frame(
     processes: bool = True,
 ) -> RenderableType:
     """Format a snapshot for a terminal of this size."""
-    fit = max(1, height - 8 - len(snapshot.partners[:_PARTNERS_SHOWN]))
+    below = 3 if processes and snapshot.bottleneck else 0
+    fit = max(1, height - 8 - below - len(snapshot.partners[:_PARTNERS_SHOWN]))
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
     if title:
@@ -184,6 +188,8 @@ def frame(
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
+        if snapshot.bottleneck:
+            parts.append(Text(plain(snapshot.bottleneck), style="dim"))
     return Group(*parts)
 
 
@@ -334,10 +340,48 @@ def _processes(snapshot: Snapshot, history: History, ascii_only: bool = False) -
         text.append(_glued(f"{mark} {plain(row.name)}", ascii_only), style=style)
         if more:
             text.append(f" {plain(more)}", style=style)
+        elif row.shares and kind in ("work", "wait") and not row.done:
+            text.append(_glued(f" {_worked(row.shares):.0%}", ascii_only), style="dim")
         if row.restarts:
             again = f"({row.restarts} restart{'s' if row.restarts > 1 else ''})"
             text.append(_glued(f" {again}", ascii_only), style="yellow")
     return text
+
+
+def _worked(shares: Mapping[str, float]) -> float:
+    """The share of its time that a process works."""
+    return 1.0 - sum(shares.get(name, 0.0) for name in WAITS)
+
+
+def times(spent: Mapping[str, float]) -> str:
+    """How a process spends its time, as text, from seconds or shares: ``world 61%, policies 20%, waits: pace 19%``.
+
+    Activities below half a percent are left out.
+
+    >>> times({"world": 3.0, "policies": 1.0, "pace": 1.0})
+    'world 60%, policies 20%, waits: pace 20%'
+    """
+    total = sum(spent.values())
+    shown = [(name, spent.get(name, 0.0) / total) for name in ACTIVITIES] if total > 0 else []
+    parts = [[f"{name} {share:.0%}" for name, share in shown if share >= 0.005 and (name in WAITS) is waits]
+             for waits in (False, True)]  # fmt: skip
+    works, waits = (", ".join(part) for part in parts)
+    return ", ".join(filter(None, (works, waits and f"waits: {waits}")))
+
+
+def time_lines(snapshot: Snapshot, lately: bool = False) -> list[Text]:
+    """How each process spends its time, and what limits the run; ``lately``: in the last seconds, else since it began.
+
+    Processes beyond the twelfth are left out, and counted.
+    """
+    everyone = [*snapshot.processes, *([] if snapshot.main is None else [snapshot.main])]
+    rows = [(row.name, row.shares if lately else row.spent_s) for row in everyone]
+    rows = [(plain(name), spent) for name, spent in rows if spent]
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [Text(f"{name:<{width}}  {times(spent)}", style="dim") for name, spent in rows[:_PROCESSES_SHOWN]]
+    if hidden := len(rows) - len(lines):
+        lines.append(Text(f"and {hidden} more processes", style="dim"))
+    return [*lines, *([Text(plain(snapshot.bottleneck))] if snapshot.bottleneck else [])]
 
 
 def _glued(text: str, ascii_only: bool) -> str:

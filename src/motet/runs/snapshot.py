@@ -6,30 +6,55 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["AgentRow", "PartnerRow", "ProcessRow", "Snapshot", "Wait"]
+__all__ = ["ACTIVITIES", "WAITS", "AgentRow", "PartnerRow", "ProcessRow", "Snapshot", "Wait", "Work"]
 
 
 class Wait(IntEnum):
-    """What a process may be waiting for, as a number and as text."""
+    """What a process may be waiting for: a number, a text, and the activity as which the time is counted."""
 
-    NOTHING = 0, ""
-    START = 1, "its start"
-    FIRST_VERSION = 2, "the first version of the policies"
-    ROWS = 3, "rows to learn from"
-    ACTORS = 4, "the actors (pace)"
-    LEARNERS = 5, "the learners (pace)"
-    EVALUATION = 6, "its next evaluation"
-    ROOM = 7, "room for its rows (the learner, or the connection to it, is slow)"
-    EVALUATOR = 8, "the evaluation of this round (lockstep)"
-    PARTNER = 9, "an isolated partner"
+    NOTHING = 0, "", ""
+    START = 1, "its start", "start"
+    FIRST_VERSION = 2, "the first version of the policies", "weights"
+    ROWS = 3, "rows to learn from", "rows"
+    ACTORS = 4, "the actors (pace)", "pace"
+    LEARNERS = 5, "the learners (pace)", "pace"
+    EVALUATION = 6, "its next evaluation", "idle"
+    ROOM = 7, "room for its rows (the learner, or the connection to it, is slow)", "rows"
+    EVALUATOR = 8, "the evaluation of this round (lockstep)", "evaluation"
+    PARTNER = 9, "an isolated partner", "partner"
+    WEIGHTS = 10, "a version that is being written", "weights"
+    DISK = 11, "the disk", "disk"
 
     words: str
+    activity: str
 
-    def __new__(cls, number: int, words: str = "") -> Wait:
-        """Make a member from its number and its text."""
+    def __new__(cls, number: int, words: str = "", activity: str = "") -> Wait:
+        """Make a member from its number, its text and its activity."""
         made = int.__new__(cls, number)
-        made._value_, made.words = number, words
+        made._value_, made.words, made.activity = number, words, activity
         return made
+
+
+class Work(IntEnum):
+    """Parts of the work of a process whose time is measured, numbered after :class:`Wait`.
+
+    What a process does in the rest of its time is an actor's world, or a learner's other work.
+    """
+
+    POLICIES = 12
+    """Actors: choosing actions and writing rows. Includes waits for weights and for room, which are counted twice."""
+    BATCHES = 13
+    """Learners: drawing batches, and writing their priorities."""
+    UPDATES = 14
+    """Learners: the updates of the algorithm."""
+    PUBLISHING = 15
+    """Learners: writing the vault and the publications."""
+
+
+WAITS = ("pace", "rows", "weights", "partner", "disk", "start", "idle")
+"""Activities in which a process waits."""
+ACTIVITIES = ("world", "policies", "updates", "batches", "publishing", "evaluation", "other", *WAITS)
+"""Everything on which a process spends its time, in the order in which it is shown."""
 
 
 @dataclass
@@ -103,6 +128,10 @@ class ProcessRow:
     done: bool
     node: str = ""
     """The cluster node on which it runs."""
+    spent_s: dict[str, float] = field(default_factory=dict)
+    """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 
 
 @dataclass
@@ -123,6 +152,27 @@ class Snapshot:
     """The world's late draws from global random generators, in words; empty if there were none."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
+    main: ProcessRow | None = None
+    """The process that supervises the others and writes the files of the run; None with the serial engine, where the
+    only process does that too."""
+    bottleneck: str = ""
+    """What limits the speed of the run, and the setting to change, in one sentence; empty before that is known."""
+
+    def shares_by_role(self) -> dict[str, dict[str, float]]:
+        """Return the mean share of each activity by role: actors, learners, evaluator, main."""
+        rows: dict[str, list[ProcessRow]] = {}
+        for row in (*self.processes, *([] if self.main is None else [self.main])):
+            kind, dash, _ = row.name.rpartition("-")
+            if row.shares:
+                rows.setdefault(f"{kind}s" if dash else row.name, []).append(row)
+        return {
+            role: {
+                name: sum(row.shares.get(name, 0.0) for row in own) / len(own)
+                for name in ACTIVITIES
+                if any(name in row.shares for row in own)
+            }
+            for role, own in rows.items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -143,7 +143,13 @@ def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
     agents = [AgentRow(**_known(AgentRow, row)) for row in plain["agents"]]
     processes = [ProcessRow(**_known(ProcessRow, row)) for row in plain["processes"]]
     partners = [PartnerRow(**_known(PartnerRow, row)) for row in plain.get("partners", [])]
-    known = {"agents": agents, "processes": processes, "partners": partners}
+    main = plain.get("main")
+    known = {
+        "agents": agents,
+        "processes": processes,
+        "partners": partners,
+        "main": None if main is None else ProcessRow(**_known(ProcessRow, main)),
+    }
     return Snapshot(**{**_known(Snapshot, plain), **known})
 
 

@@ -51,13 +51,13 @@ def foreign_code(config: Mapping[str, Any]) -> list[str]:
 
 
 def _named(plain: Any) -> Iterator[str]:
-    """Iterate over everything that plain values name: classes, worlds, and anchors and partners given by their path."""
+    """Iterate over what plain values name: classes, functions, worlds, and anchors and partners given by their path."""
     if isinstance(plain, list):
         for item in plain:
             yield from _named(item)
     elif isinstance(plain, Mapping):
         for key, item in plain.items():
-            if key in ("class", "path", "factory") and isinstance(item, str):
+            if key in ("class", "function", "path", "factory") and isinstance(item, str):
                 yield item
             elif key == "policy" and isinstance(item, str):
                 yield from () if plain.get("copy") else _named_by_policy(item)

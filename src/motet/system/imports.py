@@ -12,7 +12,17 @@ from typing import Any
 from motet.errors import SettingError
 from motet.text import nearest
 
-__all__ = ["Imported", "find", "import_named", "known_by_path", "now_at", "path_now", "path_of", "paths_now"]
+__all__ = [
+    "Imported",
+    "find",
+    "import_function",
+    "import_named",
+    "known_by_path",
+    "now_at",
+    "path_now",
+    "path_of",
+    "paths_now",
+]
 
 _MOVED = {
     "motet.train": "motet.training.run",
@@ -41,7 +51,7 @@ more entry, whose key is its last path.
 
 
 class Imported:
-    """A factory that was imported by its path and remembers it: a partial, a lambda or another callable object.
+    """A callable that was imported by its path and remembers it: a partial, a lambda or another callable object.
 
     Args:
         path: ``module:attribute``.
@@ -60,6 +70,19 @@ class Imported:
 
     def __repr__(self) -> str:
         return f"Imported({self.path!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the path alone, from which another process imports it; of an object of a script the object too."""
+        return {"path": self.path} if self.path.partition(":")[0] != "__main__" else vars(self)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["path"], state.get("_made") or find(*state["path"].split(":")))  # type: ignore[misc]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Imported) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
 
 
 def known_by_path(path: str, found: Any) -> Any:
@@ -111,7 +134,7 @@ def path_now(path: str) -> str:
 
 
 def paths_now(plain: Any) -> Any:
-    """Plain values, such as a run's config, with every ``class`` and ``path`` replaced by its present path.
+    """Plain values, such as a run's config, with each ``class``, ``function`` and ``path`` replaced by its present one.
 
     >>> paths_now({"class": "motet.algorithm:Linear", "start": 1.0})
     {'class': 'motet.schedule:Linear', 'start': 1.0}
@@ -121,7 +144,7 @@ def paths_now(plain: Any) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     return {
-        key: path_now(item) if key in ("class", "path") and isinstance(item, str) else paths_now(item)
+        key: path_now(item) if key in ("class", "function", "path") and isinstance(item, str) else paths_now(item)
         for key, item in plain.items()
     }
 
@@ -145,6 +168,15 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"{what} must be something that can be imported, got {path!r}: {error}") from error
+
+
+def import_function(path: str, what: str) -> Callable[..., Any]:
+    """Import a function that a user named as ``module:attribute``; ``what`` it is for, in the error."""
+    found = import_named(path, what, ["a number"])
+    if not callable(found):
+        raise SettingError(f"{what} must be a function, got {found!r} at {path!r}")
+    function: Callable[..., Any] = known_by_path(path, found)
+    return function
 
 
 def _imported(module: str, name: str) -> Any:

@@ -28,10 +28,13 @@ def idle_s() -> float | None:
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and waiting for a disk
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process in bytes; 0 where that cannot be read."""
+def resident_bytes(*, mapped: bool = True) -> int:
+    """Resident memory of this process in bytes; 0 where that cannot be read. ``mapped``: mapped files are included."""
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+    if not statm.exists():
+        return 0
+    resident, shared = (int(pages) for pages in statm.read_text().split()[1:3])
+    return (resident if mapped else resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:

@@ -31,7 +31,7 @@ from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
 from motet.system.machine import available_bytes
 
-__all__ = ["LINE", "Segment", "format_bytes"]
+__all__ = ["LINE", "MappedFile", "Segment", "format_bytes"]
 
 LINE = 64
 """Bytes of a cache line. Every array is aligned to it, so that no two writers share a cache line."""
@@ -96,6 +96,39 @@ class Segment:
             os.close(fd)
 
 
+class MappedFile:
+    """An array in a nameless file, for data that may exceed the memory. The file can grow, and is zero at first.
+
+    >>> import tempfile
+    >>> file = MappedFile(tempfile.gettempdir())
+    >>> file.array((2, 3), "int32").sum(), file.array((1000, 3), "int32").shape
+    (np.int64(0), (1000, 3))
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        _check_room(0, directory)
+        self._fd = _nameless_file(Path(directory))
+        self._directory = directory
+        self._size = 0
+
+    def array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The first bytes of the file as an array. Earlier arrays show the same bytes, and remain valid."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size > self._size:
+            _check_room(size - self._size, self._directory)
+            _allocate(self._fd, size, self._directory)
+            self._size = size
+        if not size:
+            return np.empty(shape, dtype)
+        mapped = mmap.mmap(self._fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        return np.frombuffer(mapped, dtype).reshape(shape)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)  # the file lives as long as any array of it
+
+
 def _arrive(descriptor: Any, size: int, spec: dict[str, ArraySpec]) -> Segment:
     segment = Segment.__new__(Segment)
     segment._spec = spec
@@ -116,17 +149,25 @@ def _reserve(size: int, directory: str | os.PathLike[str] | None, sealed: bool) 
     else:
         fd = _unlinked_shm()
     try:
+        _allocate(fd, size, directory)
+        if sealed and hasattr(fcntl, "F_ADD_SEALS"):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _allocate(fd: int, size: int, directory: str | os.PathLike[str] | None) -> None:
+    """Give a file this size, with all bytes allocated: a process that writes where a disk is full would be killed."""
+    try:
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
-        if sealed and hasattr(fcntl, "F_ADD_SEALS"):
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as error:
-        os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise _short(size, available_bytes(directory), directory) from error
         raise
-    return fd
 
 
 def _nameless_file(directory: Path) -> int:

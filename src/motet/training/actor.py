@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,10 +21,13 @@ import numpy.typing as npt
 from motet.algorithm import Behaviour
 from motet.nest import Nest, assign, map_nest
 from motet.policy import EpisodeState
+from motet.runs.snapshot import Work
+from motet.training.board import Times, no_times
 from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
 
 __all__ = ["ActingPolicy", "Actor", "FinishedEpisode", "MaxLag", "PendingRows", "PublishedPolicy"]
 
+_POLICIES = int(Work.POLICIES)
 _INSIST_S = 10.0  # seconds to wait for a version that is being written
 
 
@@ -51,6 +55,9 @@ class PolicySource(Protocol):
     def forced(self) -> int:
         """Number of times that a version had to be taken because the one held was too old."""
         ...
+
+    waited_s: float
+    """Seconds that it has waited for versions that were being written."""
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
@@ -380,6 +387,7 @@ class Actor:
         policies: the policies that act in them.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         policy_of: for each agent of the worlds, the index of its policy; by default one policy each, in order.
+        times: where it adds the time that policies take.
     """
 
     def __init__(
@@ -388,8 +396,10 @@ class Actor:
         policies: Sequence[ActingPolicy],
         seed_of: Callable[[int, int], int],
         policy_of: Sequence[int] | None = None,
+        times: Times | None = None,
     ) -> None:
         self.worlds, self.policies, self._seed_of = worlds, tuple(policies), seed_of
+        self._times = times or no_times()
         self._policy_of = tuple(range(len(policies)) if policy_of is None else policy_of)
         self._number_of = [self._policy_of[:agent].count(policy) for agent, policy in enumerate(self._policy_of)]
         self._sizes = [self._policy_of.count(policy) for policy in range(len(policies))]
@@ -423,11 +433,13 @@ class Actor:
         if worlds.over:
             self._begin_episodes()
         turns, lanes = worlds.turns(), worlds.lanes
+        began = monotonic()
         self.acted = acted = {policy_of[turn.agent] for turn in turns}
         if self._one_each:
             actions = [policies[policy_of[turn.agent]].act(turn, lanes) for turn in turns]
         else:
             actions = self._act_together(turns, lanes)
+        self._times[_POLICIES] += monotonic() - began
         for ending in worlds.act(actions):
             policy = policy_of[ending.agent]
             ending = ending._replace(at=self._tracks(ending.agent, ending.at))

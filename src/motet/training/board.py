@@ -1,7 +1,8 @@
 """The board: shared memory in which the processes of a run report their progress. Each row has one writer.
 
 Actors write the number of rounds played and statistics of their episodes. Learners write the number of updates and
-their metrics. Every process writes its last heartbeat and what it waits for. The supervisor writes whether to stop.
+their metrics. Every process writes its last heartbeat, what it waits for, and how much time it has spent on what. The
+supervisor writes whether to stop.
 Each row has separate cache lines. Writers never wait, and readers need not copy, since each word is valid by itself.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from motet.arrays import ArraySpec
 from motet.runs.snapshot import Wait
 from motet.system.memory import Segment
 
-__all__ = ["FINISHED", "Board"]
+__all__ = ["FINISHED", "Board", "Pulse", "Times", "no_times"]
 
 
 FINISHED = 2**63
@@ -29,9 +30,18 @@ FINISHED = 2**63
 _METRICS = 24
 _NAMES = 1024
 _WORDS = 8  # words of a row, which fill whole cache lines
+_TIMES = 2 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
+_BEGAN = Wait.NOTHING
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.float64]
+Times: TypeAlias = "memoryview[float]"
+"""Seconds that a process has spent, by number of :class:`Wait` and :class:`Work`, for that process to add to."""
+
+
+def no_times() -> Times:
+    """Return times that nobody reads, for roles outside of a run."""
+    return memoryview(bytearray(8 * _TIMES)).cast("d")
 
 
 class _Columns:
@@ -161,6 +171,7 @@ class Board:
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
             "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
+            "board/times": ArraySpec((processes, _TIMES), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/periods": ArraySpec((actors, _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
@@ -179,6 +190,7 @@ class Board:
         self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
         self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
+        self._times: Numbers = part["board/times"]
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.periods: Words = part["board/periods"][:, 0]  # by actor: periods ended
         self.learned = LearnedColumns(part["board/learned"])
@@ -198,7 +210,22 @@ class Board:
 
     def pulse(self, process: int) -> Pulse:
         """Return the heartbeat of a process, for that process to write."""
-        return Pulse(self.processes.words[process])
+        return Pulse(self.processes.words[process], self.times(process))
+
+    def times(self, process: int) -> Times:
+        """Return the times of a process, for that process to write."""
+        return _scalars(self._times[process])
+
+    def spent(self, process: int) -> Numbers:
+        """Return a copy of the times of a process. The first one is its whole time up to its last heartbeat."""
+        found: Numbers = self._times[process].copy()
+        found[_BEGAN] = max(float(self.processes.heartbeat[process]) - found[_BEGAN], 0.0) if found[_BEGAN] else 0.0
+        return found
+
+    def set_spent(self, process: int, spent: Numbers) -> None:
+        """Write the times of a process on another node, after its heartbeat, as :meth:`spent` returns them."""
+        began = float(self.processes.heartbeat[process]) - spent[_BEGAN]
+        self._times[process] = [began, *spent[_BEGAN + 1 :]]
 
     def late_draws(self) -> int:
         """Return what any actor has written to the column of this name."""
@@ -240,14 +267,28 @@ class Board:
         return shown
 
 
-class Pulse:
-    """The heartbeat of one process, written by the loop of its role."""
+def _scalars(row: Numbers) -> Times:
+    """Return a row as a memoryview: its numbers are read and written much faster than those of an array."""
+    return memoryview(cast(Any, row)).cast("B").cast("d")
 
-    def __init__(self, row: npt.NDArray[np.float64]) -> None:
-        self._row = memoryview(cast(Any, row)).cast("B").cast("d")
+
+class Pulse:
+    """The heartbeat of one process, and the time that it waits, written by the loop of its role.
+
+    The time between :meth:`waits_for` and the next call of any method is a wait. So the loop calls :meth:`works` when a
+    wait is over. While it works, nothing is measured here.
+    """
+
+    def __init__(self, row: Numbers, times: Times) -> None:
+        self._row, self.times = _scalars(row), times
+        self._waits, self._since = 0, 0.0
 
     def start(self, pid: int) -> None:
-        """Note that the process has started."""
+        """Note that the process has started. Its times continue from those before a restart."""
+        if self.times[_BEGAN]:
+            self.times[_BEGAN] += time.monotonic() - self._row[_HEARTBEAT]
+        else:
+            self.times[_BEGAN] = time.monotonic()
         self._row[_PID] = pid
         self._row[_STARTS] += 1
         self.asks(0)
@@ -255,17 +296,34 @@ class Pulse:
 
     def beat(self) -> None:
         """Write a heartbeat: the process is working."""
+        now = time.monotonic()
+        if self._waits:
+            self._end_wait(now)
         self._row[_WAITS_FOR] = 0
-        self._row[_HEARTBEAT] = time.monotonic()
+        self._row[_HEARTBEAT] = now
+
+    def works(self) -> None:
+        """Note that a wait is over. What the process waited for is shown until its next heartbeat."""
+        if self._waits:
+            self._end_wait(time.monotonic())
 
     def asks(self, partner: int) -> None:
         """Write which partner is asked now; 0 if none is."""
+        self.works()
         self._row[_ASKS] = partner
 
     def waits_for(self, what: Wait) -> None:
         """Write a heartbeat: the process is waiting."""
+        now = time.monotonic()
+        if self._waits:
+            self._end_wait(now)
+        self._waits, self._since = int(what), now
         self._row[_WAITS_FOR] = what
-        self._row[_HEARTBEAT] = time.monotonic()
+        self._row[_HEARTBEAT] = now
+
+    def _end_wait(self, now: float) -> None:
+        self.times[self._waits] += now - self._since
+        self._waits = 0
 
 
 _HEARTBEAT, _WAITS_FOR, _PID, _STARTS, _ASKS = range(len(ProcessColumns.__annotations__))

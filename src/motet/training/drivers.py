@@ -25,13 +25,13 @@ from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
-from motet.training.board import FINISHED, Board, Pulse
+from motet.training.board import FINISHED, Board, Pulse, Times, no_times
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
-from motet.training.periods import Records, StackRecord
+from motet.training.periods import ActorPeriods, Records, StackRecord
 from motet.training.progress import ActorProgress
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
@@ -62,6 +62,7 @@ def make_actor(
     goes_on: bool = False,
     pulse: Pulse | None = None,
     given: GivenVersion | None = None,
+    times: Times | None = None,
 ) -> Actor:
     """Make an actor of a run.
 
@@ -72,6 +73,7 @@ def make_actor(
         goes_on: whether its worlds resume in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
         given: the version by which it acts; by default always the newest one.
+        times: the times of its process.
     """
     roster = shared.roster
     worlds = make_world_batch(
@@ -85,9 +87,10 @@ def make_actor(
         worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
-    policies = [_published_policy(shared, i, index, start, goes_on, given) for i in range(len(roster.policies))]
+    times = times or no_times()
+    policies = [_published_policy(shared, i, index, start, goes_on, given, times) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
-    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of)
+    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of, times)
     if isinstance(worlds, PartneredWorlds):
         actor.finished = worlds.finished  # episodes of learners and partners, in one list
     return actor
@@ -112,12 +115,20 @@ def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: 
 
 
 def _published_policy(
-    shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool, given: GivenVersion | None
+    shared: SharedMemory,
+    number: int,
+    actor: int,
+    start: int,
+    goes_on: bool,
+    given: GivenVersion | None,
+    times: Times,
 ) -> PublishedPolicy:
     roster, policy, episodes = shared.roster, shared.roster.policies[number], shared.board.episodes
 
     def show(subscriber: PolicySource) -> None:
         episodes.version[actor, number], episodes.forced[actor, number] = subscriber.version, subscriber.forced
+        times[Wait.WEIGHTS] += subscriber.waited_s
+        subscriber.waited_s = 0.0
 
     behaviour = make_behaviour(policy.config, policy.observation_space, policy.action_space)
     begin_stream(behaviour, roster.seed, actor, start, number)
@@ -204,61 +215,65 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     pulse.start(os.getpid())
     periods = shared.actor_periods(index)
     given = None if periods is None else periods.version
-    actor, log = make_actor(shared, index, start, pulse=pulse, given=given), EpisodeLog(board, index)
+    actor = make_actor(shared, index, start, pulse=pulse, given=given, times=pulse.times)
+    log = EpisodeLog(board, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
     # In lockstep and with periods a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for policy in actor.published:
         _await_version(policy.subscriber, pulse, board, timeout_s)
+    may_continue = partial(_may_continue, shared, actor, progress, periods)
     if periods is not None:
-        periods.end(actor.rounds, actor.is_done)
+        periods.end(actor.rounds, actor.is_done)  # if the actor before this one died when it had done the last round
         if not actor.is_done:
-            _wait_for_learners(board, actor.rounds, periods.begin, pulse)
+            _wait_for_learners(board, actor, may_continue, pulse)
     actor.begin()
+    pulse.works()
     while not (board.stopping or actor.is_done):
         actor.play_round()
         pulse.beat()
         if actor.finished:
             log.write(actor)
         board.rounds[index] = actor.rounds
-        if periods is not None:
-            if periods.end(actor.rounds, actor.is_done):
-                board.acted.ring()
-                if not actor.is_done:
-                    _wait_for_learners(board, actor.rounds, periods.begin, pulse)
-        elif not is_free:
-            board.acted.ring()
-            ready = partial(_in_step, board, actor) if shared.roster.pace.lockstep else partial(progress.may_act, actor.acted)
-            _wait_for_learners(board, actor.rounds, ready, pulse)
+        if is_free or (periods is not None and not periods.end(actor.rounds, actor.is_done)):
+            continue  # within a period no actor waits
+        board.acted.ring()
+        if periods is None or not actor.is_done:
+            _wait_for_learners(board, actor, may_continue, pulse)
     close_partners(actor.worlds)
     board.rounds[index] = FINISHED
     board.acted.ring()
 
 
-def _in_step(board: Board, actor: Actor) -> bool:
-    """Whether the learners have done all work that the rounds of an actor made due, as lockstep requires."""
-    return int(board.learned.synced_round.min()) >= actor.rounds
+def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, periods: ActorPeriods | None) -> bool:
+    """Whether the pace lets an actor continue. In lockstep: whether all work that its rounds made due is done."""
+    if periods is not None:
+        return periods.begin()
+    if shared.roster.pace.lockstep:
+        return int(shared.board.learned.synced_round.min()) >= actor.rounds
+    return progress.may_act(actor.acted)
 
 
-def _wait_for_learners(board: Board, played: int, may_continue: Callable[[], bool], pulse: Pulse) -> None:
-    """Wait until the pace lets an actor continue after this many rounds.
+def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bool], pulse: Pulse) -> None:
+    """Wait until the pace lets an actor continue.
 
     In lockstep this includes an evaluation if there is an evaluator (which rings the learners' bell).
     """
     while not board.stopping:
         seen = board.updated.count
         ready = may_continue()
-        if ready and int(board.evaluated_round[0]) >= played:
+        if ready and int(board.evaluated_round[0]) >= actor.rounds:
             return
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
         board.updated.wait(seen, 0.1)
+        pulse.works()
 
 
 # ---- learners
 
 
-def make_learner(shared: SharedMemory, stack: int) -> Learner:
-    """Make the learner of a stack, with the state from the vault if there is one."""
+def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -> Learner:
+    """Make the learner of a stack, with the state from the vault if there is one. ``times``: those of its process."""
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]
@@ -287,6 +302,7 @@ def make_learner(shared: SharedMemory, stack: int) -> Learner:
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
         None if is_shipped(algorithm) else streams,
+        times,
         record,
         version,
     )
@@ -321,9 +337,10 @@ def play_learner(shared: SharedMemory, index: int) -> None:
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + index)
     pulse.start(os.getpid())
-    learners = [make_learner(shared, k) for k in roster.processes[index]]
+    learners = [make_learner(shared, k, pulse.times) for k in roster.processes[index]]
     for learner in learners:
         learner.begin()
+    pulse.works()
     if shared.records is not None:
         _in_periods(shared, shared.records, learners, pulse)
     else:
@@ -351,9 +368,11 @@ def at_pace(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> 
         elif is_free:
             pulse.waits_for(Wait.ROWS)
             time.sleep(0.002)
+            pulse.works()
         else:
             pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
+            pulse.works()
     if int(board.rounds.min()) == FINISHED:  # all actors are done: use the rest of the rows that are read once
         for learner in learners:
             if learner.once:
@@ -377,6 +396,7 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse
         else:
             pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)
+            pulse.works()
 
 
 def _in_periods(shared: SharedMemory, records: Records, learners: Sequence[Learner], pulse: Pulse) -> None:
@@ -393,6 +413,7 @@ def _in_periods(shared: SharedMemory, records: Records, learners: Sequence[Learn
         else:
             pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)
+            pulse.works()
 
 
 # ---- waiting at the start

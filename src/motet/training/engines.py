@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from motet.errors import ChildError, MotetError, SettingError
+from motet.runs.snapshot import Wait
 from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
@@ -38,7 +39,8 @@ def check_in_periods(run: Run) -> None:
         "self_play": settings.self_play,
         "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
         and any(stage.clear_replay_on_stage for stage in stages),
-        "evaluate_every with engine='processes'": settings.engine == "processes" and settings.evaluate_every is not None,
+        "evaluate_every with engine='processes'": settings.engine == "processes"
+        and settings.evaluate_every is not None,
         "seconds with engine='processes'": settings.engine == "processes" and settings.seconds is not None,
     }
     for what, is_asked in asked.items():
@@ -121,7 +123,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             supervisor.start()
             run.begun()
             while not (_is_over(supervisor, shared) or interrupted.is_set() or recorder.over()):
-                supervisor.watch(0.1)
+                supervisor.watch(min(0.1, run.settings.metrics_every_s))
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)
@@ -186,7 +188,9 @@ def _play_serially(run: Run) -> Result:
 
         def each_round() -> bool:
             if evaluations is not None and evaluations.due():
+                serial.pulse.waits_for(Wait.EVALUATOR)
                 evaluations.play()
+                serial.pulse.works()
             recorder.tick()
             return interrupted.is_set() or recorder.over()
 

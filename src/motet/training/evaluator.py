@@ -332,6 +332,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
         else:
             pulse.waits_for(Wait.EVALUATION)
             board.updated.wait(seen, 0.1)
+            pulse.works()
 
 
 def _write(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,15 +23,17 @@ import numpy.typing as npt
 
 from motet.algorithm import Algorithm, Batch, LearnsInPhases, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
+from motet.runs.snapshot import Work
 from motet.schedule import value_at
 from motet.streams import Streams
-from motet.training.board import Board, Pulse
+from motet.training.board import Board, Pulse, Times, no_times
 from motet.training.league import LeagueTable
 from motet.training.periods import StackRecord
 from motet.training.progress import StackProgress
 
 __all__ = ["Learner", "StackMember", "restore", "vault_header"]
 
+_BATCHES, _UPDATES, _PUBLISHING = int(Work.BATCHES), int(Work.UPDATES), int(Work.PUBLISHING)
 _METRICS_EVERY = 10  # updates between two reports of metrics
 
 
@@ -122,8 +125,6 @@ class StackMember:
     """Updates that became due while it rested, and are skipped."""
     step: int = 0
     """Its number of steps at the newest version."""
-    drawn: bool = False
-    """Whether its batch has ever been filled."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -180,6 +181,7 @@ class Learner:
         board: where it shows updates, versions, stages and metrics.
         league: in self-play, the player's league.
         streams: the global random streams of an algorithm that may draw from them.
+        times: where it adds the time that batches, updates and publishing take.
         record: with periods, what its phases look at.
         version: the version that it was restored from; 0: none.
     """
@@ -196,9 +198,11 @@ class Learner:
         board: Board,
         league: LeagueTable | None = None,
         streams: Streams | None = None,
+        times: Times | None = None,
         record: StackRecord | None = None,
         version: int = 0,
     ) -> None:
+        self._times = times or no_times()
         self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
@@ -254,18 +258,21 @@ class Learner:
         if self._record is None and any(
             is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)
         ):
-            self.save()
-            self._hand_out()
+            self.publish()
         else:
             self._show()
         for i, is_due in enumerate(due):
             if is_due and (self.once or updates[i] % _METRICS_EVERY == 0):
                 self._report(i, update)
+        if self._has_stages and self._settings.stages.by == "updates":
+            self.enter_stages()  # before the next update, which may already belong to the next stage
 
     def publish(self) -> None:
         """Save the present state and publish its weights, even if no update is due."""
+        began = monotonic()
         self.save()
         self._hand_out()
+        self._times[_PUBLISHING] += monotonic() - began
 
     def save(self) -> None:
         """Write everything that a restarted learner needs into the vault, as its next version."""
@@ -331,25 +338,28 @@ class Learner:
     # One update
 
     def _update(self, due: Sequence[bool]) -> Update:
-        settings, members = self._settings, self.members
-        steps = [member.steps() for member in members]
-        for member, step, is_due in zip(members, steps, due, strict=True):
+        settings, members, times, began = self._settings, self.members, self._times, monotonic()
+        steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
+        for member, step, count, is_due in zip(members, steps, updates, due, strict=True):
             if not is_due:
                 continue
             if not settings.once:
-                beta = value_at(settings.beta, step, settings.stages)
+                beta = value_at(settings.beta, step, settings.stages, count)
                 member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
             elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
                 raise NotReadyError(
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
                     "the replay does not have yet"
                 )
-            member.drawn = True
+        drawn = monotonic()
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
+        updated = monotonic()
         if update.priorities is not None and settings.prioritised:
             for member, priorities, is_due in zip(members, update.priorities, due, strict=True):
                 if is_due:
                     member.reader.update(member.batch, priorities)
+        times[_UPDATES] += updated - drawn
+        times[_BATCHES] += drawn - began + monotonic() - updated
         return update
 
     def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
@@ -357,11 +367,8 @@ class Learner:
         algorithm, batch = self.algorithm, self._batch
         model = due.index(True)
         others = [i for i, is_due in enumerate(due) if not is_due]
-        for i in others:
-            if not self.members[i].drawn:  # its part of the batch is empty: fill it with any valid rows
-                for array in batch.arrays():
-                    array[i] = array[model]
-                self.members[i].drawn = True
+        for array in batch.arrays():
+            array[others] = array[model]  # any valid rows: a device may keep what it was given last
         algorithm.save()
         parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
         kept = [part[others] for part in parts]
@@ -381,7 +388,8 @@ class Learner:
         if not self._has_stages:
             return
         stages, members = self._settings.stages, self.members
-        reached = [stages.index(member.steps()) for member in members]
+        updates = self.algorithm.counters[:, 0].tolist()
+        reached = [stages.index(member.steps(), count) for member, count in zip(members, updates, strict=True)]
         if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
             for stage, member in zip(reached, members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):

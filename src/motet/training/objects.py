@@ -24,8 +24,8 @@ def train_objects(
     settings: Settings | None = None,
     *,
     run: str | os.PathLike[str] | None = None,
-    on_update: Callable[[Snapshot], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
+    on_update: Callable[[Snapshot], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
     **objects: Any,
 ) -> Result:
     """Train the agents of an object gridworld, in place of the project's own loop.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from motet.policy import PLAYER
 from motet.replay import ReplaySpec, rewound
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
-from motet.runs.snapshot import Snapshot
+from motet.runs.snapshot import Snapshot, Wait
 from motet.streams import generators_of
 from motet.system.supervisor import Role
 from motet.training.league import Standings
@@ -39,7 +40,6 @@ _TRIES = 3  # attempts to copy rows that are read once together with the state t
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
 _REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
 
-_SNAPSHOT_S = 1.0  # seconds between two snapshots
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
 _LATE = (
@@ -84,7 +84,10 @@ class Recorder:
     def __init__(self, run: Run, shared: SharedMemory, roles: Sequence[Role], serial: Serial | None = None) -> None:
         self._run, self._shared, self._roles, self._serial = run, shared, roles, serial
         settings = self._settings = run.settings
-        self._directory, self._watch = run.directory, Watch(shared, roles)
+        self._directory, self._watch = run.directory, Watch(shared, roles, serial is not None)
+        self._pulse = shared.board.pulse(shared.main_process) if serial is None else serial.pulse
+        if serial is None:
+            self._pulse.start(os.getpid())
         self._began = self._steps()
         self._ends, self._ended_at = 0, self._began  # ended episodes, and the step at which their number last grew
         self._said_endless = False
@@ -100,13 +103,24 @@ class Recorder:
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Count the time of the block as a wait for the disk."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._pulse.times[Wait.DISK] += time.monotonic() - began
+
     def tick(self) -> None:
         """Write the metrics, the checkpoint and the league table that are due."""
+        if self._serial is None:
+            self._pulse.beat()
         if self._directory is not None:
             # A learner on another node may have died just now. The next tick tries again.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
-        if time.monotonic() - self._shown >= _SNAPSHOT_S:
+        if time.monotonic() - self._shown >= self._settings.metrics_every_s:
             self._shown = time.monotonic()
             self._show("running")
             self._write_league()
@@ -115,7 +129,8 @@ class Recorder:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
         if (by_steps or by_clock) and steps < self._shared.roster.steps:  # close() writes the last one
-            directory.save(self.checkpoint(steps))
+            with self._writing():
+                directory.save(self.checkpoint(steps))
             self._saved = steps
             if self._due < math.inf:
                 took_s = time.monotonic() - now
@@ -141,8 +156,9 @@ class Recorder:
         snapshot = self._watch.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
         if self._directory is not None:
-            self._directory.append_line("metrics.jsonl", snapshot.as_dict())
-            self._directory.write_json("status.json", snapshot.as_dict())
+            with self._writing():
+                self._directory.append_line("metrics.jsonl", snapshot.as_dict())
+                self._directory.write_json("status.json", snapshot.as_dict())
         self._run.callbacks.update(snapshot)
         self._warn_of_no_end(snapshot)
         self._tell_failures(snapshot)
@@ -193,10 +209,11 @@ class Recorder:
             )
 
     def over(self) -> bool:
-        """Whether the time limit or ``until_return`` has been reached, or a callback has raised."""
+        """Whether the time limit or ``until_return`` has been reached, or a callback has raised or stopped the run."""
         limit, reached = self._settings.seconds, self._shared.board.evaluation.reached[0]
         late = limit is not None and time.monotonic() - self._started > limit
-        return late or bool(reached) or self._run.callbacks.raised is not None
+        callbacks = self._run.callbacks
+        return late or bool(reached) or callbacks.stopped or callbacks.raised is not None
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
         """Make a checkpoint from the vaults, without involving the learners. It has one version of each stack.

@@ -59,8 +59,8 @@ def train(
     *,
     run: str | os.PathLike[str] | None = None,
     resume_from: Checkpoint | None = None,
-    on_update: Callable[[Snapshot], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
+    on_update: Callable[[Snapshot], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> Result:
     """Train every agent of a world.
 
@@ -77,8 +77,10 @@ def train(
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
-        on_update: called about once a second with a snapshot of the run. If it raises, the run stops cleanly, with a
-            checkpoint, and then the exception is raised again. The same holds for ``on_message``.
+        on_update: called about once a second (``metrics_every_s``) with a snapshot of the run. It stops the run, with a
+            checkpoint and the result, by raising :class:`motet.StopRun` or returning False. If it raises another
+            exception, the run stops in the same way, and then the exception is raised again. The same holds for
+            ``on_message``.
         on_message: called with one line of text for each event that the user should know of.
     """
     check_main_guard()
@@ -112,8 +114,8 @@ def resume(
     algorithm: Algorithms | None = None,
     trust: bool = False,
     address: str | None = None,
-    on_update: Callable[[Snapshot], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
+    on_update: Callable[[Snapshot], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> Result:
     """Resume a run from its newest checkpoint, in the same directory.
 

@@ -51,14 +51,18 @@ class Serial:
         one_thread()
         roster = shared.roster
         self._shared = shared
+        self.pulse = shared.board.pulse(0)
+        """The heartbeat of this process."""
+        times = self.pulse.times
         self._periods = [shared.actor_periods(i) for i in range(roster.actors)]
+        given = [None if periods is None else periods.version for periods in self._periods]
         self.actors = [
-            make_actor(shared, i, 0, goes_on=kept is not None, given=None if periods is None else periods.version)
-            for i, periods in enumerate(self._periods)
+            make_actor(shared, i, 0, goes_on=kept is not None, given=given[i], times=times)
+            for i in range(roster.actors)
         ]
         if kept is not None:
             self._publish_again(kept)
-        self.learners = [make_learner(shared, k) for k in range(len(roster.stacks))]
+        self.learners = [make_learner(shared, k, times) for k in range(len(roster.stacks))]
         for learner in self.learners:
             if kept is not None and "published" in kept:
                 newest = [kept["published"][roster.policies[p].name][-1]["header"] for p in learner.policies]
@@ -78,48 +82,44 @@ class Serial:
 
         With periods it is called after each phase, and the phases of all periods that were played follow.
         """
-        shared, board = self._shared, self._shared.board
-        pulse = board.pulse(0)
+        shared, board, pulse = self._shared, self._shared.board, self.pulse
         pulse.start(os.getpid())
+        pulse.works()
         logs = [EpisodeLog(board, i) for i in range(len(self.actors))]
         while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
             for i in playing:
-                self._play_turn(i, logs[i])
-            for learner in self.learners:
-                if shared.records is None:
+                actor, periods = self.actors[i], self._periods[i]
+                if periods is not None:
+                    periods.begin()
+                while True:  # once, or with periods to the end of this one
+                    actor.play_round()
+                    if actor.finished:
+                        logs[i].write(actor)
+                    board.rounds[i] = actor.rounds
+                    for p in actor.acted:
+                        self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
+                    if periods is None or periods.end(actor.rounds, actor.is_done):
+                        break
+                if periods is not None and actor.is_done:
+                    board.rounds[i] = FINISHED
+            if shared.records is None:
+                for learner in self.learners:
                     learner.catch_up()
-                elif shared.roster.pace.may_learn_phase(learner.phases + shared.roster.pace.ahead, shared.records.ended):
-                    learner.play_phase()
+            else:
+                self._learn(shared.records, shared.roster.pace.ahead)
             pulse.beat()
             if each_round():
                 break
-        if shared.records is not None:
-            self._play_phases(shared.records, each_round)
+        while shared.records is not None and self._learn(shared.records, ahead=0):
+            each_round()
 
-    def _play_turn(self, index: int, log: EpisodeLog) -> None:
-        """Play a round of an actor, or a period if there are periods."""
-        shared, board, actor, periods = self._shared, self._shared.board, self.actors[index], self._periods[index]
-        if periods is not None:
-            periods.begin()
-        while True:
-            actor.play_round()
-            if actor.finished:
-                log.write(actor)
-            board.rounds[index] = actor.rounds
-            for p in actor.acted:
-                self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
-            if periods is None or periods.end(actor.rounds, actor.is_done):
-                break
-        if periods is not None and actor.is_done:
-            board.rounds[index] = FINISHED
-
-    def _play_phases(self, records: Records, each_phase: Callable[[], bool]) -> None:
-        """Play the phases that are left when no more periods are played."""
-        pace = self._shared.roster.pace
-        while due := [learner for learner in self.learners if pace.may_learn_phase(learner.phases, records.ended)]:
-            for learner in due:
-                learner.play_phase()
-            each_phase()
+    def _learn(self, records: Records, ahead: int) -> bool:
+        """Do the next phase if actors are then not less than ``ahead`` periods ahead; return whether one was due."""
+        may_learn, ended = self._shared.roster.pace.may_learn_phase, records.ended
+        due = [learner for learner in self.learners if may_learn(learner.phases + ahead, ended)]
+        for learner in due:
+            learner.play_phase()
+        return bool(due)
 
     def end(self) -> None:
         """Publish the last state, as learners in processes do at the end. Call it after the last checkpoint."""

@@ -70,6 +70,8 @@ class Settings:
     """The same limit in steps of the agent between the publications of its version and of the newest one."""
     seconds: Annotated[float, Gt(0)] | None = None
     """Stop after this many seconds, even if steps remain."""
+    metrics_every_s: Annotated[float, Gt(0), FINITE] = 1.0
+    """Seconds between two lines of metrics, and between two calls of on_update."""
     evaluate_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
     self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine

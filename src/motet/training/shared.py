@@ -42,7 +42,7 @@ class SharedMemory:
             )
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
-        size = (roster.actors + len(roster.processes) + 1, roster.actors, len(policies))
+        size = (self.main_process + 1, roster.actors, len(policies))
         if roster.pace.period:
             layout |= Records.layout(roster)
         fixed = len(roster.fixed_agents)
@@ -78,6 +78,11 @@ class SharedMemory:
         """Where lanes stood at the ends of periods; None without periods."""
         if roster.pace.period:
             self.records = Records(roster, self.replays, self.board, segment)
+
+    @property
+    def main_process(self) -> int:
+        """The board's row of the process that supervises the others, after those of actors, learners and evaluator."""
+        return self.roster.actors + len(self.roster.processes) + 1
 
     def hide_from_children(self) -> None:
         """Leave this memory out of processes that the calling process forks."""

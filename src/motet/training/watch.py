@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Sequence
 
-from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
+from motet.runs.snapshot import ACTIVITIES, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait, Work
+from motet.system.machine import usable_cores
 from motet.system.supervisor import Role
 from motet.training.board import FINISHED
+from motet.training.bottleneck import bottleneck
 from motet.training.shared import SharedMemory
 
 __all__ = ["Watch"]
+
+_WINDOW_S = 10.0  # the shares of a process are those of this many seconds
+_WORDS = {  # activities by number of Work
+    Work.POLICIES: "policies",
+    Work.BATCHES: "batches",
+    Work.UPDATES: "updates",
+    Work.PUBLISHING: "publishing",
+}
 
 
 class Watch:
@@ -19,10 +31,12 @@ class Watch:
     Args:
         shared: the shared memory of the run.
         roles: the processes of the run.
+        serial: whether one process plays all roles.
     """
 
-    def __init__(self, shared: SharedMemory, roles: Sequence[Role]) -> None:
-        self._shared, self._roles = shared, roles
+    def __init__(self, shared: SharedMemory, roles: Sequence[Role], serial: bool = False) -> None:
+        self._shared, self._roles, self._serial = shared, roles, serial
+        self._spent: deque[tuple[float, list[dict[str, float]]]] = deque()  # in the last seconds, by row of the board
         self._started = time.monotonic()
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
@@ -42,19 +56,89 @@ class Watch:
         ]
         done, rate = max(steps), max(row.steps_per_s for row in agents)
         left = (roster.steps - done) / rate if rate > 0 else None
-        return Snapshot(
+        spent = self._spend(now)
+        found = Snapshot(
             seconds=now - self._started,
             steps=done,
             limit=roster.steps,
             steps_per_s=rate,
             left_s=left,
             agents=agents,
-            processes=[self._process(i, role, now) for i, role in enumerate(self._roles)],
+            processes=[self._process(i, role, now, spent[i]) for i, role in enumerate(self._roles)],
             state=state,
             partners=[
                 self._partner(i, name, fixed.name)
                 for i, (name, fixed) in enumerate(roster.fixed_agents, len(roster.policies))
             ],
+            main=None if self._serial else self._main(now, spent[shared.main_process]),
+        )
+        found.bottleneck = bottleneck(found, roster, usable_cores(), self._serial)
+        return found
+
+    # How the processes spend their time
+
+    def _spend(self, now: float) -> list[dict[str, float]]:
+        """Return the seconds of each activity by row of the board, and forget those of long ago."""
+        spent = [self._activities(row) for row in range(self._shared.main_process + 1)]
+        self._spent.append((now, spent))
+        while len(self._spent) > 2 and self._spent[1][0] <= now - _WINDOW_S:
+            self._spent.popleft()
+        return spent
+
+    def _activities(self, row: int) -> dict[str, float]:
+        """Return the seconds that a process has spent on each activity; empty before it has started."""
+        spent, found = self._shared.board.spent(row), dict.fromkeys(ACTIVITIES, 0.0)
+        if not spent[0]:
+            return {}
+        for wait in Wait:
+            if wait:
+                found[wait.activity] += float(spent[wait])
+        for work, name in _WORDS.items():
+            found[name] += float(spent[work])
+        room = self._waited_for_room(row)
+        found["rows"] += room
+        found["policies"] -= room + float(spent[Wait.ROOM]) + float(spent[Wait.WEIGHTS])  # waits while a policy acts
+        found[self._rest(row)] += float(spent[0]) - sum(found.values())
+        return {name: round(value, 3) for name, value in found.items() if value >= 0.0005}
+
+    def _rest(self, row: int) -> str:
+        """Return what a process does in the time that is not measured."""
+        roster = self._shared.roster
+        if self._serial or row < roster.actors:
+            return "world"
+        if row < roster.actors + len(roster.processes):
+            return "other"
+        return "idle" if row == self._shared.main_process else "evaluation"
+
+    def _waited_for_room(self, row: int) -> float:
+        """Return the seconds that the writers of an actor's lanes have waited for room."""
+        shared, roster = self._shared, self._shared.roster
+        if row >= roster.actors:
+            return 0.0
+        actors = range(roster.actors) if self._serial else [row]
+        lanes = [(i, lane) for i in range(len(roster.policies)) for a in actors for lane in roster.lanes_of(i, a)]
+        return sum(shared.replays[i].words(lane).waited_ns for i, lane in lanes) / 1e9
+
+    def _shares(self, row: int) -> dict[str, float]:
+        """Return the share of each activity of a process in the last seconds; empty if it has no heartbeat in them."""
+        before, now = self._spent[0][1][row], self._spent[-1][1][row]
+        if len(self._spent) == 1:
+            before = {}
+        spent = {name: max(value - before.get(name, 0.0), 0.0) for name, value in now.items()}
+        total = sum(spent.values())
+        return {name: round(value / total, 4) for name, value in spent.items() if value} if total > 0 else {}
+
+    def _main(self, now: float, spent: dict[str, float]) -> ProcessRow:
+        row = self._shared.main_process
+        return ProcessRow(
+            name="main",
+            pid=os.getpid(),
+            waits_for="",
+            beat_s=now - float(self._shared.board.processes.heartbeat[row]),
+            restarts=0,
+            done=False,
+            spent_s=spent,
+            shares=self._shares(row),
         )
 
     def _partner(self, row: int, name: str, policy: str) -> PartnerRow:
@@ -114,7 +198,7 @@ class Watch:
         place = roster.actors + process
         return self._roles[place].total_restarts if place < len(self._roles) else 0
 
-    def _process(self, i: int, role: Role, now: float) -> ProcessRow:
+    def _process(self, i: int, role: Role, now: float, spent: dict[str, float]) -> ProcessRow:
         process = self._shared.board.processes
         actors = self._shared.roster.actors
         finished = i < actors and int(self._shared.board.rounds[i]) == FINISHED
@@ -126,4 +210,6 @@ class Watch:
             restarts=role.total_restarts,
             done=role.done or finished,
             node=self._shared.where(i),
+            spent_s=spent,
+            shares=self._shares(i),
         )

@@ -1,0 +1,70 @@
+"""The device of a learner: where its tensors are, and the only two ways between them and arrays of the host.
+
+Random streams, the replay, the vault and publication are on the host; the rows of a stack and all that an update
+computes are on its device. Everything that crosses goes through :meth:`Device.to_device` or :meth:`Device.to_host`:
+the arrays of a batch, drawn numbers, a restored state; priorities, metrics, published weights, a saved state. On the
+CPU both give the same memory and copy nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+__all__ = ["Device"]
+
+
+class Device:
+    """A device by its name in torch: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+
+    >>> cpu = Device("cpu")
+    >>> array = np.array([1.0, 2.0], "float32")
+    >>> tensor = cpu.to_device(array)
+    >>> cpu.to_host(tensor.mul_(10)), array  # the CPU shares the memory
+    (array([10., 20.], dtype=float32), array([10., 20.], dtype=float32))
+    """
+
+    def __init__(self, name: str) -> None:
+        self._device = torch.device(name)
+        self.shares = self._device.type == "cpu"
+        """Whether its tensors are the host's arrays."""
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Return float32 zeros on the device."""
+        return torch.zeros(shape, device=self._device)
+
+    def to_device(self, array: npt.NDArray[Any], into: Tensor | None = None) -> Tensor:
+        """Return an array of the host as a tensor of the device, or copy it ``into`` one of the same shape.
+
+        Without ``into`` the tensor is the array itself on the CPU, so the caller changes neither as long as it needs
+        the other. Elsewhere float64 becomes float32, which all devices have. The copy is complete on return.
+        """
+        source = torch.from_numpy(array)
+        if into is not None:
+            return into.copy_(source)
+        if self.shares:
+            return source
+        return source.to(self._device, torch.float32 if source.dtype == torch.float64 else source.dtype)
+
+    def link(self, array: npt.NDArray[Any]) -> Callable[[], Tensor]:
+        """Return a function that returns the current content of an array, as :meth:`to_device` does."""
+        if not self.shares:
+            return partial(self.to_device, array)
+        tensor = self.to_device(array)
+        return lambda: tensor
+
+    def to_host(self, tensor: Tensor, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Return a tensor of the device as an array of the host, or copy it ``into`` one of the same shape.
+
+        Without ``into`` the array is the tensor's own memory on the CPU. The copy is complete on return.
+        """
+        if into is not None:
+            torch.from_numpy(into).copy_(tensor)
+            return into
+        array: npt.NDArray[Any] = tensor.cpu().numpy()
+        return array

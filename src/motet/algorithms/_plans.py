@@ -1,0 +1,194 @@
+"""The interface between algorithms and networks. This module does not import torch.
+
+An algorithm decides what its networks are to compute, and takes gradients of their outputs. It does not know how a
+network computes. A :class:`NetworkPlan` describes a network that is a part of an agent's row. ``bind`` makes it for
+learning, on the rows of A agents; ``acting`` makes it for acting, on one published row.
+
+All networks take rows of numbers, as the ``Flattener`` makes them from observations, and return rows of numbers.
+There are two implementations: fully connected networks whose passes are written by hand (``_dense``), and any
+``torch.nn.Module`` (``_module_plan``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["ActorNetwork", "ChainPlan", "LearnerNetwork", "NetworkPlan", "Pass", "RowPlan", "chained", "padded"]
+
+
+def padded(n: int) -> int:
+    """Round up to a multiple of 16, so that rows of float32 begin on a cache line."""
+    return -(-n // 16) * 16
+
+
+class RowPlan(Protocol):
+    """A part of an agent's row."""
+
+    @property
+    def size(self) -> int:
+        """Number of float32 values."""
+        ...
+
+    def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+        """Fill a row ``[size]`` with initial values."""
+        ...
+
+
+class NetworkPlan(RowPlan, Protocol):
+    """A network as a part of an agent's row."""
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether the network draws random numbers while it learns."""
+        ...
+
+    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+        """Make the networks of A agents on ``rows`` ``[A, size]``.
+
+        Backward passes write the gradients of the rows to ``grad`` ``[A, size]``, if there is one. They return the
+        gradient of the inputs, if ``inputs``.
+        """
+        ...
+
+    def acting(self, scale: float = 1.0) -> ActorNetwork:
+        """Make the network for acting; ``scale`` multiplies its inputs."""
+        ...
+
+
+class Pass(NamedTuple):
+    """Result of a forward pass. The next pass with as many rows may overwrite it."""
+
+    out: Tensor  # [A, B, outputs]
+    kept: Any = None
+    """What the backward pass needs."""
+
+
+class LearnerNetwork(Protocol):
+    """The networks of A agents on their rows."""
+
+    draw: Callable[[int], int] | None
+    """Returns the seed of an agent's next pass that draws random numbers."""
+
+    def forward(self, x: Tensor, learn: bool = False) -> Pass:
+        """Compute the outputs for inputs ``[A, B, inputs]``; with ``learn`` a backward pass may follow."""
+        ...
+
+    def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        """Compute two halves ``[A, 2 B, inputs]``: the pass to learn from, and the outputs ``[A, B, outputs]``.
+
+        The second half is only looked at.
+        """
+        ...
+
+    def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
+        """Set the gradients of the rows, given that of ``done.out``, which may be overwritten.
+
+        Returns the gradient of the inputs if the network was bound with ``inputs``. Gradients replace earlier ones.
+        """
+        ...
+
+
+class ActorNetwork(Protocol):
+    """One published network."""
+
+    def load(self, row: npt.NDArray[np.float32]) -> None:
+        """Take over a row ``[size]``, which stays valid until the next call."""
+        ...
+
+    def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
+        """Return the outputs ``[B, outputs]`` for inputs ``[B, inputs]``, in an array of the caller.
+
+        With a seed, layers that explore by noise draw it from there; without one they do not draw.
+        """
+        ...
+
+
+# ---- one network after the other
+
+
+def chained(first: NetworkPlan | None, second: NetworkPlan) -> NetworkPlan:
+    """Return the network that gives the outputs of the first to the second; without a first, the second."""
+    return second if first is None else ChainPlan(first, second)
+
+
+class ChainPlan:
+    """A network whose outputs are the inputs of another. Their parts of the row follow each other."""
+
+    def __init__(self, first: NetworkPlan, second: NetworkPlan) -> None:
+        self.first, self.second = first, second
+        self.size, self.inputs, self.outputs = first.size + second.size, first.inputs, second.outputs
+        self.draws = first.draws or second.draws
+
+    def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+        """Fill a row with initial values."""
+        self.first.initialise(row[: self.first.size], rng)
+        self.second.initialise(row[self.first.size :], rng)
+
+    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+        """Make the networks of A agents."""
+        cut = self.first.size
+        grads = (None, None) if grad is None else (grad[:, :cut], grad[:, cut:])
+        second = self.second.bind(rows[:, cut:], grads[1], inputs=True)
+        return _Chain(self.first.bind(rows[:, :cut], grads[0], inputs), second)
+
+    def acting(self, scale: float = 1.0) -> ActorNetwork:
+        """Make the network for acting."""
+        return _ActingChain(self.first.acting(scale), self.second.acting(), self.first.size)
+
+
+class _Chain:
+    def __init__(self, first: LearnerNetwork, second: LearnerNetwork) -> None:
+        self._first, self._second = first, second
+
+    @property
+    def draw(self) -> Callable[[int], int] | None:
+        return self._first.draw
+
+    @draw.setter
+    def draw(self, draw: Callable[[int], int] | None) -> None:
+        self._first.draw = self._second.draw = draw
+
+    def forward(self, x: Tensor, learn: bool = False) -> Pass:
+        first = self._first.forward(x, learn)
+        second = self._second.forward(first.out, learn)
+        return Pass(second.out, (first, second))
+
+    def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        half = x.shape[1] // 2
+        ahead = self.forward(x[:, half:]).out.clone()
+        return self.forward(x[:, :half], learn=True), ahead
+
+    def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
+        first, second = done.kept
+        back = self._second.backward(second, grad)
+        assert back is not None
+        return self._first.backward(first, back)
+
+
+class _ActingChain:
+    def __init__(self, first: ActorNetwork, second: ActorNetwork, cut: int) -> None:
+        self._first, self._second, self._cut = first, second, cut
+
+    def load(self, row: npt.NDArray[np.float32]) -> None:
+        self._first.load(row[: self._cut])
+        self._second.load(row[self._cut :])
+
+    def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
+        return self._second.forward(self._first.forward(x, seed), seed)

@@ -1,0 +1,119 @@
+"""Encoding of observations as network inputs: rows of numbers, for acting and for learning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithm import Space, map_space
+from motet.errors import SettingError
+from motet.nest import Nest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Encoder"]
+
+
+@dataclass(frozen=True)
+class _InputLeaf:
+    path: tuple[Any, ...]
+    first: int
+    """Index of its first input."""
+    size: int
+    """Number of inputs."""
+    classes: int
+    """Number of values of a Discrete space, which is one-hot encoded; 0 for other spaces."""
+    start: int
+    """The lowest value of a Discrete space."""
+    scale: float
+    """1 / 255 for uint8 with a highest value of 255, otherwise 1."""
+
+
+class Encoder:
+    """Encodes observations of a space as rows of numbers.
+
+    Arrays are flattened, dicts and tuples are concatenated in the order of the space, Discrete values are one-hot
+    encoded, and uint8 arrays whose highest value is 255 are divided by 255.
+    """
+
+    def __init__(self, space: Space, n_frames: int = 1) -> None:
+        self._leaves: list[_InputLeaf] = []
+        self.size = 0
+        for path, leaf in _leaves(space, ()):
+            classes = int(leaf.n) if leaf.shape == () and hasattr(leaf, "n") else 0
+            if np.dtype(leaf.dtype).kind not in "biuf":
+                raise SettingError(f"observation space must be one of bools, integers or floats, got {leaf!r}")
+            size = n_frames * (classes or math.prod(leaf.shape))
+            high = leaf.high if np.dtype(leaf.dtype) == np.uint8 and hasattr(leaf, "high") else 0
+            scale = 1 / 255 if np.max(high) == 255 else 1.0
+            self._leaves.append(_InputLeaf(path, self.size, size, classes, int(getattr(leaf, "start", 0)), scale))
+            self.size += size
+        only = self._leaves[0]
+        self._plain = len(self._leaves) == 1 and not only.path and not only.classes
+        self.scale = only.scale if self._plain else 1.0
+        """Factor by which the network's first layer multiplies the result of :meth:`rows`."""
+
+    def rows(self, observations: Nest) -> npt.NDArray[Any]:
+        """Return rows ``[B, size]`` for observations ``[B, ...]``: float32, or unscaled uint8 or bool."""
+        if self._plain:
+            array = np.asarray(observations)
+            if array.dtype != np.float32 and array.dtype != np.uint8 and array.dtype != np.bool_:
+                array = array.astype(np.float32)
+            return np.ascontiguousarray(array).reshape(len(array), self.size)
+        parts = [np.asarray(_at(observations, leaf.path)) for leaf in self._leaves]
+        rows = np.zeros((len(parts[0]), self.size), np.float32)
+        for leaf, part in zip(self._leaves, parts, strict=True):
+            into = rows[:, leaf.first : leaf.first + leaf.size]
+            if leaf.classes:
+                hot = part.reshape(len(rows), -1, 1) == np.arange(leaf.start, leaf.start + leaf.classes)
+                into[:] = hot.reshape(into.shape)
+            else:
+                np.multiply(part.reshape(into.shape), np.float32(leaf.scale), out=into, casting="unsafe")
+        return rows
+
+    def link(self, observations: Nest, into: Tensor) -> Callable[[], None]:
+        """Return a function that encodes the current arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""
+        import torch
+
+        agents, batch = into.shape[:2]
+        plain, classes = [], []
+        for leaf in self._leaves:
+            source = torch.from_numpy(np.asarray(_at(observations, leaf.path)))
+            part = into[:, :, leaf.first : leaf.first + leaf.size]
+            if leaf.classes:
+                values = torch.arange(leaf.start, leaf.start + leaf.classes)
+                classes.append((part, source.view(agents, batch, -1, 1), values))
+            else:
+                plain.append((part, source.view(part.shape), leaf.scale))
+
+        def encode() -> None:
+            for part, source, scale in plain:
+                part.copy_(source)
+                if scale != 1.0:
+                    part.mul_(scale)
+            for part, source, values in classes:
+                part.copy_((source == values).view(part.shape))
+
+        return encode
+
+
+def _leaves(space: Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space]]:
+    inner = getattr(space, "spaces", None)
+    if inner is None:
+        map_space(lambda leaf: leaf, space)  # raises an error if the space has no shape and dtype
+        yield path, space
+        return
+    for key, value in inner.items() if hasattr(inner, "items") else enumerate(inner):
+        yield from _leaves(value, (*path, key))
+
+
+def _at(nest: Nest, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        nest = nest[key]
+    return nest

@@ -1,0 +1,184 @@
+"""Base of all learners: the state of an agent as one flat row, Adam, gradient clipping and target updates.
+
+On a CPU every tensor is a view into ``state``, so publishing, saving and restoring an agent are single copies. DQN and
+IQN are based on :class:`FlatLearner`, whose rows are ``weights | target weights | first moments | second moments``.
+Algorithms with other parts are based on :class:`FlatRows` and :class:`Adam`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from support.frozen_algorithms._streams import STREAM_BYTES, load_stream, save_stream
+from torch import Tensor
+
+__all__ = ["Adam", "FlatLearner", "FlatRows", "clip_rows"]
+
+METRICS_EVERY = 16
+"""Number of updates between two computations of the metrics."""
+
+_LINE = 64
+_BETA1, _BETA2 = 0.9, 0.999
+
+
+class FlatRows:
+    """Rows of A agents: flat states on a device, counters and random streams, which are saved and loaded together.
+
+    Args:
+        n_weights: number of published values; they are the first ones of a row.
+        n_state: number of values in a row.
+        seeds: one for each agent, for its initial row and its random stream.
+        initialise: fills one row.
+        device: device of the tensors.
+        streams: whether agents have random streams.
+    """
+
+    def __init__(
+        self,
+        n_weights: int,
+        n_state: int,
+        seeds: Sequence[int],
+        initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
+        device: str,
+        streams: bool = False,
+    ) -> None:
+        agents = len(seeds)
+        self.n_weights = n_weights
+        self.state = _aligned((agents, n_state))
+        self.counters = np.zeros((agents, 1), np.int64)
+        self.random = np.zeros((agents, STREAM_BYTES if streams else 0), np.uint8)
+        self._streams = [np.random.Generator(np.random.PCG64([seed, 1])) for seed in seeds] if streams else []
+        for row, seed in zip(self.state, seeds, strict=True):
+            initialise(row, np.random.default_rng(seed))
+        self._host, self._device = torch.from_numpy(self.state), torch.device(device)
+        self._shared = self._device.type == "cpu"
+        self._passes = 0
+        self._rows = self._host if self._shared else self._host.to(self._device)  # [A, n_state]
+
+    def weights(self) -> npt.NDArray[np.float32]:
+        """Return the published values ``[A, n_weights]``, up to date."""
+        if not self._shared:
+            self._host[:, : self.n_weights].copy_(self._rows[:, : self.n_weights])
+        return self.state[:, : self.n_weights]
+
+    def _measures(self) -> bool:
+        """Return whether to compute metrics in this update; count it.
+
+        The count is shared by the stack, because the agents' update counters may differ.
+        """
+        self._passes += 1
+        return self._passes % METRICS_EVERY == 1
+
+    def save(self) -> None:
+        """Write the current state into ``state``, ``counters`` and ``random``."""
+        if not self._shared:
+            self._host.copy_(self._rows)
+        for row, stream in zip(self.random, self._streams, strict=False):
+            save_stream(stream, row)
+
+    def load(self) -> None:
+        """Resume from ``state``, ``counters`` and ``random``."""
+        if not self._shared:
+            self._rows.copy_(self._host)
+        for row, stream in zip(self.random, self._streams, strict=False):
+            load_stream(stream, row)
+
+
+class Adam:
+    """Adam for rows of weights, each with separate moments and a separate learning rate.
+
+    Args:
+        weights: ``[rows, n]``, a view into the state, as are the moments.
+        grad: the gradient that :meth:`step` applies, of the same shape.
+        moment1: the first moments.
+        moment2: the second moments.
+    """
+
+    def __init__(self, weights: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor) -> None:
+        self._done = torch.zeros(len(weights), device=weights.device)
+        self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
+
+    def load(self, done: npt.NDArray[np.int64]) -> None:
+        """Resume after ``done`` ``[rows]`` steps."""
+        self._done.copy_(torch.from_numpy(done))
+
+    def step(self, rates: Sequence[float], eps: float) -> None:
+        """Take one step, with a learning rate for each row."""
+        self._done.add_(1)
+        # One call takes one learning rate: if the schedules of rows give different ones, each row gets a call.
+        groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
+        for group in groups:
+            weights, grads, moment1, moment2, steps = (part[group] for part in self._parts)
+            torch._fused_adam_(
+                weights, grads, moment1, moment2, [], steps, lr=rates[group][0], beta1=_BETA1, beta2=_BETA2,
+                weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+
+def clip_rows(grad: Tensor, max_norm: float | None) -> Tensor:
+    """Clip each row of a gradient to ``max_norm``; return the norms ``[rows]`` before clipping."""
+    norms: Tensor = torch.linalg.vector_norm(grad, dim=1)
+    if max_norm is not None:
+        grad.mul_((norms + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0).unsqueeze(1))
+    return norms
+
+
+class FlatLearner(FlatRows):
+    """Rows of A agents with Adam, target weights, and gradient clipping by the norm of each agent.
+
+    Args:
+        n_weights: number of weights of one agent, a multiple of 16.
+        seeds: one for each agent, for its initial weights and its random stream.
+        initialise: fills one row of weights.
+        device: device of the tensors.
+        streams: whether agents have random streams.
+    """
+
+    def __init__(
+        self,
+        n_weights: int,
+        seeds: Sequence[int],
+        initialise: Callable[[npt.NDArray[np.float32], np.random.Generator], None],
+        device: str,
+        streams: bool = False,
+    ) -> None:
+        def fill(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            initialise(row[:n_weights], rng)
+            row[n_weights : 2 * n_weights] = row[:n_weights]
+
+        super().__init__(n_weights, 4 * n_weights, seeds, fill, device, streams)
+        self._grad = torch.zeros((len(seeds), n_weights), device=self._device)
+        parts = [self._rows[:, i * n_weights : (i + 1) * n_weights] for i in range(4)]
+        self._weights, self._targets, moment1, moment2 = parts  # [A, n_weights] each
+        self._optimiser = Adam(self._weights, self._grad, moment1, moment2)
+
+    def load(self) -> None:
+        """Resume from ``state``, ``counters`` and ``random``."""
+        super().load()
+        self._optimiser.load(self.counters[:, 0])
+
+    def _clip(self, max_norm: float | None) -> Tensor:
+        """Clip each agent's gradient to ``max_norm``; return the norms ``[A]`` before clipping."""
+        return clip_rows(self._grad, max_norm)
+
+    def _adam(self, rates: Sequence[float], eps: float) -> None:
+        """Take one step of Adam for all agents; also count the update."""
+        self.counters[:, 0] += 1
+        self._optimiser.step(rates, eps)
+
+    def _move_targets(self, every: int, rate: float) -> None:
+        """Every ``every`` updates of an agent, move its target weights towards its weights by ``rate``; 1 copies."""
+        for agent, updates in enumerate(self.counters[:, 0].tolist()):
+            if updates % every == 0:
+                self._targets[agent].lerp_(self._weights[agent], rate)
+
+
+def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Return zeros that begin on a cache line."""
+    n = shape[0] * shape[1] * 4
+    raw = np.zeros(n + _LINE, np.uint8)
+    first = -raw.ctypes.data % _LINE
+    return raw[first : first + n].view(np.float32).reshape(shape)

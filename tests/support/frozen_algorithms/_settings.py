@@ -1,0 +1,33 @@
+"""Checks of settings and seeds that several algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from motet.errors import SettingError
+from motet.schedule import check_stages
+from motet.settings import check_fields
+
+__all__ = ["check_config", "check_min_rows", "check_seeds"]
+
+
+def check_config(config: Any) -> None:
+    """Check each field's declared bounds and the stages of schedules; turn sequences of layer widths into tuples."""
+    check_fields(config)
+    for name in ("hidden", "head"):
+        if hasattr(config, name):
+            object.__setattr__(config, name, tuple(int(width) for width in getattr(config, name)))
+    check_stages(config)
+
+
+def check_min_rows(config: Any) -> None:
+    """Raise unless the first update has enough rows for a whole batch."""
+    if config.min_rows < config.batch_size:
+        raise SettingError(f"min_rows must be at least the batch_size {config.batch_size}, got {config.min_rows}")
+
+
+def check_seeds(agents: int, seeds: Sequence[int]) -> None:
+    """Raise unless there is one seed for each agent."""
+    if agents < 1 or len(seeds) != agents:
+        raise SettingError(f"seeds must be one seed for each of 1 or more agents, got {len(seeds)} for {agents} agents")

@@ -1,0 +1,150 @@
+"""Settings and the epsilon-greedy acting half that DQN and IQN share. This module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Interval, MinLen
+from support.frozen_algorithms._encoder import Encoder
+from support.frozen_algorithms._settings import check_config, check_min_rows
+
+from motet import _native
+from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
+from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Linear, Schedule, Stages, value_at
+from motet.settings import FINITE
+
+__all__ = ["EpsilonGreedy", "ValueConfig", "n_actions"]
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """Settings of algorithms that learn action values from a replay buffer."""
+
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
+    """Widths of the hidden layers."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount per step."""
+    n_step: Annotated[int, Ge(1)] = 1
+    """Number of steps in the n-step return."""
+    n_frames: Annotated[int, Ge(1)] = 1
+    """Number of stacked observations (frame stacking)."""
+    double: bool = True
+    """Double Q-learning: the online network selects the next action, the target network evaluates it; turned off, the
+    target network does both."""
+    batch_size: Annotated[int, Ge(1)] = 64
+    """Number of transitions in an update."""
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
+    """Adam's learning rate."""
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
+    """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
+    target_every: Annotated[int, Ge(1)] = 500
+    """Number of updates between two updates of the target network."""
+    target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
+    epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
+    """Exploration rate: probability of a random action."""
+    prioritised: bool = False
+    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
+    """Exponent of the priorities."""
+    beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
+    """Exponent of the importance weights."""
+    capacity: Annotated[int, Ge(1)] = 100_000
+    """Size of the replay buffer, in rows."""
+    min_rows: Annotated[int, Ge(1)] = 1_000
+    """Rows in the replay buffer before the first update."""
+    stages: Stages = field(default_factory=Stages)
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        check_min_rows(self)
+        self._reader({})
+
+    @property
+    def header(self) -> HeaderSpec:
+        """Shape and dtype of the values that are published with the weights."""
+        return {"epsilon": ((), "float64"), "learner_step": ((), "int64"), "stage": ((), "int64")}
+
+    def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
+        """Return what the algorithm needs from the replay."""
+        return self._reader({"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {})
+
+    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
+        return ReaderSettings(
+            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
+            n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
+            extra=extra, stages=self.stages,
+        )  # fmt: skip
+
+    def _header_values(self, step: int, updates: int) -> dict[str, Any]:
+        epsilon = value_at(self.epsilon, step, self.stages)
+        return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step)}
+
+    def _rates(self, steps: Sequence[int]) -> list[float]:
+        return [value_at(self.learning_rate, int(step), self.stages) for step in steps]
+
+
+def n_actions(space: Space) -> int:
+    """Return the number of actions of a Discrete space."""
+    n = getattr(space, "n", None)
+    if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
+        raise SettingError(f"action space must be Discrete (int64) for DQN and IQN, got {space!r}; use ppo")
+    return int(n)
+
+
+class EpsilonGreedy:
+    """Epsilon-greedy choice by the action values that ``_values`` computes from a published row.
+
+    Exploration always draws two numbers for each row, so the random stream does not depend on weights.
+    """
+
+    def __init__(self, encoder: Encoder, action_space: Space) -> None:
+        self._encoder = encoder
+        self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
+        self._rng = np.random.default_rng(0)
+        self._weights: npt.NDArray[np.float32] | None = None
+        self._epsilon = 1.0
+
+    def begin(self, seed: int) -> None:
+        """Restart the random stream from a seed."""
+        self._rng = np.random.default_rng(seed)
+
+    def get_stream(self) -> Any:
+        """Return the random stream as plain values."""
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a saved stream."""
+        self._rng.bit_generator.state = stream
+
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version."""
+        self._weights, self._epsilon = weights, float(header["epsilon"])
+
+    def act(
+        self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
+    ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
+        """Return actions ``[B]`` for observations ``[B, ...]``, and no extra fields."""
+        values = self.values(observations)
+        actions = np.empty(len(values), np.int64)
+        draws = self._rng.random((len(values), 2)) if explore else None
+        _native.choose(values, masks, draws, self._epsilon, self._first, actions)
+        return actions, {}
+
+    def values(self, observations: Nest) -> npt.NDArray[np.float32]:
+        """Return the action values ``[B, n]``."""
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        return self._values(self._weights, self._encoder.rows(observations))
+
+    def _values(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        raise NotImplementedError

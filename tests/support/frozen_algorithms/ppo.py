@@ -1,0 +1,255 @@
+"""PPO with V-trace corrections: it learns from fresh rollout fragments and uses each row in one update only.
+
+The learner takes fragments of consecutive rows ``[A, fragments, length, ...]`` and reads each row once. It publishes
+the policy's weights. :class:`PPOBehaviour` reads them in actors, draws actions and records their log-probabilities. One
+update makes several epochs over its rows in minibatches, which each agent's random stream shuffles.
+
+Actors may act while the learner updates, so rows may come from an older version (one update older, if the pace has a
+slack of one). Three policies take part in an update: ``mu``, which acted; ``p``, the policy at the start of the update;
+and ``pi``, the policy being optimised. Each row has the truncated importance weight ``w = min(1, p / mu)``. Advantages
+are those of V-trace,
+
+    A(t) = d(t) + discount(t) * gae_lambda * w(t + 1) * A(t + 1),    d(t) = reward(t) + discount(t) * V(t + 1) - V(t),
+
+the value targets are ``V(t) + w(t) * A(t)``, and the policy maximises ``w * min(r A, clip(r) A)`` with ``r = pi / p``:
+the clip range is relative to the policy at the start of the update, not to the one that acted. Without a lag, ``mu``
+equals ``p``, all weights are 1, and this is generalised advantage estimation and standard PPO.
+
+For pictures, policy and critic share convolutions; otherwise they share no weights. An agent's row is ``statistics,
+convolutions, policy, log standard deviations (published) | critic | first moments | second moments | the learner's
+statistics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Interval, MinLen
+from support.frozen_algorithms._blocks import Block, Picture, padded
+from support.frozen_algorithms._distributions import Choices, actions_of
+from support.frozen_algorithms._encoder import Encoder
+from support.frozen_algorithms._settings import check_config, check_seeds
+from support.frozen_algorithms._statistics import Freezing, Statistics
+from support.frozen_algorithms._streams import STREAM_BYTES
+
+from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
+from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Schedule, Stages
+from motet.settings import FINITE
+
+if TYPE_CHECKING:
+    from support.frozen_algorithms._ppo_learner import PPO
+
+__all__ = ["PPOBehaviour", "PPOConfig"]
+
+
+@dataclass(frozen=True)
+class PPOConfig(Freezing):
+    """Settings of PPO.
+
+    >>> from motet.algorithm import stacked_batch
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> config = PPOConfig(hidden=(32,), batch_size=2, length=8, minibatches=2)
+    >>> spaces = Box(-1, 1, (5,)), Discrete(3)
+    >>> ppo = config.build(*spaces, agents=2, seeds=[1, 2])
+    >>> batch = stacked_batch(*spaces, config.replay(*spaces), agents=2)
+    >>> sorted(ppo.update(batch, steps=[100, 100]).metrics)
+    ['clipped', 'entropy', 'grad_norm', 'kl', 'policy_loss', 'value_loss', 'weight']
+    >>> behaviour = config.behaviour(*spaces)
+    >>> behaviour.load(ppo.weights()[0], ppo.header(step=100, agent=0))
+    >>> actions, extra = behaviour.act(np.zeros((4, 5), "float32"))
+    >>> actions.shape, extra["log_prob"].shape
+    ((4,), (4,))
+    """
+
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
+    """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation function between the layers."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount per step."""
+    gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    """Lambda of generalised advantage estimation: 0 is the one-step TD error, 1 sums rewards to the end of the episode
+    or fragment."""
+    n_frames: Annotated[int, Ge(1)] = 1
+    """Number of stacked observations (frame stacking)."""
+    reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
+    """Factor by which the learner multiplies rewards."""
+    normalise: bool = False
+    """Normalise observations by their running mean and standard deviation."""
+    freeze_normaliser_on_stage: str | None = None
+    """Stage at whose start the running mean and standard deviation are frozen."""
+    batch_size: Annotated[int, Ge(1)] = 8
+    """Number of rollout fragments in an update."""
+    length: Annotated[int, Ge(1)] = 128
+    """Number of rows (steps) in a rollout fragment."""
+    epochs: Annotated[int, Ge(1)] = 6
+    """Number of epochs: passes over the rows of an update."""
+    minibatches: Annotated[int, Ge(1)] = 8
+    """Number of minibatches in an epoch; each is one gradient step."""
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
+    """Adam's learning rate."""
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = 0.5
+    """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
+    clip: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
+    """Clip range: the probability ratio is clipped to [1 - clip, 1 + clip]."""
+    clip_value: Annotated[float, Gt(0)] | None = None
+    """Clip range of the value loss: how far a value may move in an update; None: no clipping."""
+    entropy: Annotated[Schedule, Ge(0), FINITE] = 0.0
+    """Entropy coefficient; higher values keep the policy stochastic for longer."""
+    value_weight: Annotated[float, Ge(0), FINITE] = 0.5
+    """Value loss coefficient; it matters mostly where the gradient norm is clipped."""
+    normalise_advantages: bool = True
+    """Normalise the advantages of an update to mean 0 and standard deviation 1."""
+    first_log_std: Annotated[float, FINITE] = 0.0
+    """Initial log standard deviation of continuous actions, which are scaled to [-1, 1]."""
+    stages: Stages = field(default_factory=Stages)
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        self._check_freezing()
+        rows = self.batch_size * self.length
+        if rows % self.minibatches:
+            raise SettingError(
+                f"minibatches must divide the {rows} rows of an update (batch_size {self.batch_size} times length "
+                f"{self.length}), got {self.minibatches}"
+            )
+        self._reader({})
+
+    @property
+    def header(self) -> HeaderSpec:
+        """Shape and dtype of the values that are published with the weights."""
+        return {"learner_step": ((), "int64"), "stage": ((), "int64")}
+
+    def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
+        """Return what PPO needs from the replay."""
+        actions = actions_of(action_space)
+        extra = {"log_prob": Field(), **actions.fields}
+        if masked:
+            if not isinstance(actions, Choices) or len(actions.counts) > 1:
+                raise SettingError(f"action masks are only valid with Discrete actions (got {action_space!r})")
+            extra["mask"] = Field((actions.outputs,), "bool", next=True)
+        return self._reader(extra)
+
+    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
+        return ReaderSettings(
+            batch_size=self.batch_size, length=self.length, once=True, capacity=self.batch_size * self.length,
+            gamma=self.gamma, n_frames=self.n_frames, extra=extra, stages=self.stages,
+        )  # fmt: skip
+
+    def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
+        """Return the sizes of one agent's part."""
+        layout = PPOLayout.of(self, observation_space, action_space)
+        return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
+
+    def build(
+        self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
+    ) -> PPO:
+        """Make the learning half for ``agents`` agents, one seed for each."""
+        check_seeds(agents, seeds)
+        from support.frozen_algorithms._ppo_learner import PPO
+
+        return PPO(self, observation_space, action_space, seeds, device)
+
+    def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
+        """Make the acting half."""
+        return PPOBehaviour(self, observation_space, action_space)
+
+
+@dataclass(frozen=True)
+class PPOLayout:
+    """Offsets of the parts of an agent's row."""
+
+    statistics: Statistics | None
+    picture: Picture | None
+    policy: Block
+    own: slice
+    """Parameters of the policy outside its network: the log standard deviations."""
+    weights: int
+    """Number of published values."""
+    critic: Block
+    learned: slice
+    """All learned parameters; their moments follow."""
+    state: int
+
+    @classmethod
+    def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> PPOLayout:
+        inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
+        start = padded(2 * inputs) if config.normalise else 0
+        picture = Picture.of(observation_space, config.n_frames, start)
+        if picture is not None and config.normalise:
+            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
+        features, first = (inputs, start) if picture is None else (picture.features, picture.end)
+        policy = Block((features, *config.hidden, actions.outputs), first, activation=config.activation)
+        own = slice(policy.end, policy.end + actions.parameters)
+        weights = padded(own.stop)
+        critic = Block((features, *config.hidden, 1), weights, activation=config.activation)
+        learned = slice(start, padded(critic.end))
+        behind = learned.stop + 2 * (learned.stop - start)
+        statistics = Statistics(inputs, 0, behind) if config.normalise else None
+        state = behind + (padded(statistics.n_private) if statistics else 0)
+        return cls(statistics, picture, policy, own, weights, critic, learned, state)
+
+
+# ---- acting
+
+
+class PPOBehaviour:
+    """The acting half of PPO: the native forward pass on the published row, then a draw with its log-probability.
+
+    Exploration draws a fixed number of random numbers for each row, so the random stream does not depend on weights.
+    """
+
+    def __init__(self, config: PPOConfig, observation_space: Space, action_space: Space) -> None:
+        self._encoder, self._actions = Encoder(observation_space, config.n_frames), actions_of(action_space)
+        layout = PPOLayout.of(config, observation_space, action_space)
+        self._statistics, self._picture, self._own = layout.statistics, layout.picture, layout.own
+        if layout.picture is not None:
+            from support.frozen_algorithms._convolution import features
+
+            self._features = features
+        plain = layout.statistics is None and layout.picture is None
+        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
+        self._rng = np.random.default_rng(0)
+        self._weights: npt.NDArray[np.float32] | None = None
+        self._prepared: Any = None
+
+    def begin(self, seed: int) -> None:
+        """Restart the random stream from a seed."""
+        self._rng = np.random.default_rng(seed)
+
+    def get_stream(self) -> Any:
+        """Return the random stream as plain values."""
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a saved stream."""
+        self._rng.bit_generator.state = stream
+
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version."""
+        self._weights, self._prepared = weights, self._actions.prepare(weights[self._own])
+
+    def act(
+        self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+        """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
+        weights = self._weights
+        if weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        rows = self._encoder.rows(observations)
+        if self._statistics is not None:
+            rows = self._statistics.normalise(weights, rows, self._encoder.scale)
+        if self._picture is not None:
+            rows = self._features(self._picture, weights, rows, self._encoder.scale)
+        out = np.empty((len(rows), self._actions.outputs), np.float32)
+        self._net.forward(weights, rows, out)
+        return self._actions.draw(out, self._prepared, masks, self._rng if explore else None)

@@ -1,0 +1,300 @@
+"""TD3 for continuous actions: clipped double Q-learning, delayed policy updates and target policy smoothing.
+
+The learner takes stacked batches ``[A, batch, ...]``. It publishes the policy's weights, which :class:`TD3Behaviour`
+reads in actors, and returns the critics' mean absolute TD errors as priorities for a prioritised replay. Target actions
+are smoothed by clipped noise from each agent's random stream. Internally an action is a vector in [-1, 1]; noise is in
+that unit.
+
+An agent's row has two halves of one shape, so that the 2 A critics lie at equal distances and one stacked pass computes
+all of them::
+
+    first half     policy (published)   its first moments    statistics   critic 1, its target and both its moments
+    second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
+
+Pictures pass through convolutions, which lie before the policy in the row and are trained with the critics; the policy
+takes their features as they are. Without pictures, policy and critics take the inputs directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Interval, MinLen
+from support.frozen_algorithms._blocks import Block, Picture, padded
+from support.frozen_algorithms._encoder import Encoder
+from support.frozen_algorithms._settings import check_config, check_min_rows, check_seeds
+from support.frozen_algorithms._statistics import Freezing, Statistics
+from support.frozen_algorithms._streams import STREAM_BYTES
+
+from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
+from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Schedule, Stages
+from motet.settings import FINITE
+
+if TYPE_CHECKING:
+    from support.frozen_algorithms._td3_learner import TD3
+
+__all__ = ["TD3Behaviour", "TD3Config"]
+
+
+@dataclass(frozen=True)
+class TD3Config(Freezing):
+    """Settings of TD3.
+
+    >>> from motet.algorithm import stacked_batch
+    >>> from gymnasium.spaces import Box
+    >>> config = TD3Config(hidden=(32,), batch_size=8, min_rows=8)
+    >>> spaces = Box(-1, 1, (5,)), Box(-2, 2, (3,))
+    >>> td3 = config.build(*spaces, agents=2, seeds=[1, 2])
+    >>> batch = stacked_batch(*spaces, config.replay(*spaces), agents=2)
+    >>> sorted(td3.update(batch, steps=[100, 100]).metrics)
+    ['grad_norm', 'loss', 'mean_q']
+    >>> behaviour = config.behaviour(*spaces)
+    >>> behaviour.load(td3.weights()[0], td3.header(step=100, agent=0))
+    >>> actions, _ = behaviour.act(np.zeros((4, 5), "float32"), explore=False)
+    >>> actions.shape, actions.dtype
+    ((4, 3), dtype('float32'))
+    """
+
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (256, 256)
+    """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount per step."""
+    n_step: Annotated[int, Ge(1)] = 1
+    """Number of steps in the n-step return."""
+    n_frames: Annotated[int, Ge(1)] = 1
+    """Number of stacked observations (frame stacking)."""
+    reward_scale: Annotated[float, Gt(0), FINITE] = 1.0
+    """Factor by which the learner multiplies rewards."""
+    normalise: bool = False
+    """Normalise observations by their running mean and standard deviation."""
+    freeze_normaliser_on_stage: str | None = None
+    """Stage at whose start the running mean and standard deviation are frozen."""
+    batch_size: Annotated[int, Ge(1)] = 256
+    """Number of transitions in an update."""
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
+    """Adam's learning rate."""
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = None
+    """Maximum gradient norm of the policy and of each critic; larger gradients are scaled down. None: no clipping."""
+    policy_delay: Annotated[int, Ge(1)] = 2
+    """Number of critic updates for each update of the policy and the target networks."""
+    target_rate: Annotated[float, Interval(gt=0, le=1)] = 0.005
+    """Rate of the target networks' Polyak averaging (tau); 1 copies the weights."""
+    target_noise: Annotated[float, Ge(0), FINITE] = 0.2
+    """Standard deviation of the target policy smoothing noise, in actions scaled to [-1, 1]."""
+    target_noise_clip: Annotated[float, Ge(0), FINITE] = 0.5
+    """Absolute value at which the target policy smoothing noise is clipped."""
+    noise: Annotated[Schedule, Ge(0), FINITE] = 0.1
+    """Standard deviation of the Gaussian exploration noise, in actions scaled to [-1, 1]."""
+    noise_memory: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Autocorrelation of the exploration noise between steps; 0: independent noise. Correlated noise explores further
+    where a single action has little effect."""
+    prioritised: bool = False
+    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
+    """Exponent of the priorities."""
+    beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
+    """Exponent of the importance weights."""
+    capacity: Annotated[int, Ge(1)] = 100_000
+    """Size of the replay buffer, in rows."""
+    min_rows: Annotated[int, Ge(1)] = 1_000
+    """Rows in the replay buffer before the first update; until then actions are uniformly random."""
+    stages: Stages = field(default_factory=Stages)
+    """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        check_min_rows(self)
+        self._check_freezing()
+        self._reader()
+
+    @property
+    def header(self) -> HeaderSpec:
+        """Shape and dtype of the values that are published with the weights."""
+        return {
+            "noise": ((), "float64"), "random": ((), "bool"), "learner_step": ((), "int64"), "stage": ((), "int64")
+        }  # fmt: skip
+
+    def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
+        """Return what TD3 needs from the replay."""
+        ActionScale(action_space)
+        if masked:
+            raise SettingError("action masks are not valid with TD3, whose actions are continuous")
+        return self._reader()
+
+    def _reader(self) -> ReaderSettings:
+        return ReaderSettings(
+            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
+            n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
+            stages=self.stages,
+        )  # fmt: skip
+
+    def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
+        """Return the sizes of one agent's part."""
+        layout = TD3Layout.of(self, observation_space, action_space)
+        return Sizes(weights=layout.weights, state=2 * layout.half, counters=1, random=STREAM_BYTES)
+
+    def build(
+        self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
+    ) -> TD3:
+        """Make the learning half for ``agents`` agents, one seed for each."""
+        check_seeds(agents, seeds)
+        from support.frozen_algorithms._td3_learner import TD3
+
+        return TD3(self, observation_space, action_space, seeds, device)
+
+    def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
+        """Make the acting half."""
+        return TD3Behaviour(self, observation_space, action_space)
+
+
+class ActionScale:
+    """The mapping from vectors in [-1, 1] to the actions of a Box."""
+
+    def __init__(self, space: Space) -> None:
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        dtype = np.dtype(getattr(space, "dtype", None))
+        if low is None or high is None or dtype.kind != "f" or not (np.isfinite(low) & np.isfinite(high)).all():
+            raise SettingError(f"action space must be a Box of floats with finite bounds, got {space!r}")
+        if not (low < high).all():
+            raise SettingError(f"action space must have low < high in every component, got {space!r}")
+        self.low, self.high, self.dtype, self.shape = low, high, dtype, tuple(space.shape)
+        self.size = math.prod(self.shape)
+        wide = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        self.middle = ((wide[0] + wide[1]) / 2).astype(np.float32).reshape(-1)
+        self.half = ((wide[1] - wide[0]) / 2).astype(np.float32).reshape(-1)
+
+    def actions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        """Return actions ``[B, *shape]`` for vectors ``[B, size]``."""
+        wide = (vectors * self.half + self.middle).reshape(len(vectors), *self.shape).astype(self.dtype, copy=False)
+        inside: npt.NDArray[Any] = np.clip(wide, self.low, self.high, out=wide)  # rounding may exceed a bound
+        return inside
+
+
+@dataclass(frozen=True)
+class TD3Layout:
+    """Offsets of the parts of one half of an agent's row."""
+
+    picture: Picture | None
+    """The convolutions, which lie before the policy; None without pictures."""
+    policy: Block
+    critic: Block
+    """A critic, with offsets relative to the start of the critic."""
+    statistics: Statistics | None
+    weights: int
+    """Number of published values: statistics (if any), convolutions (if any) and policy."""
+    critics: int
+    """Offset of the critic; its target and its moments follow it."""
+    size: int
+    """Number of values of a critic."""
+
+    @property
+    def half(self) -> int:
+        """Number of values of a half."""
+        return self.critics + 4 * self.size
+
+    @classmethod
+    def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> TD3Layout:
+        inputs, actions = Encoder(observation_space, config.n_frames).size, ActionScale(action_space).size
+        start = padded(2 * inputs) if config.normalise else 0
+        picture = Picture.of(observation_space, config.n_frames, start)
+        if picture is not None and config.normalise:
+            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
+        features, first = (inputs, start) if picture is None else (picture.features, padded(picture.end))
+        policy = Block((features, *config.hidden, actions), first)
+        critic = Block((features + actions, *config.hidden, 1))
+        weights = padded(policy.end)
+        statistics = Statistics(inputs, 0, 2 * weights) if config.normalise else None
+        critics = 2 * weights + (padded(statistics.n_private) if statistics else 0)
+        return cls(picture, policy, critic, statistics, weights, critics, padded(critic.end))
+
+
+class TD3Behaviour:
+    """The acting half of TD3: the native forward pass on the published row, then Gaussian noise.
+
+    Exploration always draws a normal and a uniform number for each component of each action, so the random stream does
+    not depend on weights. Correlated noise continues from the noise of the same row in the last call. This is the noise
+    of the same world if all worlds act at once.
+    """
+
+    def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
+        self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
+        layout = TD3Layout.of(config, observation_space, action_space)
+        self._statistics, self._picture = layout.statistics, layout.picture
+        if layout.picture is not None:
+            from support.frozen_algorithms._convolution import features
+
+            self._features = features
+        plain = layout.statistics is None and layout.picture is None
+        self._net = layout.policy.native(self._encoder.scale if plain else 1.0)
+        self._rng = np.random.default_rng(0)
+        self._weights: npt.NDArray[np.float32] | None = None
+        self._noise, self._random = 0.0, True
+        self._memory, self._fresh = np.float32(config.noise_memory), np.float32(math.sqrt(1 - config.noise_memory**2))
+        self._lasting = np.zeros((0, self._scale.size), np.float32)
+
+    def begin(self, seed: int) -> None:
+        """Restart the random stream from a seed."""
+        self._rng = np.random.default_rng(seed)
+        self._lasting = self._lasting[:0]
+
+    def get_stream(self) -> Any:
+        """Return the random stream and the correlated noise as plain values."""
+        return self._rng.bit_generator.state, self._lasting.copy()
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a saved stream."""
+        self._rng.bit_generator.state, lasting = stream
+        self._lasting = lasting.copy()
+
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version."""
+        self._weights, self._noise, self._random = weights, float(header["noise"]), bool(header["random"])
+
+    def act(
+        self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+        """Return actions ``[B, ...]`` for observations ``[B, ...]``, and no extra fields."""
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        rows = self._encoder.rows(observations)
+        if not explore:
+            return self._scale.actions(self._greedy(self._weights, rows)), {}
+        shape = (len(rows), self._scale.size)
+        noise, uniform = self._rng.standard_normal(shape, np.float32), self._rng.random(shape, np.float32)
+        if self._random:
+            return self._scale.actions(2.0 * uniform - 1.0), {}
+        if self._memory:
+            noise = self._last(noise)
+        noise *= self._noise
+        noise += self._greedy(self._weights, rows)
+        return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), {}
+
+    def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return noise of the same standard deviation that continues the last noise; overwrites ``fresh``."""
+        n, known = len(fresh), len(self._lasting)
+        if n > known:
+            self._lasting = np.concatenate([self._lasting, fresh[known:]])
+        old = self._lasting[: min(n, known)]
+        old *= self._memory
+        old += fresh[:known] * self._fresh
+        fresh[:] = self._lasting[:n]
+        return fresh
+
+    def _greedy(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the policy's actions as vectors in [-1, 1]."""
+        if self._statistics is not None:
+            rows = self._statistics.normalise(weights, rows, self._encoder.scale)
+        if self._picture is not None:
+            rows = self._features(self._picture, weights, rows, self._encoder.scale)
+        vectors = np.empty((len(rows), self._scale.size), np.float32)
+        self._net.forward(weights, rows, vectors)
+        return np.tanh(vectors, out=vectors)
