@@ -14,8 +14,8 @@ learner may update while ``u < b``, and the actor may act while ``b - slack_once
 collects the next batch while the learner uses the last one. Free-running is not possible here: a full lane would stall
 the other agents of its world.
 
-With *periods* both sides work at the same time, and yet the result is a function of the seed: who reads what is fixed by
-the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to k.
+With *periods* both sides work at the same time, and yet the result is a function of the seed: who reads what is fixed
+by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to k.
 
 - An actor begins period b once every learner has published the version of phase ``b - 1 - ahead`` (the initial version
   if that is negative), and acts by that version throughout the period. Actors do not wait for each other.

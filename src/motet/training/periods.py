@@ -1,8 +1,8 @@
 """Periods: what a reproducible run fixes, so that its result does not depend on timing (see :mod:`motet.pace`).
 
-When an actor ends a period it *records* how many rows each of its lanes has. A phase of learning looks at the rows below
-these numbers and at nothing else: not at rows that are there already, and not at the steps done by now. There are two
-records, by parity, since actors are never more than one period ahead of a phase that has begun.
+When an actor ends a period it *records* how many rows each of its lanes has. A phase of learning looks at the rows
+below these numbers and at nothing else: not at rows that are there already, and not at the steps done by now. There are
+two records, by parity, since actors are never more than one period ahead of a phase that has begun.
 
 :class:`Records` is the shared memory of the records, :class:`ActorPeriods` the side of an actor and
 :class:`StackRecord` that of a stack. Which side waits for which is the rule of the pace.
