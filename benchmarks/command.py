@@ -13,6 +13,7 @@ import tyro
 
 from benchmarks import BENCHES, Result, Settings
 from motet.errors import SettingError
+from motet.text import nearest
 
 __all__ = ["bench", "run"]
 
@@ -41,7 +42,9 @@ def bench(
         rllib_python: For ray: the Python interpreter of an environment with RLlib, which pins another gymnasium.
     """
     if name not in BENCHES:
-        raise SettingError(f"bench must be one of {', '.join(BENCHES)}, got {name!r}")
+        near = nearest(name, BENCHES)
+        meant = f"; did you mean {near}?" if near else ""
+        raise SettingError(f"bench must be one of {', '.join(BENCHES)}, got {name!r}{meant}")
     if rllib_python is not None and name != "ray":
         raise SettingError(f"rllib_python is only valid with 'ray', which compares with RLlib (got {name!r})")
     settings = Settings(repeats, seconds, quick, rllib_python)

@@ -53,7 +53,7 @@ MEASURES = {
         for count in COUNTS
         for name, title, unit in (
             ("rate", "decisions", "decisions/s"),
-            ("turn", "one turn, median", "us"),
+            ("turn", "one turn", "us"),
             ("private", "private memory of each, with its guard", "MB"),
             ("shared", "memory that each shares with other processes", "MB"),
         )

@@ -14,7 +14,18 @@ from support import ROOT
 
 from motet.cli import command, flags
 
-PAGES = ["coming_from", "dqn", "faq", "glossary", "iqn", "object_gridworld", "platforms", "reproducibility", "steps"]
+PAGES = [
+    "coming_from",
+    "dqn",
+    "empowerment",
+    "faq",
+    "glossary",
+    "iqn",
+    "object_gridworld",
+    "platforms",
+    "reproducibility",
+    "steps",
+]
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 RUNNER = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
 

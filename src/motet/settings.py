@@ -99,7 +99,7 @@ def check_value(name: str, value: Any, kind: Any) -> None:
     if isinstance(value, Varying) and _fits(value, kind, bounded=False):
         for when, taken in value.taken():
             check_value(name + when, taken, kind)
-    elif callable(value) and takes_function(kind):
+    elif callable(value) and takes_function(kind) and _fits(0.0, kind, bounded=False):  # a schedule
         first = _first(name, value)
         check_value(f"{name} at step 0", first, float)
         check_value(f"{name} at step 0", first, kind)
@@ -110,14 +110,12 @@ def check_value(name: str, value: Any, kind: Any) -> None:
 
 
 def takes_function(kind: Any) -> bool:
-    """Whether an annotation allows a function of the step in place of a number.
+    """Whether an annotation allows a function.
 
-    >>> takes_function(float | Callable[[int], float]), takes_function(float)
+    >>> takes_function(float | Callable[[int], float]), takes_function(float | None)
     (True, False)
     """
-    kind, _ = _split(kind)
-    members = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
-    return float in members and any(typing.get_origin(one) is Callable for one in members)
+    return any(typing.get_origin(one) is Callable for one in typing.get_args(_split(kind)[0]))
 
 
 def _first(name: str, function: Callable[[int], Any]) -> Any:
@@ -274,13 +272,17 @@ def _words(kind: Any, bounds: tuple[Any, ...] = (), schedules: bool = True) -> l
         return [f"a mapping from {_plural(members[:1])} to {_plural(members[1:])}"]
     if _is_schedule(kind):
         return ["a schedule"] if schedules else []
+    if origin is Callable:
+        return ["a function"]
     if kind in _ONE:
         return [_ONE[kind]]
     return [_named(kind.__name__) if isinstance(kind, type) else str(kind).removeprefix("typing.")]
 
 
 def _is_schedule(kind: Any) -> bool:
-    return typing.get_origin(kind) is Callable or (isinstance(kind, type) and issubclass(kind, Varying))
+    if typing.get_origin(kind) is Callable:
+        return bool(typing.get_args(kind)[0] == [int])  # a function of the step
+    return isinstance(kind, type) and issubclass(kind, Varying)
 
 
 def _plural(members: Sequence[Any]) -> str:
@@ -346,7 +348,7 @@ def _typed(kind: Any) -> str:
         return " | ".join(repr(one) for one in members)
     if origin is not None and members:
         inside = ", ".join("..." if one is ... else _typed(one) for one in members)
-        return f"{getattr(origin, '__name__', origin)}[{inside}]"
+        return "function" if origin is Callable else f"{getattr(origin, '__name__', origin)}[{inside}]"
     return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
 
 

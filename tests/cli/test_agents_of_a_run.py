@@ -75,8 +75,11 @@ def test_flags_change_the_agents_of_a_file(tmp_path):
             ["--agents.agent_1.policy", "random", "--agents.agent_1.algorithm", "dqn"],
             "an algorithm or a policy, got both",
         ),
-        (["--agents.agent_1.policy", "random", "--agents.agent_1.isolat", "true"], "keys must be policy, isolate"),
-        (["--agents.agent_1.policy", "random", "--agents.agent_1.copy", "x"], "keys must be policy, isolate"),
+        (
+            ["--agents.agent_1.policy", "random", "--agents.agent_1.isolat", "true"],
+            r"isolat \(did you mean isolate\?\)",
+        ),
+        (["--agents.agent_1.policy", "random", "--agents.agent_1.copy", "x"], "keys must be some of isolate, limits,"),
         (["--agents.agent_1.policy"], "must have a value, got none"),
         (["--agents.agent_1", "random"], "must be --agents.NAME.KEY"),
         (["--agents.agent_1.policy", "random", "--agents.agent_1.max-failures", "-1"], "max_failures must be"),

@@ -242,7 +242,7 @@ def test_keyword_flags_are_checked():
 NONSENSE = {
     "nowhere": "world must be one of treasure_hunt",
     "no_such_module:make": "must be something that can be imported, got",
-    "nowhere.toml": "cannot be read: No such file",
+    "nowhere.toml": "experiment must be a file that can be read, got 'nowhere.toml': No such file",
     "": "'module:attribute' or a .toml file, got none",
     "treasure_hunt --algorithm sarsa": "ppo, or 'module:attribute', got 'sarsa'",
     "treasure_hunt --slack 3": "slack is only valid with updates_per_step",
@@ -255,11 +255,11 @@ NONSENSE = {
     "matrix --steps 90 --evaluate-every 91 --until-return 3": "evaluate_every must be at most the 90 steps",
     "treasure_hunt --run file/below": "run: 'file/below' cannot be written: Not a directory",
     "treasure_hunt --wandb": "wandb: Weights & Biases is not installed",
-    "bad.toml": "is not TOML",
-    "strange.toml": "strange.toml: keys must be world, algorithm",
+    "bad.toml": "experiment must be a TOML file, got 'bad.toml': Invalid statement",
+    "strange.toml": "strange.toml: keys must be some of actors, agents, algorithm,",
     "stranger.toml": "agents must be some of player_0, player_1, got nobody",
     "typo.toml": "got stepps (did you mean steps?)",
-    "nameless.toml": "nameless.toml: world must have a name (name = …), got nmae (did you mean name?)",
+    "nameless.toml": 'world must have a name, as in name = "treasure_hunt", got nmae (did you mean name?)',
     "kind.toml": "kind.toml: steps must be an int >= 1, got 'many'",
     "raising:make": "the world could not be made: KeyError",
 }

@@ -1,16 +1,23 @@
 """Names of other libraries and spelling mistakes lead to motet's own names."""
 
 import dataclasses
+import importlib
 import multiprocessing
+import subprocess
+import sys
+from functools import partial
 
 import gymnasium
 import pytest
 
+import motet
 from motet.algorithms import DQNConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.cli import main
+from motet.cli.command import COMMANDS
+from motet.cli.command import _flags as _flags_of
 from motet.cli.eval import EvalFlags
-from motet.cli.hints import _FOREIGN, _PLAY, foreign
+from motet.cli.hints import _FOREIGN, _OTHER, _OTHERS, _PLAY, foreign
 from motet.cli.play import _flags, static_flags
 from motet.errors import SettingError
 from motet.system.child import check_main_guard
@@ -58,6 +65,9 @@ def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
         ("--stepps 10", "did you mean --steps?"),
         ("--dqn.gama 0.9", "did you mean --dqn.gamma?"),
         ("--world.turnss 9", "did you mean --world.turns?"),
+        ("--ppo.clip 0.9", "the algorithm is dqn: use --algorithm ppo"),
+        ("--ent-coef 0.1", "dqn has no such setting; with another algorithm it is --ppo.entropy"),
+        ("--gama 0.9", "did you mean --dqn.gamma?"),
         ("--qqqqq", "motet train WORLD --help-all lists all flags"),
         ("another", "motet train takes one world and flags, got also another"),
     ],
@@ -93,6 +103,61 @@ def test_every_flag_of_eval_that_is_suggested_exists():
     assert not {f"--{theirs}".replace("_", "-") for names in _PLAY.values() for theirs in names} & known
 
 
+def test_an_unknown_key_of_a_world_is_answered_with_the_one_that_was_meant(tmp_path, capsys):
+    path = tmp_path / "experiment.toml"
+    path.write_text('[world]\nname = "treasure_hunt"\nagnts = 3\ntotal_timesteps = 5\n')
+    assert main(["train", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "agnts (did you mean agents?), total_timesteps (use steps, at the top of the file)" in error
+
+
+def test_a_misspelt_parameter_of_a_world_without_a_prefix_is_found(capsys):
+    assert main(["train", "treasure_hunt", "--agnts", "3"]) == 2
+    assert "did you mean --agents?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given, hint",
+    [
+        ("report --output x.html", "--output is not a flag of motet report; use --out"),
+        ("report a --outt x.html", "did you mean --out?"),
+        ("resume a --total-timesteps 9", "--total-timesteps is not a flag of motet resume; use --steps"),
+        ("plan rooms --discount 0.9", "--discount is not a flag of motet plan; use --humans.gamma"),
+        ("plan rooms --gama 0.9", "did you mean --humans.gamma?"),
+        ("plan bushs", "did you mean bushes?"),
+        ("status a b", "motet status takes no argument b; see motet status --help"),
+        ("eval matrix -p randm", "did you mean random?"),
+    ],
+)
+def test_mistakes_in_other_commands_are_answered_before_anything_runs(given, hint, capsys):
+    assert main(given.split()) == 2
+    error = capsys.readouterr().err
+    assert hint in error and error.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", ["report", "resume", "plan", "status", "watch"])
+def test_every_flag_of_other_commands_that_is_suggested_exists(command):
+    module, function = COMMANDS[command][0].split(":")
+    known = set(_flags_of(getattr(importlib.import_module(module), function)))
+    for theirs, ours in _OTHERS.items():
+        if f"--{ours}".replace("_", "-") in known:
+            assert f"--{theirs}".replace("_", "-") not in known
+    assert known & {f"--{ours}".replace("_", "-") for ours in _OTHER} or command == "status"
+
+
+def test_a_module_without_a_name_and_a_misspelt_name_in_it_are_answered(tmp_path, monkeypatch, capsys):
+    (tmp_path / "hints_tag.py").write_text("class TagEnv: ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for given in ("hints_tag.py", "hints_tag"):
+        assert main(["train", given]) == 2
+        assert "for a name in hints_tag.py, write hints_tag:NAME" in capsys.readouterr().err
+    assert main(["train", "hints_tag:TagEnvv"]) == 2
+    assert "did you mean hints_tag:TagEnv?" in capsys.readouterr().err
+    assert main(["train", "hints_tag:Screen"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
     assert main(["trian", "matrix"]) == 2
     assert "did you mean motet train?" in capsys.readouterr().err
@@ -110,7 +175,10 @@ def test_a_misspelt_world_or_algorithm_is_answered_with_the_one_that_was_meant(g
 @pytest.mark.parametrize(
     "text, hint",
     [
-        ("total_timesteps = 5", "total_timesteps (use steps)"),
+        ("total_timesteps = 5", "keys must be valid, got total_timesteps (use steps)"),
+        ("colour = 5", "keys must be some of actors, agents, algorithm,"),
+        ("[train]\nsteps = 5", "train (write the settings at the top of the file, without [train])"),
+        ('[algorithm]\nname = "dqn"', 'write algorithm = "dqn", and its settings below [dqn]'),
         ("stepps = 5", "stepps (did you mean steps?)"),
         ("buffer_size = 5", "buffer_size (use capacity in [dqn])"),
         ("[ppo]\ngamma = 0.9", "ppo (the algorithm is dqn)"),
@@ -153,6 +221,43 @@ def test_one_number_for_a_tuple_gets_the_tuple():
 def test_a_vector_environment_leads_to_worlds_per_actor():
     with pytest.raises(SettingError, match=r"give a single one, and set worlds_per_actor \(--worlds-per-actor\)"):
         as_world(gymnasium.make_vec("CartPole-v1", num_envs=2))
+
+
+class Screen(gymnasium.Env):
+    """A world of pictures, with a given dtype."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, dtype):
+        self.observation_space = gymnasium.spaces.Box(0, 255 if dtype == "uint8" else 1, (16, 16, 3), dtype)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, True, {}
+
+
+@pytest.mark.parametrize("dtype, messages", [("float32", 1), ("uint8", 0)])
+def test_a_picture_that_is_about_to_be_flattened_is_mentioned_once(dtype, messages):
+    said = []
+    motet.train(partial(Screen, dtype), "dqn", motet.Settings(steps=5, engine="serial"), on_message=said.append)
+    found = [line for line in said if "give it as uint8 from 0 to 255" in line]
+    assert len(found) == messages == len(said)
+
+
+def test_the_result_of_a_run_fits_a_screen():
+    result = motet.train("matrix", "dqn", motet.Settings(steps=5, engine="serial"))
+    assert result.agents and len(repr(result)) < 1000
+
+
+def test_a_missing_main_guard_in_a_script_that_evaluates_is_explained(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text('import motet\nmotet.evaluate("matrix", "random", jobs=2, episodes=4)\n')
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "if __name__ == '__main__':" in last and "isolate the policies" not in last
 
 
 def test_frames_that_a_world_suggests_can_be_turned_off_in_self_play(capsys):

@@ -1,5 +1,6 @@
 """The end of an evaluation: nothing is printed, nothing is left, and nothing runs on."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from support.family import runs
 
 import motet
 from motet.cli import command as cli
+from motet.isolation import process
 from motet.isolation.policy import sandbox_gaps
 from motet.seeds import seed_for
 from motet.worlds import MatrixGame
@@ -49,6 +51,17 @@ def test_failures_in_the_last_turn_print_nothing_and_leave_no_folder(sandbox, tm
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert list(temporary.iterdir()) == []
+
+
+def test_a_policy_process_that_nobody_needs_any_more_prints_nothing(capfd):
+    """The replacement of a policy that failed in the last turn starts when its pipe is closed already."""
+    here, there = multiprocessing.Pipe()
+    here.close()
+    pid = os.fork()
+    if pid == 0:
+        process._live(None, there, None, -1)  # does not return
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert capfd.readouterr().err == ""
 
 
 @LINUX

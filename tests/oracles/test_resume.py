@@ -108,7 +108,10 @@ def lines_of(run):
 @pytest.mark.parametrize("steps", [90, 333, 700])
 @pytest.mark.parametrize("more", [{}, {"sync_interval": 40, "max_lag_steps": 30}], ids=["", "seldom"])
 def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_path):
-    """Between two versions, with actors that hold an older one; evaluations go on alike."""
+    """Between two versions, with actors that hold an older one; evaluations go on alike.
+
+    The runs that were stopped have one more: the last one, of the weights with which they ended.
+    """
 
     def settings(steps):
         return Settings(
@@ -117,7 +120,7 @@ def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_pat
         )  # fmt: skip
 
     whole = train(WORLDS["treasure_hunt"], StandIn(), settings(1000), run=tmp_path / "whole")
-    train(WORLDS["treasure_hunt"], StandIn(), settings(steps), run=tmp_path / "parts")
+    first = train(WORLDS["treasure_hunt"], StandIn(), settings(steps), run=tmp_path / "parts").steps
     said = []
     go_on = functools.partial(
         resume, tmp_path / "parts", world=WORLDS["treasure_hunt"], algorithm=StandIn(), on_message=said.append
@@ -126,7 +129,9 @@ def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_pat
     rest = go_on(steps=1000 - done)
     assert whole.steps == rest.steps == 1000 and whole.updates == rest.updates and not said
     assert_equal(whole.agents, rest.agents)
-    assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "parts")
+    lines, parts = lines_of(tmp_path / "whole"), lines_of(tmp_path / "parts")
+    assert [line for line in parts if line["step"] not in (first, done)] == lines
+    assert [line["step"] for line in parts] == sorted([first, done, *(line["step"] for line in lines)])
 
 
 @pytest.mark.parametrize("steps", [150, 333])

@@ -4,6 +4,8 @@ import os
 import random
 import time
 
+import numpy as np
+
 
 class Cycler:
     """Takes the actions in order, from a start that the seed decides. Only some projects have masks."""
@@ -68,6 +70,20 @@ class Vectorised:
     def act_many(self, observations):
         Vectorised.calls += 1
         return [int(len(observation.ravel()) % 2) for observation in observations]
+
+
+class Dice:
+    """Answers for many observations, and draws from numpy's generators: its own, and the global one."""
+
+    def reset(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.first = int(self.rng.integers(2))
+
+    def act(self, observation):
+        raise AssertionError("it can act on a batch")
+
+    def act_many(self, observations):
+        return [(int(np.random.randint(2)) + self.first) % 2 for observation in observations]
 
 
 class Fragile(Cycler):

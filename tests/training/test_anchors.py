@@ -69,9 +69,11 @@ def test_a_run_that_stacks_frames_is_made_for_each_world(earlier):
     assert isinstance(anchor_of(Stacking(**vars(maker))), Scripted)
 
 
-@pytest.mark.parametrize("which", ["dqn", "iqn"])
+@pytest.mark.parametrize("which", ["dqn", "iqn", "support.given_policies:Dice"])
 def test_lockstep_is_the_serial_run_and_a_resumed_one_goes_on(earlier, which, tmp_path):
-    chosen = functools.partial(quick, slack=0, steps=120, league=league(earlier / which), keep_replay=True)
+    """Also against an anchor that acts in all worlds at once and draws from the global generators."""
+    given = which if ":" in which else earlier / which
+    chosen = functools.partial(quick, slack=0, steps=120, league=league(given), keep_replay=True)
     one = train(Coins, DQN, chosen(engine="serial"), run=tmp_path / "one")
     two = train(Coins, DQN, chosen())
     np.testing.assert_array_equal(one.agents["player"]["state"], two.agents["player"]["state"])

@@ -17,7 +17,7 @@ from motet.policies.entries import load_policies
 from motet.policy import PLAYER
 from motet.runs.directory import RunDirectory
 from motet.training.drivers import make_learner
-from motet.training.evaluator import Evaluations, _Challenge, _Trial, play_evaluator, play_greedily
+from motet.training.evaluator import EvaluationPlan, Evaluations, _Challenge, _Trial, play_evaluator, play_greedily
 from motet.training.league import League
 from motet.training.roster import make_roster
 from motet.training.run import train
@@ -180,7 +180,7 @@ def test_the_evaluator_shows_that_it_is_alive_at_every_turn_of_every_world(monke
     monkeypatch.setattr(Watched, "alive", staticmethod(lambda: float(shared.board.processes.heartbeat[row])))
     monkeypatch.setattr(Watched, "stop", staticmethod(lambda: shared.board.request_stop()))
     Watched.seen.clear()
-    play_evaluator(shared, every=10, episodes=4, directory=None)
+    play_evaluator(shared, EvaluationPlan(every=10, episodes=4), directory=None)
     assert shared.board.evaluation.count[0] == 1
     assert len(Watched.seen) == 4 + 4 + 4 * 5  # made, reset, played
     assert all(later > earlier for earlier, later in itertools.pairwise(Watched.seen))
@@ -191,9 +191,10 @@ def test_seconds_continue_after_a_restart_of_the_evaluator(tmp_path):
     shared = SharedMemory(make_roster(Coins, StandIn(), Settings(evaluate_every=10)))
     for k in range(len(shared.roster.stacks)):
         make_learner(shared, k).begin()
-    Evaluations(shared, 10, 1, tmp_path).play()
+    Evaluations(shared, EvaluationPlan(every=10, episodes=1), tmp_path).play()
     shared.board.evaluation.began[0] -= age_s  # the run is older than the process that follows
-    Evaluations(shared, 10, 1, tmp_path).play()
+    shared.board.evaluation.due[0] = 0
+    Evaluations(shared, EvaluationPlan(every=10, episodes=1), tmp_path).play()
     first, second = (json.loads(line)["seconds"] for line in (tmp_path / "evaluation.jsonl").read_text().splitlines())
     assert 0 <= first < age_s <= second
 

@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
-from support.given_policies import Cycler, Vectorised
+from support.drawing import Noisy
+from support.given_policies import Cycler, Dice, Vectorised
 
 import motet
 from motet import Partner, Settings, resume, train
 from motet.algorithms import DQNConfig
 from motet.arrays import ArraySpec
-from motet.cli.summary import episode_gif
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
 from motet.plan import Robot, enumerate_states, solve
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
+from motet.reports.summary import episode_gif
 from motet.runs.directory import RunDirectory
 from motet.system.memory import Segment
 from motet.system.supervisor import RestartLimits
@@ -111,19 +112,26 @@ def test_partners_act_on_a_batch_where_they_can(old):
     assert Vectorised.calls == 30
 
 
-@pytest.mark.parametrize("partner", ["random", Partner(f"{GIVEN}:Cycler"), Partner(f"{GIVEN}:Squad")])
-def test_lockstep_equals_serial_with_partners(partner):
+@pytest.mark.parametrize("kind", ["built-in", "class by path", "team", "batch that draws", "run", "object"])
+def test_lockstep_equals_serial_with_partners(kind, old):
+    others = {"batch that draws": Partner(f"{GIVEN}:Dice"), "run": str(old), "object": Partner(Dice())}
+    partner = (KINDS | others)[kind]
     settings = Settings(steps=120, actors=2, worlds_per_actor=2, updates_per_step=0.5, slack=0)
     processes = game(partner, settings)
     serial = game(partner, replace(settings, engine="serial", slack=None))
     assert same(processes, serial) and processes.returns == serial.returns
 
 
-def test_exact_resume_with_a_partner_that_draws(tmp_path):
-    settings = replace(SERIAL, keep_replay=True, updates_per_step=0.5)
-    whole = game("random", settings)
-    game("random", replace(settings, steps=75), run=tmp_path / "run")
-    assert same(resume(tmp_path / "run", steps=45), whole)
+@pytest.mark.parametrize("partner", ["random", Partner(f"{GIVEN}:Dice"), "drawing run"])
+def test_exact_resume_with_a_partner_that_draws(partner, tmp_path):
+    """Also if it acts in all worlds at once, and draws from the global generators."""
+    if partner == "drawing run":
+        train(GAME, Noisy(), replace(SERIAL, steps=20), run=tmp_path / "old")
+        partner = Partner(str(tmp_path / "old"), trust=True)
+    settings = replace(SERIAL, keep_replay=True, updates_per_step=0.5, worlds_per_actor=2)
+    whole = game(partner, settings)
+    game(partner, replace(settings, steps=76), run=tmp_path / "run")
+    assert same(resume(tmp_path / "run", steps=44, trust=True), whole)
 
 
 def test_resume_starts_new_episodes_where_a_partner_cannot_save_its_state(tmp_path):

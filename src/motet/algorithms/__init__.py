@@ -9,16 +9,18 @@ from motet._lazy import lazily
 
 if TYPE_CHECKING:
     from motet.algorithms.dqn import DQNConfig
+    from motet.algorithms.empower import EmpowerConfig
     from motet.algorithms.iqn import IQNConfig
     from motet.algorithms.ppo import PPOConfig
     from motet.algorithms.td3 import TD3Config
 
-__all__ = ["DQNConfig", "IQNConfig", "PPOConfig", "TD3Config"]
+__all__ = ["DQNConfig", "EmpowerConfig", "IQNConfig", "PPOConfig", "TD3Config"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "DQNConfig": "motet.algorithms.dqn",
+        "EmpowerConfig": "motet.algorithms.empower",
         "IQNConfig": "motet.algorithms.iqn",
         "PPOConfig": "motet.algorithms.ppo",
         "TD3Config": "motet.algorithms.td3",

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import dataclasses
+import functools
 import gc
 import importlib
+import inspect
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from motet._version import __version__
-from motet.errors import MotetError
+from motet.errors import MotetError, SettingError
 from motet.text import nearest, plain_lines
 
 __all__ = ["COMMANDS", "main"]
@@ -79,8 +83,28 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     command = getattr(importlib.import_module(where), function)
     if name in OWN_FLAGS:
         return int(command(arguments))
-    code = tyro.cli(command, prog=f"motet {name}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
-    return 0 if code is None else int(code)
+    from motet.cli.hints import unknown_flags_of
+
+    @functools.wraps(command)
+    def bound(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
+        return functools.partial(command, *args, **kwargs)  # tyro calls this before it returns unknown arguments
+
+    prog = f"motet {name}"
+    run, unknown = tyro.cli(
+        bound, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+    )
+    if unknown:
+        raise SettingError(unknown_flags_of(prog, unknown, _flags(command)))
+    return run() or 0
+
+
+def _flags(command: Callable[..., Any]) -> list[str]:
+    """The flags of a command that is a function, to find the one that was meant."""
+    names = list[str]()
+    for name, parameter in inspect.signature(command).parameters.items():
+        inner = dataclasses.fields(parameter.default) if dataclasses.is_dataclass(parameter.default) else ()
+        names += [f"{name}.{item.name}" for item in inner] or [name]
+    return [f"--{name.replace('_', '-')}" for name in names]
 
 
 _PLAIN = dict(zip("▁▂▃▄▅▆▇█±…·●─━╸╺\u2011\u2013\u00d7", "_.-=+*#@+.-*------x", strict=True))

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS
-from motet.cli.experiment import Experiment, read, short_name
+from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
-from motet.cli.hints import unknown_flags
+from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags
 _PLAIN = (int, float, str, bool)
 
 COMMON = {
-    "run": ("steps", "seconds", "seed", "evaluate_every"),
+    "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
     "speed": (
         *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
-        *("publish", "publish_every", "sync_interval"),
+        *("publish", "publish_every", "sync_interval", "device"),
     ),
 }
 """The fields of Settings that ``--help`` shows, by group."""
@@ -69,7 +69,7 @@ class TrainRequest:
     algorithm: str
     """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
-    configs: AlgorithmConfig | dict[str, AlgorithmConfig | Partner]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
     wandb: bool
@@ -130,7 +130,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
 def _flags(options: type, experiment: Experiment) -> list[str]:
     """All flags of the command, to find the one that was meant."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
-    names += [item.name for item in dataclasses.fields(Settings)]
+    names += [item.name for item in dataclasses.fields(Settings)] + ["agents"]
     for item in dataclasses.fields(options):
         prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
         if prefix:
@@ -149,9 +149,9 @@ Set single agents by name. An agent with a policy does not learn:
 
 A SCHEDULE is a number, or one of
   linear:START:END:STEPS
-  exponential:START:END:HALF_LIFE          or exponential:START:END:HALF_LIFE:LEAST, with a floor
-  package.module:function                  a function of the agent's steps
-  STAGE=SCHEDULE,STAGE=SCHEDULE     with stages"""
+  exponential:START:END:HALF_LIFE[:LEAST]   LEAST is a floor
+  package.module:function                   a function of the agent's steps
+  STAGE=SCHEDULE,STAGE=SCHEDULE             by stage"""
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
@@ -325,8 +325,7 @@ def world_flags(maker: Any, experiment: Experiment) -> Any:
     known = [name for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (strangers := sorted(set(experiment.world_settings) - set(known))) and not takes_any:
         raise SettingError(
-            f"settings of the world {experiment.world} must be some of its parameters ({', '.join(known) or 'none'}), "
-            f"got {', '.join(strangers)}"
+            f"settings of the world {experiment.world}: {unknown_keys(strangers, known, experiment.algorithm)}"
         )
     hints, docs = _hints(maker), argument_docs(maker)
     rows: list[tuple[Any, ...]] = []
@@ -431,6 +430,20 @@ def _schedule(info: Any) -> Any:
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+@_registry.primitive_rule
+def _function(info: Any) -> Any:
+    """A function, by its import path."""
+    if info.type != ScoreFunction | None:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:NAME",
+        instance_from_str=lambda words: import_function(words[0], "score"),
+        is_instance=lambda value: value is None or callable(value),
+        str_from_instance=lambda value: ["None" if value is None else _write_schedule(value)],
     )
 
 

@@ -9,11 +9,14 @@ from typing import Any
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
 from motet.text import nearest
 
-__all__ = ["foreign", "unknown_flags", "unknown_keys", "unknown_play_flags"]
+__all__ = ["foreign", "unknown_flags", "unknown_flags_of", "unknown_keys", "unknown_play_flags"]
 
 _FOREIGN: dict[str, tuple[str, ...]] = {
     # ours: theirs. A name with a dot belongs to the algorithm's settings.
-    "steps": ("total_timesteps", "total_steps", "timesteps", "num_timesteps", "max_timesteps", "stop_timesteps"),
+    "steps": (
+        *("total_timesteps", "total_steps", "timesteps", "num_timesteps", "max_timesteps", "stop_timesteps"),
+        "max_steps",
+    ),
     "seconds": ("time_limit", "max_time", "time_total_s", "time_budget_s"),
     "actors": ("num_workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers", "rollout_workers"),
     "worlds_per_actor": ("n_envs", "num_envs", "num_envs_per_worker", "num_envs_per_env_runner", "n_worlds"),
@@ -76,6 +79,16 @@ _PLAY = {
     "limits.memory_bytes": ("memory_limit", "max_memory"),
     "film": ("render", "record"),
 }
+_OTHER = {
+    # ours: theirs, for the other commands.
+    "out": ("output", "output_file", "out_file", "html"),
+    "humans.gamma": ("gamma", "discount", "discount_factor"),
+    "every_s": ("interval", "refresh"),
+    "workers": ("jobs", "num_workers", "n_jobs", "processes"),
+    "steps": ("total_timesteps", "more_steps", "max_steps"),
+    "checkpoint": ("step", "from_checkpoint"),
+}
+_OTHERS = {theirs: ours for ours, names in _OTHER.items() for theirs in names}
 _PLAYS = {theirs: ours for ours, names in _PLAY.items() for theirs in names}
 _OURS = {theirs: ours for ours, names in _FOREIGN.items() for theirs in names}
 
@@ -86,13 +99,29 @@ def foreign(name: str, algorithm: str) -> str:
     >>> foreign("buffer_size", "dqn"), foreign("weight_sync_interval", "dqn"), foreign("colour", "dqn")
     ('--dqn.capacity', '--publish-every', '')
     """
-    config: Any = algorithm_config(algorithm) if algorithm in ALGORITHMS else None
-    own = set() if config is None else {item.name for item in dataclasses.fields(config)}
+    own = _fields(algorithm)
     plain = name.lower().replace("-", "_")
     ours = _OURS.get(plain, f".{plain}" if plain in own else "")
     if ours.startswith("."):
         return f"--{algorithm}{ours}".replace("_", "-") if ours[1:] in own else ""
     return f"--{ours}".replace("_", "-") if ours else ""
+
+
+def _fields(algorithm: str) -> set[str]:
+    """The settings of an algorithm that comes with motet; none of another one."""
+    if algorithm not in ALGORITHMS:
+        return set()
+    config: Any = algorithm_config(algorithm)
+    return {item.name for item in dataclasses.fields(config)}
+
+
+def _algorithms_with(name: str) -> list[str]:
+    """The algorithms that have a setting, by our name or by another library's, as flags.
+
+    >>> _algorithms_with("ent-coef"), _algorithms_with("colour")
+    (['--ppo.entropy'], [])
+    """
+    return [hint for one in ALGORITHMS if (hint := foreign(name, one)).startswith(f"--{one}.")]
 
 
 def unknown_flags(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
@@ -112,13 +141,28 @@ def unknown_flags(unknown: Sequence[str], known: Iterable[str], algorithm: str) 
         elif plain := _ADVICE.get(flag[2:].lower().replace("-", "_")):
             advice = plain
         elif rest and first in ALGORITHMS and first != algorithm:
-            advice = f"the algorithm is {algorithm}: use --{algorithm}.{rest}, or --algorithm {first}"
-        elif near := nearest(flag, known):
+            ours = f"use --{algorithm}.{rest}, or " if rest.replace("-", "_") in _fields(algorithm) else "use "
+            advice = f"the algorithm is {algorithm}: {ours}--algorithm {first}"
+        elif others := _algorithms_with(flag[2:]):
+            advice = f"{algorithm} has no such setting; with another algorithm it is {' or '.join(others)}"
+        elif near := _nearest_flag(flag, known):
             advice = f"did you mean {near}?"
         else:
             advice = "motet train WORLD --help-all lists all flags"
         lines.append(f"{flag} is not a flag of motet train; {advice}")
     return "\n".join(lines)
+
+
+def _nearest_flag(flag: str, known: Iterable[str]) -> str:
+    """The known flag that a given one is most similar to, with or without the prefix of its group.
+
+    >>> _nearest_flag("--stepps", ["--steps"]), _nearest_flag("--gama", ["--map", "--dqn.gamma"])
+    ('--steps', '--dqn.gamma')
+    """
+    whole = {name: name for name in reversed(list(known))}
+    without_prefix = {f"--{name.rpartition('.')[2]}": name for name in whole if "." in name}
+    names = without_prefix | whole
+    return names.get(nearest(flag, names), "")
 
 
 def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: str) -> str:
@@ -135,7 +179,7 @@ def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: st
         ours = f"--{_PLAYS.get(flag.lstrip('-').lower().replace('-', '_'), '')}".replace("_", "-")
         if ours in known:
             advice = f"use {ours}"
-        elif near := nearest(flag, known):
+        elif near := _nearest_flag(flag, known):
             advice = f"did you mean {near}?"
         else:
             advice = f"{command} WORLD --help-all lists all flags"
@@ -143,22 +187,48 @@ def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: st
     return "\n".join(lines)
 
 
+def unknown_flags_of(command: str, unknown: Sequence[str], known: Iterable[str]) -> str:
+    """Why some arguments of another command were refused, and what may have been meant.
+
+    >>> unknown_flags_of("motet report", ["--outt", "x.html"], ["--out", "--names"])
+    '--outt is not a flag of motet report; did you mean --out?'
+    """
+    flags, known = [word.partition("=")[0] for word in unknown if word.startswith("-")], list(known)
+    if not flags:
+        return f"{command} takes no argument {' '.join(unknown)}; see {command} --help"
+    lines = []
+    for flag in flags:
+        ours = f"--{_OTHERS.get(flag.lstrip('-').lower().replace('-', '_'), '')}".replace("_", "-")
+        near = _nearest_flag(flag, known)
+        advice = f"use {ours}" if ours in known else f"did you mean {near}?" if near else f"see {command} --help"
+        lines.append(f"{flag} is not a flag of {command}; {advice}")
+    return "\n".join(lines)
+
+
 def unknown_keys(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
     """Unknown keys of an experiment file, each with the name that may have been meant.
 
-    >>> unknown_keys(["colour", "stepps", "buffer_size", "ppo"], ["steps", "seed"], "dqn")
-    'colour, stepps (did you mean steps?), buffer_size (use capacity in [dqn]), ppo (the algorithm is dqn)'
+    The valid keys are listed only if there is no such name for one of them.
+
+    >>> unknown_keys(["stepps", "buffer_size"], ["steps", "seed"], "dqn")
+    'keys must be valid, got stepps (did you mean steps?), buffer_size (use capacity in [dqn])'
+    >>> unknown_keys(["colour"], ["steps", "seed"], "dqn")
+    'keys must be some of seed, steps, got colour'
     """
-    return ", ".join(name + _about_key(name, list(known), algorithm) for name in unknown)
+    about = {name: _about_key(name, list(known), algorithm) for name in unknown}
+    expected = "valid" if all(about.values()) else f"some of {', '.join(sorted(known))}"
+    return f"keys must be {expected}, got {', '.join(name + hint for name, hint in about.items())}"
 
 
 def _about_key(name: str, known: list[str], algorithm: str) -> str:
     if name in ALGORITHMS:
         return f" (the algorithm is {algorithm})"
+    if name in ("settings", "train", "training"):
+        return f" (write the settings at the top of the file, without [{name}])"
     if hint := foreign(name, algorithm):
         table, _, key = hint.removeprefix("--").replace("-", "_").rpartition(".")
-        if key in known or not table:
+        if key in known:
             return f" (use {key})"
-        return f" (use {key} in [{table}])"
+        return f" (use {key} in [{table}])" if table else f" (use {key}, at the top of the file)"
     near = nearest(name, known)
     return f" (did you mean {near}?)" if near else ""

@@ -20,7 +20,7 @@ from motet.plan import Graph, Humans, Progress, Robot, best_response, enumerate_
 from motet.plan.folder import check_target
 from motet.system.imports import import_named
 from motet.system.memory import format_bytes
-from motet.text import label
+from motet.text import label, nearest
 from motet.world.model import optional_attribute
 
 __all__ = ["plan"]
@@ -210,7 +210,9 @@ def _made(model: str, map: str | None, horizon: int | None) -> Any:
         sys.path.insert(0, os.getcwd())  # users' modules are in the current directory
     path = WORLDS.get(model, model)
     if ":" not in path:
-        raise SettingError(f"model must be one of {', '.join(WORLDS)}, or 'module:factory', got {model!r}")
+        near = nearest(model, WORLDS)
+        meant = f"; did you mean {near}?" if near else ""
+        raise SettingError(f"model must be one of {', '.join(WORLDS)}, or 'module:factory', got {model!r}{meant}")
     factory: Callable[..., Any] = import_named(path, "model", list(WORLDS))
     settings: dict[str, Any] = {}
     if map is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.runs.checkpoint import Checkpoint
+from motet.training.episodes import EpisodeRecord
 
 __all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState"]
 
@@ -56,6 +57,8 @@ class ActorReport(NamedTuple):
     """As in :meth:`Board.spent`."""
     round: int
     episodes: npt.NDArray[np.float64]
+    counted: npt.NDArray[np.uint64]
+    """By world, episodes that have ended."""
     made: list[int]
     """Rows made in this incarnation, by policy."""
     came: list[int]
@@ -64,6 +67,10 @@ class ActorReport(NamedTuple):
     """The newest version that came from each learner process."""
     words: list[npt.NDArray[np.uint64]]
     """Words of its lanes as the learners last reported them, by policy: ``[lanes, words]``."""
+    ended: list[EpisodeRecord]
+    """Episodes that have finished since the last report."""
+    ended_lost: int
+    """Episodes that are missing in these reports."""
     heard: list[int]
     """Number of the start of each learner process that reported these words."""
 

@@ -327,6 +327,8 @@ class JobPool:
             self._on_message(f"{end}; {'the episode is played again; ' if worker.tasks else ''}restarting")
             self._restart(worker)
             return
+        if worker.child.could_not_start:
+            raise ChildError(f"{worker.child.describe_end()}; {worker.child.wrote()}")
         hint = "; isolate the policies to find out which one caused it"
         how = f"{end}\n\n{text}" if text else end + hint
         if not worker.tasks:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt
 
-from motet.algorithm import Space, make_behaviour
+from motet.algorithm import AlgorithmConfig, Space, make_behaviour
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
@@ -30,6 +30,7 @@ from motet.runs.directory import RunDirectory
 from motet.runs.trust import make_importable
 from motet.settings import FINITE, check_fields
 from motet.system.pickling import MAKE_IT_THERE, check_picklable, pickled
+from motet.text import nearest
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
@@ -42,6 +43,7 @@ __all__ = [
     "as_given",
     "check_entries",
     "entries",
+    "greedy_policy",
     "is_run_policy",
     "load_policies",
     "load_with",
@@ -317,8 +319,11 @@ def _recognised(first: str) -> tuple[str, str]:
         raise SettingError(f"policy must be a directory with a policy, got {first!r}, which holds {_no_policy(folder)}")
     if ":" in first:
         return "class", first
+    near = nearest(first, BUILT_IN)
+    meant = f"; did you mean {near}?" if near else ""
     raise SettingError(
         f"policy must be one of {', '.join(BUILT_IN)}, an existing run directory, or 'module:Class', got {first!r}"
+        f"{meant}"
     )
 
 
@@ -491,10 +496,17 @@ def run_policy(
             f"agent {who}: the run must have {sizes.weights} weights (or {sizes.state} with the optimiser state) "
             f"for {observation_space} and {action_space}, got {len(weights)}: it was trained in another world"
         )
+    return greedy_policy(algorithm, weights[: sizes.weights], observation_space, action_space)
+
+
+def greedy_policy(
+    algorithm: AlgorithmConfig, weights: npt.NDArray[np.float32], observation_space: Space, action_space: Space
+) -> Policy:
+    """Make the greedy policy of an algorithm with these weights."""
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = make_behaviour(algorithm, observation_space, action_space)
     n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
-    return BehaviourPolicy(behaviour, weights[: sizes.weights], header, n_frames=n_frames)
+    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames)
 
 
 def load_policies(

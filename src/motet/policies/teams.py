@@ -26,7 +26,7 @@ from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, asker, imported, kind_of
-from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returned
+from motet.streams import EXCHANGE, MADE, Streams, StreamUser, made_alike, streams_returned
 from motet.system.raised import brief
 from motet.world import World
 
@@ -166,24 +166,26 @@ class OwnPolicy:
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy, self._ask = policy, asker(policy.act)
-        self._streams = Streams(StreamUser(name))
+        self.streams = Streams(StreamUser(name))
         if callable(many := getattr(policy, "act_many", None)):
             self._ask_many = asker(many, "masks")
             self.act_many = self._act_many
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
-        with self._streams.begun(seed):
+        with self.streams.begun(seed):
             self._policy.reset(seed)
 
     def act(self, observation: Nest, mask: Any = None) -> Any:
         """Return the action for one observation."""
-        with self._streams:
+        if EXCHANGE.current is self.streams:  # alone in its process: a block would take as long as a small policy
+            return self._ask(observation, mask)
+        with self.streams:
             return self._ask(observation, mask)
 
     def _act_many(self, observations: Nest, masks: Any = None) -> Any:
         """Return the actions for a batch of observations. Only policies that can act on one have ``act_many``."""
-        with self._streams:
+        with self.streams:
             return self._ask_many(observations, masks)
 
 

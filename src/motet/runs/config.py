@@ -59,8 +59,16 @@ def describe(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if callable(value) and not isinstance(value, type):
-        return {"function": value.path if isinstance(value, Imported) else path_of(value)}
+        return _function(value)
     raise SettingError(f"value must be plain or a dataclass to be saved, got a {type(value).__name__}")
+
+
+def _function(function: Any) -> dict[str, Any]:
+    """The import path of a function; None if it cannot be imported."""
+    try:
+        return {"function": function.path if isinstance(function, Imported) else path_of(function)}
+    except SettingError as error:
+        return {"function": None, "given": repr(function), "why": str(error)}
 
 
 def rebuild(plain: Any, *, trust: bool = False) -> Any:
@@ -70,6 +78,10 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     if "function" in plain:
+        if plain["function"] is None:
+            raise SettingError(
+                f"function {plain['given']} cannot be imported ({plain['why']}); give it to motet.resume"
+            )
         return known_by_path(plain["function"], _load(plain["function"], "motet", trust))
     values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
     if "class" not in plain:
@@ -89,6 +101,8 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
 def describe_world(world: Any) -> dict[str, Any]:
     """The import path and the settings of a factory of worlds; ``path`` is None if it cannot be imported.
 
+    A setting that is a factory or function itself, such as the model that a world is made of, is described like this.
+
     >>> from motet.worlds import TreasureHunt
     >>> describe_world(functools.partial(TreasureHunt, agents=4))
     {'path': 'motet.worlds.treasure_hunt:TreasureHunt', 'settings': {'agents': 4}}
@@ -104,10 +118,19 @@ def describe_world(world: Any) -> dict[str, Any]:
         maker = maker.func
     try:
         if isinstance(maker, Imported):
-            return {"path": maker.path, "settings": describe(settings)}
-        return {"path": path_of(maker), "settings": describe(settings)}
+            return {"path": maker.path, "settings": _settings(settings)}
+        return {"path": path_of(maker), "settings": _settings(settings)}
     except SettingError as error:
         return {"path": None, "given": repr(world), "why": str(error)}
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {name: describe_world(value) for name, value in given.items() if callable(value)}
+    for name, plain in inner.items():
+        if plain["path"] is None:
+            raise SettingError(f"{name} must be importable, got {plain['given']}: {plain['why']}")
+    plain = describe({name: value for name, value in given.items() if name not in inner})
+    return {name: inner.get(name, plain.get(name)) for name in given}
 
 
 def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[..., Any]:
@@ -118,8 +141,14 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
             f"({plain.get('why', 'no path')}); resume from Python: motet.resume(run, world=…)"
         )
     maker = known_by_path(plain["path"], _load(plain["path"], "motet.worlds", trust))
-    settings = rebuild(plain.get("settings", {}), trust=trust)
+    given: Mapping[str, Any] = plain.get("settings", {})
+    inner = {name: rebuild_world(value, trust=trust) for name, value in given.items() if _is_world(value)}
+    settings = rebuild({name: value for name, value in given.items() if name not in inner}, trust=trust) | inner
     return functools.partial(maker, **settings) if settings else maker
+
+
+def _is_world(plain: Any) -> bool:
+    return isinstance(plain, Mapping) and set(plain) == {"path", "settings"}
 
 
 def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
@@ -135,6 +164,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
     return {
         "world": describe_world(world),
         "agents": {name: described(config) for name, config in roster.configs().items()},
+        "own_settings": {policy.name: dict(policy.own) for policy in roster.policies if policy.own},
         "settings": describe(settings),
         "grouping": {
             "stacks": [[names[policy] for policy in stack] for stack in roster.stacks],

@@ -24,6 +24,7 @@ class Wait(IntEnum):
     PARTNER = 9, "an isolated partner", "partner"
     WEIGHTS = 10, "a version that is being written", "weights"
     DISK = 11, "the disk", "disk"
+    LEARNERS_END = 12, "the end of the learners, before the last evaluation", "idle"
 
     words: str
     activity: str
@@ -36,18 +37,18 @@ class Wait(IntEnum):
 
 
 class Work(IntEnum):
-    """Parts of the work of a process whose time is measured, numbered after :class:`Wait`.
+    """Parts of the work of a process whose time is measured. No :class:`Wait` has one of these numbers.
 
     What a process does in the rest of its time is an actor's world, or a learner's other work.
     """
 
-    POLICIES = 12
+    POLICIES = 20
     """Actors: choosing actions and writing rows. Includes waits for weights and for room, which are counted twice."""
-    BATCHES = 13
+    BATCHES = 21
     """Learners: drawing batches, and writing their priorities."""
-    UPDATES = 14
+    UPDATES = 22
     """Learners: the updates of the algorithm."""
-    PUBLISHING = 15
+    PUBLISHING = 23
     """Learners: writing the vault and the publications."""
 
 
@@ -141,6 +142,7 @@ class Snapshot:
     seconds: float
     steps: int
     limit: int
+    """Number of steps that end the run; if episodes end it, estimated from those that have ended."""
     steps_per_s: float
     left_s: float | None
     agents: list[AgentRow]
@@ -150,11 +152,21 @@ class Snapshot:
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
     """The world's late draws from global random generators, in words; empty if there were none."""
+    episodes: int = 0
+    """Episodes that have ended in all worlds, including those before the run was resumed."""
+    episode_limit: int = 0
+    """Number of episodes that end the run; 0 if there is no limit."""
+    skipped_evaluations: int = 0
+    """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
+    episodes_lost: int = 0
+    """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
     bottleneck: str = ""
     """What limits the speed of the run, and the setting to change, in one sentence; empty before that is known."""
 

@@ -29,7 +29,7 @@ from motet.system.raised import InterruptedAgain
 __all__ = ["Child", "check_main_guard", "interrupts", "one_thread", "signal_name", "signal_when_parent_ends"]
 
 _MAX_TRACEBACK = 64 * 1024
-GUARD = "the script calls motet without a guard: put the call behind `if __name__ == '__main__':`"
+GUARD = "the script calls motet without a main guard (put the call below `if __name__ == '__main__':`)"
 _UNKNOWN = 255  # the exit code that multiprocessing reports for a child whose server died
 
 
@@ -133,6 +133,11 @@ class Child:
                 break
         return self._text
 
+    @property
+    def could_not_start(self) -> bool:
+        """Whether it failed before ``_enter``, which sends every later exception to the parent."""
+        return self.exit == 1 and not self.traceback()
+
     def describe_end(self) -> str:
         """Human-readable exit reason."""
         code = self.exit
@@ -142,7 +147,7 @@ class Child:
             return f"{self.name} was killed by {signal_name(-code)}"
         if self.traceback():
             return f"{self.name} raised"
-        if code == 1:  # it failed before _enter, which sends every later exception to the parent
+        if self.could_not_start:
             return f"{self.name} could not start: it failed to import your script, or {GUARD}"
         return f"{self.name} ended with exit code {code}"
 

@@ -155,8 +155,10 @@ class Supervisor:
         """Whether these roles (by default all essential ones) have finished their work."""
         return all(role.done for role in self.roles if (role.name in names if names else role.essential))
 
-    def stop(self) -> list[str]:
-        """Wait for every process to exit, then kill those that did not. Returns one line for each irregular end.
+    def stop(self, *names: str) -> list[str]:
+        """Wait for these processes (by default all) to exit, then kill those that did not; they are not restarted.
+
+        Returns one line for each irregular end.
 
         Raises:
             ChildError: a child raised meanwhile. Even then all processes have ended.
@@ -164,7 +166,9 @@ class Supervisor:
         deadline = time.monotonic() + self._limits.stop_s
         odd, raised = [], []
         for role in self.roles:
-            child = role.child
+            if names and role.name not in names:
+                continue
+            role.done, child = True, role.child
             if child is None:
                 continue
             if not child.join(max(0.0, deadline - time.monotonic())):

@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
+    from motet.training.evaluator import Outcome
     from motet.training.league import League
     from motet.training.objects import object_world, train_objects
     from motet.training.recorder import Result
     from motet.training.run import resume, train
     from motet.training.settings import Settings
 
-__all__ = ["League", "Result", "Settings", "object_world", "resume", "train", "train_objects"]
+__all__ = ["League", "Outcome", "Result", "Settings", "object_world", "resume", "train", "train_objects"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "League": "motet.training.league",
+        "Outcome": "motet.training.evaluator",
         "Result": "motet.training.recorder",
         "Settings": "motet.training.run",
         "object_world": "motet.training.objects",

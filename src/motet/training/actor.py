@@ -106,6 +106,10 @@ class FinishedEpisode(NamedTuple):
     total: float
     """Return: the sum of its rewards."""
     steps: int
+    agent: int
+    world: int
+    last: float
+    """The reward at its end."""
 
 
 class ActingPolicy(Protocol):
@@ -130,8 +134,8 @@ class ActingPolicy(Protocol):
         """Return the actions of a turn."""
         ...
 
-    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
-        """End segments; give the return and the steps of each segment in which an agent acted."""
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int, int]]:
+        """End segments; give the return, the steps and the index in ``ending`` of each one in which an agent acted."""
         ...
 
     def break_off(self, lanes: Indices) -> None:
@@ -233,7 +237,7 @@ class PublishedPolicy:
         if self.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
             self.load()
 
-    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int, int]]:
         """Write the last rows of segments, with the final observations."""
         if self._carried is not None:
             self._carried.begin(ending.at)
@@ -324,10 +328,11 @@ class PendingRows:
         self._is_open[at] = True
         self._all_open = bool(self._is_open.all())
 
-    def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int]]:
-        """Write the last rows of segments with the final observations; give the return and the steps of each segment.
+    def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int, int]]:
+        """Write the last rows of segments with the final observations.
 
-        A segment in which the agent did not act has no row.
+        Give the return, the steps and the index in ``ending`` of each segment. A segment in which the agent did not act
+        has no row.
         """
         known = self._is_open[ending.at]
         rows = ending.at[known]
@@ -346,7 +351,8 @@ class PendingRows:
         self._total[rows] += reward
         self._is_open[rows] = False
         self._all_open = False
-        finished = list(zip(self._total[rows].tolist(), (self._steps[rows] + self._turns).tolist(), strict=True))
+        totals, steps = self._total[rows].tolist(), (self._steps[rows] + self._turns).tolist()
+        finished = list(zip(totals, steps, known.nonzero()[0].tolist(), strict=True))
         self._start(ending.at)
         return finished
 
@@ -388,6 +394,8 @@ class Actor:
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         policy_of: for each agent of the worlds, the index of its policy; by default one policy each, in order.
         times: where it adds the time that policies take.
+        share: number of episodes that each world plays; None: no limit.
+        ended: where it counts the episodes that have ended, by world.
     """
 
     def __init__(
@@ -397,6 +405,8 @@ class Actor:
         seed_of: Callable[[int, int], int],
         policy_of: Sequence[int] | None = None,
         times: Times | None = None,
+        share: Sequence[int] | None = None,
+        ended: npt.NDArray[Any] | None = None,
     ) -> None:
         self.worlds, self.policies, self._seed_of = worlds, tuple(policies), seed_of
         self._times = times or no_times()
@@ -406,15 +416,21 @@ class Actor:
         self._one_each = max(self._sizes) == 1
         self.episodes = [0] * worlds.size
         """Number of episodes begun, by world."""
+        self._share, self._playing = share, [False] * worlds.size
+        self._ended = np.zeros(worlds.size, np.uint64) if ended is None else ended
+        self.seeds = [0] * worlds.size
+        """Seeds of the present episodes, by world."""
         self.rounds = 0
         self.remade = 0
         """Number of worlds that raised and were replaced."""
         self.finished = deque[FinishedEpisode]()
         """Episodes that have ended; the caller removes them."""
+        self.broken_off = deque[int]()
+        """Worlds whose episode broke off; the caller removes them."""
         self.acted: set[int] = set()
         """The policies whose agents acted or ended in the last round."""
-        self.is_done = any(policy.is_done for policy in policies)
-        """Whether a policy has done its share of the run's steps."""
+        self.is_done = any(policy.is_done for policy in policies) or self._has_played()
+        """Whether a policy has done its share of the run's steps, or all worlds have played their episodes."""
 
     @property
     def published(self) -> list[PublishedPolicy]:
@@ -442,10 +458,15 @@ class Actor:
         self._times[_POLICIES] += monotonic() - began
         for ending in worlds.act(actions):
             policy = policy_of[ending.agent]
-            ending = ending._replace(at=self._tracks(ending.agent, ending.at))
-            finished = policies[policy].finish(ending, _of_each_agent(lanes, self._sizes[policy]))
-            self.finished.extend(FinishedEpisode(policy, *episode) for episode in finished)
+            of_tracks = ending._replace(at=self._tracks(ending.agent, ending.at))
+            finished = policies[policy].finish(of_tracks, _of_each_agent(lanes, self._sizes[policy]))
+            self.finished.extend(
+                FinishedEpisode(policy, total, steps, ending.agent, int(ending.at[i]), float(ending.reward[i]))
+                for total, steps, i in finished
+            )
             acted.add(policy)
+        if worlds.over:
+            self._count_ended()
         if worlds.broken:
             self._break_off()
         self.rounds += 1
@@ -475,12 +496,32 @@ class Actor:
 
     def _begin_episodes(self) -> None:
         """Begin new episodes in the worlds whose episode is over."""
-        over = list(self.worlds.over)
-        self.worlds.reset(over, [self._seed_of(world, self.episodes[world]) for world in over])
+        over = [world for world in self.worlds.over if not self._rests(world)]
+        if not over:
+            return
         for world in over:
+            self.seeds[world] = self._seed_of(world, self.episodes[world])
             self.episodes[world] += 1
+        self.worlds.reset(over, [self.seeds[world] for world in over])
+        for world in over:
+            self._playing[world] = world not in self.worlds.over  # otherwise there is no agent to act
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.begin(_of_each_agent(np.array(over), size))
+
+    def _rests(self, world: int) -> bool:
+        """Whether a world has played its share of the episodes. Then it is not reset, and its agents do not act."""
+        return self._share is not None and int(self._ended[world]) >= self._share[world]
+
+    def _has_played(self) -> bool:
+        return self._share is not None and all(self._rests(world) for world in range(self.worlds.size))
+
+    def _count_ended(self) -> None:
+        """Count the episodes that have ended in this round, but not those that broke off."""
+        for world in self.worlds.over:
+            if self._playing[world]:
+                self._playing[world] = False
+                self._ended[world] += world not in self.worlds.broken
+        self.is_done = self.is_done or self._has_played()
 
     def _break_off(self) -> None:
         """Break off the episodes of worlds that raised and were replaced. Their rows have no end."""
@@ -488,6 +529,7 @@ class Actor:
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.break_off(_of_each_agent(lanes, size))
         self.remade += len(self.worlds.broken)
+        self.broken_off.extend(self.worlds.broken)
         self.worlds.broken.clear()
 
     def get_state(self) -> dict[str, Any]:
@@ -502,6 +544,8 @@ class Actor:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+        self._playing = [world not in self.worlds.over for world in range(self.worlds.size)]
+        self.seeds = [self._seed_of(world, max(0, begun - 1)) for world, begun in enumerate(self.episodes)]
         for policy, kept in zip(self.policies, state["places"], strict=True):
             policy.set_state({"turns": self.rounds, **kept})  # older states counted rounds
 

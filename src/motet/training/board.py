@@ -30,7 +30,7 @@ FINISHED = 2**63
 _METRICS = 24
 _NAMES = 1024
 _WORDS = 8  # words of a row, which fill whole cache lines
-_TIMES = 2 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
+_TIMES = 3 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
 _BEGAN = Wait.NOTHING
 
 Words = npt.NDArray[np.uint64]
@@ -124,9 +124,15 @@ class EvaluationColumns(_Columns):
     team_return: Numbers
     best: Numbers
     reached: Numbers
-    """1 once an evaluation has reached ``until_return``."""
+    """1 once an evaluation has reached ``until_return`` or ``until_score``."""
     due: Numbers
     """Step at which the next evaluation is due."""
+    due_s: Numbers
+    """Time at which the next evaluation is due, in seconds of the monotonic clock."""
+    waiting: Numbers
+    """1 while an evaluation waits for the one before to end."""
+    skipped: Numbers
+    """Number of evaluations that were due while one was waiting already, or were lost with a process."""
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
 
@@ -149,10 +155,13 @@ class Board:
         policies: number of policies.
         segment: a segment with room for :meth:`layout`.
         fixed: number of agents that act by partners.
+        worlds: number of worlds of each actor.
     """
 
-    def __init__(self, processes: int, actors: int, policies: int, segment: Segment, fixed: int = 0) -> None:
-        self._size = (processes, actors, policies, fixed)
+    def __init__(
+        self, processes: int, actors: int, policies: int, segment: Segment, fixed: int = 0, worlds: int = 1
+    ) -> None:
+        self._size = (processes, actors, policies, fixed, worlds)
         self._segment = segment
         for name in self.layout(*self._size):
             segment[name][...] = 0
@@ -163,17 +172,18 @@ class Board:
         self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, policies: int, fixed: int = 0) -> dict[str, ArraySpec]:
+    def layout(processes: int, actors: int, policies: int, fixed: int = 0, worlds: int = 1) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
-            "board/evaluation": ArraySpec((1, _WORDS), "float64"),
+            "board/evaluation": ArraySpec((1, 2 * _WORDS), "float64"),
             "board/evaluated": ArraySpec((_WORDS,), "uint64"),
             "board/evaluations": ArraySpec((policies, _WORDS), "float64"),
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/times": ArraySpec((processes, _TIMES), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/periods": ArraySpec((actors, _WORDS), "uint64"),
+            "board/ended": ArraySpec((actors, -(-worlds // _WORDS) * _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
             "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
             "board/metrics": ArraySpec((policies, _METRICS), "float64"),
@@ -193,6 +203,7 @@ class Board:
         self._times: Numbers = part["board/times"]
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.periods: Words = part["board/periods"][:, 0]  # by actor: periods ended
+        self.ended: Words = part["board/ended"][:, : self._size[4]]  # by actor and world: episodes that have ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])
         self.metrics = part["board/metrics"]
@@ -236,9 +247,18 @@ class Board:
         """Whether the processes have been told to end."""
         return bool(self._stop[0])
 
-    def request_stop(self) -> None:
-        """Tell all processes to end."""
+    def request_stop(self, last_evaluation: bool | None = False) -> None:
+        """Tell all processes to end.
+
+        ``last_evaluation``: whether the evaluator plays the last one first. None: it waits to be told, by another call.
+        """
         self._stop[0] = 1
+        self._stop[1] = 0 if last_evaluation is None else 1 + last_evaluation
+
+    @property
+    def last_evaluation(self) -> bool | None:
+        """Whether the evaluator is to play the last evaluation now; None: it has not been told yet."""
+        return None if not self._stop[1] else bool(self._stop[1] - 1)
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
         """Write the metrics of a learner. The first call sets the names; those beyond 24 (or 1 kB) are not shown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from motet.runs.snapshot import Wait
 from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
+from motet.system.raised import InterruptedAgain
 from motet.system.supervisor import Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
-from motet.training.evaluator import Evaluations, play_evaluator
+from motet.training.evaluator import EvaluationPlan, Evaluations, play_evaluator
 from motet.training.recorder import Recorder, Result
 from motet.training.roster import Roster
 from motet.training.serial import Serial
@@ -39,8 +41,7 @@ def check_in_periods(run: Run) -> None:
         "self_play": settings.self_play,
         "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
         and any(stage.clear_replay_on_stage for stage in stages),
-        "evaluate_every with engine='processes'": settings.engine == "processes"
-        and settings.evaluate_every is not None,
+        "evaluations during training": settings.evaluate_every is not None or settings.evaluate_every_s is not None,
         "seconds with engine='processes'": settings.engine == "processes" and settings.seconds is not None,
     }
     for what, is_asked in asked.items():
@@ -70,7 +71,7 @@ def play_in_processes(run: Run) -> Result:
         return Role(name, start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
 
     roles = [*map(actor, range(roster.actors)), *map(learner, range(len(roster.processes)))]
-    if roster.pace.lockstep and run.settings.evaluate_every is not None:
+    if roster.pace.lockstep and run.settings.evaluates:
         shared.board.evaluated_round[0] = 0  # actors wait for the evaluator at the end of each round
     return _supervise(run, shared, roles)
 
@@ -92,7 +93,7 @@ def play_on_cluster(run: Run) -> Result:
     settings = run.settings
     with on_cluster(
         run.roster, settings.cluster, settings.limits, run.directory, run.resume_from,
-        keep_replay=settings.keep_replay, policies=settings.evaluate_every is not None,
+        keep_replay=settings.keep_replay, policies=settings.evaluates,
     ) as remote:  # fmt: skip
         return _supervise(run, remote.shared, remote.roles())
 
@@ -113,9 +114,10 @@ def _check_for_cluster(roster: Roster) -> None:
 
 def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
     """Start all roles, local or remote, and watch them until the run ends."""
-    if run.settings.evaluate_every is not None:
-        Evaluations.begin(shared, run.settings.evaluate_every)
-        roles = [*roles, _evaluator(run, shared, run.settings.evaluate_every)]
+    others, plan = [role.name for role in roles], EvaluationPlan.of(run.settings)
+    if plan is not None:
+        Evaluations.begin(shared, plan)
+        roles = [*roles, _evaluator(run, shared, plan)]
     supervisor = Supervisor(roles, run.settings.limits, run.message)
     recorder = Recorder(run, shared, roles)
     with interrupts() as interrupted:
@@ -127,9 +129,16 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)
-            shared.board.request_stop()
-            for line in supervisor.stop():
+            evaluates = plan is not None and run.callbacks.raised is None
+            shared.board.request_stop(last_evaluation=None if evaluates else False)
+            for line in supervisor.stop(*(others if evaluates else ())):
                 run.message(line)
+            recorder.save_last()
+            if evaluates:
+                if not _play_last(run, partial(_let_evaluate, shared, supervisor), interrupted.is_set()):
+                    supervisor.kill()
+                for line in supervisor.stop():
+                    run.message(line)
             return recorder.end(interrupted.is_set())
         except ChildError as error:
             shared.board.request_stop()
@@ -154,9 +163,28 @@ def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
     return supervisor.finished() and (shared.records is None or shared.records.complete)
 
 
-def _evaluator(run: Run, shared: SharedMemory, every: int) -> Role:
+def _play_last(run: Run, play: Callable[[], None], interrupted: bool) -> bool:
+    """Play the last evaluation; return whether it was not skipped by Ctrl-C, a second one if that ended the run."""
+    try:
+        if interrupted:
+            run.message("Playing the last evaluation. Press Ctrl-C again to skip it.")
+        play()
+    except InterruptedAgain:
+        run.message("skipped the last evaluation")
+        return False
+    return True
+
+
+def _let_evaluate(shared: SharedMemory, supervisor: Supervisor) -> None:
+    """Wait until the evaluator, which is watched and restarted meanwhile, has played the last evaluation."""
+    shared.board.request_stop(last_evaluation=True)
+    while not supervisor.finished("evaluator"):
+        supervisor.watch(0.1)
+
+
+def _evaluator(run: Run, shared: SharedMemory, plan: EvaluationPlan) -> Role:
     row = shared.roster.actors + len(shared.roster.processes)
-    args = (shared, every, run.settings.evaluate_episodes, run.path, run.settings.until_return)
+    args = (shared, plan, run.path)
     start = lambda n: Child("evaluator", play_evaluator, args, run.log("evaluator"))  # noqa: E731
     return Role("evaluator", start, lambda: float(shared.board.processes.heartbeat[row]), essential=False)
 
@@ -197,21 +225,20 @@ def _play_serially(run: Run) -> Result:
         serial.play(each_round)
         if interrupted.is_set():
             _say_interrupted(run)
-        result = recorder.end(interrupted.is_set())
+        recorder.save_last()
         serial.end()
-        return result
+        if evaluations is not None and run.callbacks.raised is None:
+            _play_last(run, evaluations.play_last, interrupted.is_set())
+        return recorder.end(interrupted.is_set())
 
 
 def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evaluations | None:
     """Return the evaluations of a serial run, which take place in this process at the end of a round."""
-    settings = run.settings
-    if settings.evaluate_every is None:
+    plan = EvaluationPlan.of(run.settings)
+    if plan is None:
         return None
-    Evaluations.begin(shared, settings.evaluate_every)
-    return Evaluations(
-        shared, settings.evaluate_every, settings.evaluate_episodes, run.path, settings.until_return, insists=True,
-        steps=lambda: serial.steps,
-    )  # fmt: skip
+    Evaluations.begin(shared, plan)
+    return Evaluations(shared, plan, run.path, insists=True, steps=lambda: serial.steps)
 
 
 def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:

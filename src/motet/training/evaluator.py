@@ -3,12 +3,13 @@
 Policies of any origin are evaluated by ``motet.evaluation``.
 
 In lockstep and in serial runs evaluations take place at the end of a round: actors and learners wait, the versions of
-that round are played, and no evaluation is skipped. Otherwise a separate process plays the newest versions while
-training continues.
+that round are played, and no evaluation is skipped. Otherwise a separate process plays while training continues. It
+copies the newest versions when an evaluation is due, also while it still plays the one before; then at most one waits,
+and further ones are skipped and counted. When the other processes have ended, the final weights are evaluated.
 
-It reads published versions. It writes one line for each evaluation to ``evaluation.jsonl`` in the run directory, and
-the newest result to the board. The policies of the best evaluation so far are kept in ``best/``, beside the
-checkpoints.
+The evaluator reads published versions. It writes one line for each evaluation to ``evaluation.jsonl`` in the run
+directory, and the newest result to the board. The policies of the best evaluation so far are kept in ``best/``, beside
+the checkpoints.
 """
 
 from __future__ import annotations
@@ -18,31 +19,35 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Behaviour, make_behaviour
-from motet.policy import EpisodeState
+from motet.policy import PLAYER, EpisodeState
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
+from motet.settings import FINITE, check_value
+from motet.system.portable import Portable
 from motet.training.board import FINISHED, Pulse
 from motet.training.drivers import against
 from motet.training.league import anchor
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import host_partners
 from motet.training.roster import LearnedPolicy
+from motet.training.settings import Settings
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 from motet.world.winning import decide
 
-__all__ = ["Evaluations", "play_evaluator", "play_greedily"]
+__all__ = ["EvaluationPlan", "Evaluations", "Outcome", "play_evaluator", "play_greedily"]
 
 _TAKE_S = 10.0  # seconds to wait for a version that is being written
 _ROWS_A_ROUND = 4  # upper bound on the rows of an agent in one world and round; twice what can happen
+_LOOK_S = 0.01  # seconds between two checks, during an evaluation, whether the next one is due
 _SEED = 9  # purpose of the seed: evaluations
 
 
@@ -61,6 +66,7 @@ def play_greedily(
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
     carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
+    worlds.measured.clear()
     worlds.reset(range(worlds.size), seeds)
     while playing.any():
         actions = []
@@ -86,14 +92,27 @@ def play_greedily(
 
 
 class Outcome(NamedTuple):
-    """The outcome of an evaluation."""
+    """The outcome of an evaluation, as a score function gets it.
+
+    >>> outcome = Outcome(np.array([[1.0, 5.0], [3.0, 7.0]]), 8.0, {}, ("red", "blue"))
+    >>> outcome.team, min(returns.mean() for returns in outcome.returns.values())
+    (8.0, 2.0)
+    """
 
     totals: npt.NDArray[np.float64]
     """Returns of the agents that learn, ``[episodes, agents]``."""
     score: float
-    """The number by which the best evaluation is chosen. Only agents that learn count."""
+    """The number by which the best evaluation is chosen. By default the team's mean return, and in self-play the mean
+    win rate. Only agents that learn count."""
     notes: dict[str, Any]
-    """More fields for the line in ``evaluation.jsonl``."""
+    """More fields for the line in ``evaluation.jsonl``: in self-play ``opponents`` and ``sides``."""
+    agents: tuple[str, ...] = ()
+    """Names of the agents that learn; in self-play that of the player."""
+
+    @property
+    def returns(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Returns by agent, ``[episodes]`` each."""
+        return dict(zip(self.agents, self.totals.T, strict=True))
 
     @property
     def team(self) -> float:
@@ -119,10 +138,14 @@ class _Trial:
         seeds = [seed_of(w) for w in range(self._worlds.size)]
         by_agent = [None if agent.policy is None else behaviours[agent.policy] for agent in self._roster.agents]
         totals = play_greedily(self._worlds, by_agent, seeds, self._frames, self._alive)[:, self._learning]
-        return Outcome(totals, float(totals.sum(1).mean()), self._notes())
+        names = tuple(policy.name for policy in self._roster.policies)
+        return Outcome(totals, float(totals.sum(1).mean()), self._notes(), names)
 
     def _notes(self) -> dict[str, Any]:
-        """Return the returns of the partners' agents, which do not count for the score."""
+        """Return what the worlds measured, and the partners' returns, which do not count for the score."""
+        return _measured(self._worlds) | self._of_partners()
+
+    def _of_partners(self) -> dict[str, Any]:
         if not isinstance(self._worlds, PartneredWorlds):
             return {}
         columns = {
@@ -135,6 +158,15 @@ class _Trial:
     def close(self) -> None:
         """End the processes of isolated partners."""
         close_partners(self._worlds)
+
+
+def _measured(worlds: WorldBatch) -> dict[str, Any]:
+    """Return the mean of each number that worlds measured in their episodes, as a field of an evaluation's line."""
+    values: dict[str, list[float]] = {}
+    for measured in worlds.measured.values():
+        for name, value in measured.items():
+            values.setdefault(name, []).append(value)
+    return {"metrics": {name: sum(found) / len(found) for name, found in values.items()}} if values else {}
 
 
 class _Challenge:
@@ -185,7 +217,8 @@ class _Challenge:
             for side, name in enumerate(self._sides)
         }
         rates = [(row["won"] + 0.5 * row["drawn"]) / sum(row.values()) for row in met.values()]
-        return Outcome(np.concatenate(totals), sum(rates) / len(rates), {"opponents": met, "sides": sides})
+        notes = {"opponents": met, "sides": sides}
+        return Outcome(np.concatenate(totals), sum(rates) / len(rates), notes, (PLAYER,))
 
     def _counts(self, index: int, sides: Sequence[int]) -> dict[str, int]:
         """Count the games against an anchor on these sides."""
@@ -193,15 +226,52 @@ class _Challenge:
         return {name: ends.count(end) for name, end in (("won", 1), ("lost", -1), ("drawn", 0))}
 
 
+class EvaluationPlan(NamedTuple):
+    """When evaluations take place, and what is made of them."""
+
+    every: int | None = None
+    """Steps of the agents between two evaluations."""
+    every_s: float | None = None
+    """Seconds between two evaluations."""
+    episodes: int = 20
+    until_return: float | None = None
+    """The team's mean return that ends the run."""
+    until_score: float | None = None
+    """The score that ends the run."""
+    score: Portable | None = None
+    """The user's function that gives the score of an outcome; None: the default score."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> EvaluationPlan | None:
+        """Return the plan of a run; None if it has no evaluations."""
+        if not settings.evaluates:
+            return None
+        return cls(
+            settings.evaluate_every,
+            settings.evaluate_every_s,
+            settings.evaluate_episodes,
+            settings.until_return,
+            settings.until_score,
+            None if settings.score is None else Portable(settings.score, "score"),
+        )
+
+
+class _Request(NamedTuple):
+    """An evaluation that was asked for, with copies of the versions of that moment."""
+
+    step: int
+    versions: list[int]
+    weights: list[npt.NDArray[np.float32]]
+    headers: list[dict[str, Any]]
+
+
 class Evaluations:
     """The evaluations of a run: decides when one is due, plays it, and writes the result to board and run directory.
 
     Args:
         shared: the shared memory of the run.
-        every: steps of the agents between two evaluations.
-        episodes: episodes of each evaluation.
+        plan: when evaluations take place, and what is made of them.
         directory: the run directory, if there is one.
-        until: the team's mean return that ends the run.
         insists: whether to wait for a newest version that is being written; otherwise the version held is played.
         alive: called at every turn of every world.
         steps: returns how many steps the agents have done; by default they are counted.
@@ -210,110 +280,192 @@ class Evaluations:
     def __init__(
         self,
         shared: SharedMemory,
-        every: int,
-        episodes: int,
+        plan: EvaluationPlan,
         directory: Path | None,
-        until: float | None = None,
         insists: bool = False,
         alive: Callable[[], None] = lambda: None,
         steps: Callable[[], int] | None = None,
     ) -> None:
-        self._shared, self._every, self._directory, self._until = shared, every, directory, until
+        self._shared, self._plan, self._directory = shared, plan, directory
         self._insists, self._alive, self._steps = insists, alive, steps or shared.most_steps
-        roster = shared.roster
-        self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, episodes, alive)
+        roster, row = shared.roster, shared.board.evaluation
         self._behaviours = [
             make_behaviour(policy.config, policy.observation_space, policy.action_space) for policy in roster.policies
         ]
         self._subscribers = [publication.subscriber() for publication in shared.publications]
+        self._waiting: _Request | None = None
+        self._played: _Request | None = None
+        self._looked = 0.0
         # From before a restart of this process, or from before the run was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
-        if not (began := shared.board.evaluation.began)[0]:  # otherwise this process was restarted
-            began[0] = time.monotonic()
-        self._started = float(began[0])
+        if not row.began[0]:  # otherwise this process was restarted
+            row.began[0] = time.monotonic()
+        self._started = float(row.began[0])
+        row.skipped[0] += row.waiting[0]  # it was lost with the process before
+        row.waiting[0] = 0
+        self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, plan.episodes, self._turn)
 
     def close(self) -> None:
         """End the processes of isolated partners."""
         self._trial.close()
 
     @staticmethod
-    def begin(shared: SharedMemory, every: int) -> None:
-        """Set the step of the first evaluation, before the actors start."""
-        step = shared.most_steps()
-        shared.board.evaluation.due[0] = step - step % every + every
+    def begin(shared: SharedMemory, plan: EvaluationPlan) -> None:
+        """Set the step and the time of the first evaluation, before the actors start."""
+        _set_due(shared, plan, shared.most_steps())
 
     @property
     def reached(self) -> bool:
-        """Whether an evaluation has reached the return that ends the run."""
+        """Whether an evaluation has reached the return or the score that ends the run."""
         return bool(self._shared.board.evaluation.reached[0])
 
     def due(self) -> bool:
-        """Whether the agents have reached the step of the next evaluation."""
-        return self._steps() >= int(self._shared.board.evaluation.due[0])
+        """Whether it is time for the next evaluation. The last one, at the end of the run, is not among these."""
+        row, steps = self._shared.board.evaluation, self._steps()
+        if steps >= self._shared.roster.steps or self.reached or self._shared.board.stopping:
+            return False
+        return steps >= float(row.due[0]) or time.monotonic() >= float(row.due_s[0])
 
     def rounds_left(self) -> int:
         """Number of rounds after which the next evaluation cannot be due yet.
 
         In a round an agent completes at most two rows in a world.
         """
+        if self._plan.every_s is not None:
+            return 0
         roster, board = self._shared.roster, self._shared.board
         left = int(board.evaluation.due[0]) - self._steps() - 1
         return max(0, left // (_ROWS_A_ROUND * roster.actors * roster.worlds_per_actor))
 
+    def ask(self) -> None:
+        """If an evaluation is due, copy the newest versions for it. At most one waits; further ones are skipped."""
+        row = self._shared.board.evaluation
+        if not self.due():
+            return
+        step = self._steps()
+        if self._waiting is None:
+            self._waiting = self._request(step, self._insists)
+            if self._waiting is None:
+                return  # nothing has been published yet
+            row.waiting[0] = 1
+        else:
+            row.skipped[0] += 1
+        _set_due(self._shared, self._plan, step)
+
     def play(self) -> bool:
-        """Play an evaluation with the newest versions; False if nothing has been published yet."""
-        board, roster, step = self._shared.board, self._shared.roster, self._steps()
-        for policy, behaviour, subscriber in zip(roster.policies, self._behaviours, self._subscribers, strict=True):
-            if self._insists:
+        """Play the evaluation that waits, if any, or is due now; return whether there was one."""
+        if self._waiting is None:
+            self.ask()
+        request, self._waiting = self._waiting, None
+        self._shared.board.evaluation.waiting[0] = 0
+        if request is None:
+            return False
+        self._play(request)
+        return True
+
+    def play_last(self) -> None:
+        """Play the evaluation that waits, and then the last one, with the final weights.
+
+        The last one is left out if the newest evaluation was of the same step and weights.
+        """
+        while self._waiting is not None:
+            self.play()
+        last, before = self._request(self._steps(), insists=True), self._played
+        if last is None:
+            return
+        if before is not None and before.step == last.step and all(map(np.array_equal, before.weights, last.weights)):
+            return
+        self._play(last)
+
+    def _turn(self) -> None:
+        """Show that the process is alive. Beside the training, also notice that the next evaluation is due."""
+        self._alive()
+        if not self._insists and (now := time.monotonic()) - self._looked >= _LOOK_S:
+            self._looked = now
+            self.ask()
+
+    def _request(self, step: int, insists: bool) -> _Request | None:
+        request = _Request(step, [], [], [])
+        for policy, subscriber in zip(self._shared.roster.policies, self._subscribers, strict=True):
+            if insists:
                 subscriber.take(_TAKE_S)
             else:
                 subscriber.refresh()
             if not subscriber.version:
-                return False
+                return None
+            request.versions.append(subscriber.version)
+            request.weights.append(subscriber.weights.copy())
+            request.headers.append({name: np.array(subscriber[name])[()] for name in policy.config.header})
+        return request
+
+    def _play(self, request: _Request) -> None:
+        board, roster, plan = self._shared.board, self._shared.roster, self._plan
+        for behaviour, weights, header in zip(self._behaviours, request.weights, request.headers, strict=True):
             behaviour.begin(seed_for(roster.seed, _SEED))
-            behaviour.load(subscriber.weights, {name: subscriber[name] for name in policy.config.header})
+            behaviour.load(weights, header)
         self._alive()
-        number = int(board.evaluation.count[0])
+        row = board.evaluation
+        count = int(row.count[0])
+        # By steps, so that a run that was interrupted, and evaluated then, goes on as without the interruption.
+        number = count if plan.every is None or plan.every_s is not None else request.step // plan.every
         outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
+        if plan.score is not None:
+            outcome = outcome._replace(score=_scored(plan.score.value, outcome))
         self._alive()
         if self._directory is not None:
             better, seconds = outcome.score > self._best, time.monotonic() - self._started
-            _write(self._directory, roster.policies, self._subscribers, step, seconds, outcome, better)
-        self._best = max(self._best, outcome.score)
-        row = board.evaluation
-        row.step[0], row.team_return[0], row.best[0] = step, outcome.team, self._best
+            _write(self._directory, roster.policies, request, seconds, outcome, better)
+        self._best, self._played = max(self._best, outcome.score), request
+        row.step[0], row.team_return[0], row.best[0] = request.step, outcome.team, self._best
         board.evaluated.mean_return[:] = outcome.totals.mean(0)
         board.evaluated.count[:] += 1
-        board.evaluation.count[0] = number + 1
-        if self._until is not None and outcome.team >= self._until:
-            board.evaluation.reached[0] = 1
-        board.evaluation.due[0] = step - step % self._every + self._every
-        return True
+        row.count[0] = count + 1
+        limits = (plan.until_return, outcome.team), (plan.until_score, outcome.score)
+        if any(limit is not None and value >= limit for limit, value in limits):
+            row.reached[0] = 1
 
 
-def play_evaluator(
-    shared: SharedMemory, every: int, episodes: int, directory: Path | None, until: float | None = None
-) -> None:
-    """Run the evaluator process: an evaluation after every ``every`` steps of the agents.
+def _set_due(shared: SharedMemory, plan: EvaluationPlan, step: int) -> None:
+    """Set when the next evaluation is due, after one at this step."""
+    row = shared.board.evaluation
+    row.due[0] = np.inf if plan.every is None else step - step % plan.every + plan.every
+    row.due_s[0] = np.inf if plan.every_s is None else time.monotonic() + plan.every_s
+
+
+def _scored(function: Callable[[Outcome], Any], outcome: Outcome) -> float:
+    """Return the score that a user's function gives."""
+    score = function(outcome)
+    check_value("score (returned by the function)", score, Annotated[float, FINITE])
+    return float(score)
+
+
+def play_evaluator(shared: SharedMemory, plan: EvaluationPlan, directory: Path | None) -> None:
+    """Run the evaluator process.
 
     In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
-    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits.
+    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits. When the
+    other processes have ended, it plays the last evaluation, unless the supervisor decides that there is none.
     """
     host_partners(shared.roster.partners, shared.hide_from_children)
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
     waited_for = int(board.evaluated_round[0]) != FINISHED
-    evaluations = Evaluations(shared, every, episodes, directory, until, waited_for, pulse.beat)
+    evaluations = Evaluations(shared, plan, directory, waited_for, pulse.beat)
     drive = _by_rounds if waited_for else _beside
     drive(shared, evaluations, pulse)
+    while (last := board.last_evaluation) is None:
+        pulse.waits_for(Wait.LEARNERS_END)
+        time.sleep(0.01)
+    if last:
+        evaluations.play_last()
     evaluations.close()
 
 
 def _beside(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:
     while not shared.board.stopping:
         pulse.waits_for(Wait.EVALUATION)
-        if not (evaluations.due() and evaluations.play()):
+        if not evaluations.play():
             time.sleep(0.01)
 
 
@@ -324,8 +476,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
         seen = board.updated.count
         played = int(board.learned.synced_round.min())
         if played > int(board.evaluated_round[0]) and not evaluations.reached:
-            if evaluations.due():
-                evaluations.play()
+            evaluations.play()
             if not evaluations.reached:  # otherwise actors stay blocked: the run ends with this round
                 board.evaluated_round[0] = min(played + evaluations.rounds_left(), FINISHED)
                 board.updated.ring()
@@ -338,8 +489,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
 def _write(
     directory: Path,
     policies: Sequence[LearnedPolicy],
-    subscribers: Sequence[Any],
-    step: int,
+    request: _Request,
     seconds: float,
     outcome: Outcome,
     best: bool,
@@ -347,23 +497,20 @@ def _write(
     totals = outcome.totals
     means, deviations = totals.mean(0), totals.std(0)
     line = {
-        "step": step,
+        "step": request.step,
         "seconds": seconds,
         "episodes": len(totals),
         "team": outcome.team,
         "team_std": float(totals.sum(1).std()),
         "score": outcome.score,
         "agents": {
-            policy.name: {"mean": float(m), "std": float(s), "version": subscriber.version}
-            for policy, m, s, subscriber in zip(policies, means, deviations, subscribers, strict=True)
+            policy.name: {"mean": float(m), "std": float(s), "version": version}
+            for policy, m, s, version in zip(policies, means, deviations, request.versions, strict=True)
         },
         **outcome.notes,
     }
     run = RunDirectory(directory)
     run.append_line("evaluation.jsonl", line)
     if best:
-        weights = {
-            policy.name: {"weights": subscriber.weights.copy()}
-            for policy, subscriber in zip(policies, subscribers, strict=True)
-        }
-        run.save_best(Checkpoint(step, weights, line))
+        weights = {policy.name: {"weights": flat} for policy, flat in zip(policies, request.weights, strict=True)}
+        run.save_best(Checkpoint(request.step, weights, line))

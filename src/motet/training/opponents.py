@@ -27,12 +27,12 @@ from motet.algorithm import (
 from motet.errors import SettingError
 from motet.nest import Nest, map_nest
 from motet.policy import BehaviourPolicy, Policy, asker
-from motet.streams import Streams, StreamUser, made_alike
+from motet.streams import MADE, Streams, StreamUser, made_alike
 from motet.system.portable import Portable
 from motet.training.anchors import RunAnchor, is_run, run_anchor
 from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
-from motet.world.winning import WinRule
+from motet.world.winning import WinRule, decide
 
 __all__ = [
     "Chooser",
@@ -64,6 +64,12 @@ class SelfPlay:
     """Whether the total reward of a game decides who wins; otherwise only the reward at its end does."""
     margin: float
     """Difference in reward above which a game is won; otherwise it is a draw."""
+
+    def opponent(self, number: int) -> str:
+        """Return the name of an opponent, given its number in the league."""
+        if number < NEWEST:
+            return self.anchors[-1 - number]
+        return "newest" if number == NEWEST else f"snapshot {number}"
 
     @classmethod
     def of(
@@ -142,6 +148,9 @@ class Scripted:
         user = StreamUser(f"the anchor {type(first).__name__}")
         self._streams = defaultdict[int, Streams](lambda: Streams(user))  # by world; _ALL for act_many
         self._all: Callable[[Any], Any] | None = getattr(first, "act_many", None)
+        if self._all is not None:
+            with self._streams[_ALL].begun(MADE):
+                first.reset(MADE)  # once: it has no games
 
     @property
     def remembers(self) -> bool:
@@ -168,6 +177,15 @@ class Scripted:
             self._streams[world].enter()
             actions.append(self._ask[world](seen, None if masks is None else masks[i]))
         return np.stack(actions)
+
+    def global_streams(self) -> Any:
+        """Return the state of its global random streams, if it acts in all worlds at once; else None."""
+        return None if self._all is None else self._streams[_ALL].get_state()
+
+    def continue_global_streams(self, state: Any) -> None:
+        """Continue from what :meth:`global_streams` returned."""
+        if self._all is not None and state is not None:
+            self._streams[_ALL].set_state(state)
 
 
 class EarlierRun:
@@ -300,6 +318,11 @@ class Versus:
         return self._worlds.over
 
     @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended. The caller removes it."""
+        return self._worlds.measured
+
+    @property
     def broken(self) -> list[int]:
         """Indices of the worlds that raised an error and were replaced."""
         return self._worlds.broken
@@ -393,6 +416,10 @@ class Versus:
             self._results.tell(int(self._met[world]), float(self._ahead[world]), self._margin)
         return [ending._replace(agent=0) for ending in mine]
 
+    def outcome(self, world: int) -> tuple[int, int, int]:
+        """Return the opponent, the result (1, 0 or -1) and the player's side of a game that has just ended."""
+        return int(self._met[world]), decide(float(self._ahead[world]), self._margin), int(self._side[world])
+
     def _begin_segments(self, at: Indices) -> None:
         """Reset the opponents whose segment ended before the game did, so that the next one starts without state."""
         for world in set(at.tolist()).difference(self._worlds.over):
@@ -407,8 +434,9 @@ class Versus:
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
                    if isinstance(opponent, Learned)}  # fmt: skip
-        drawn = {number: global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
-                 if isinstance(opponent, Learned)}  # fmt: skip
+        drawn = {number: opponent.global_streams() if isinstance(opponent, Scripted)
+                 else global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
+                 if isinstance(opponent, Scripted | Learned)}  # fmt: skip
         return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn
 
     def set_state(self, state: Any) -> None:
@@ -427,6 +455,8 @@ class Versus:
             if isinstance(opponent, Learned):
                 continue_stream(opponent.behaviour, streams.get(number))
                 continue_global_streams(opponent.behaviour, drawn.get(number))
+            elif isinstance(opponent, Scripted):
+                opponent.continue_global_streams(drawn.get(number))
 
 
 def _rows(turn: Turn, player: npt.NDArray[np.bool_]) -> Turn:

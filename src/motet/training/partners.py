@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import continue_stream, stream_of
+from motet.algorithm import continue_global_streams, continue_stream, global_streams_of, stream_of
 from motet.errors import PolicyFailure, SettingError
 from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player, world_settings
 from motet.nest import map_nest
@@ -22,7 +22,7 @@ from motet.policies.entries import Entry, check_entries
 from motet.policies.joint import filler, joint_question
 from motet.policies.local import LocalPolicy
 from motet.policies.partner import Partner
-from motet.policies.teams import describe_world
+from motet.policies.teams import OwnPolicy, describe_world
 from motet.policy import BehaviourPolicy, EpisodeState, asker
 from motet.runs.config import describe_world as describe_factory
 from motet.runs.directory import PARTNERS
@@ -167,11 +167,19 @@ class WholeBatch:
         self._fixed, self.can_save, self.failed = fixed, True, set[int]()
         self._turn: Turn | None = None
         self._behaviour = policy.behaviour if isinstance(policy, BehaviourPolicy) else None
+        self._streams = policy.streams if isinstance(policy, OwnPolicy) else None
+        seed = seed_for(0, PARTNER_SEED, fixed.agents[0])
         if self._behaviour is not None:
-            self._behaviour.begin(seed_for(0, PARTNER_SEED, fixed.agents[0]))
+            self._behaviour.begin(seed)
             self._carried = EpisodeState(worlds, policy.n_frames)
-        else:
-            self._ask, self._check = asker(policy.act_many, "masks"), action_checker(fixed.seats.action_spaces[0])
+            return
+        self._ask, self._check = asker(policy.act_many, "masks"), action_checker(fixed.seats.action_spaces[0])
+        try:
+            policy.reset(seed)  # once: it has no episodes
+        except BaseException as error:
+            if pressed_by_user(error):
+                raise
+            raise PolicyFailure("reset", describe(error, but=__file__)) from error
 
     def begin(self, worlds: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -214,15 +222,20 @@ class WholeBatch:
         """Do nothing: it has no processes."""
 
     def get_state(self) -> Any:
-        """Return the frames and the random stream of a run."""
-        return None if self._behaviour is None else (self._carried.get_state(), stream_of(self._behaviour))
+        """Return the frames of a run, and its random streams or those of the policy."""
+        if self._behaviour is None:
+            return None if self._streams is None else self._streams.get_state()
+        return self._carried.get_state(), stream_of(self._behaviour), global_streams_of(self._behaviour)
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         if self._behaviour is not None:
-            carried, stream = state
+            carried, stream, *drawn = state  # older checkpoints do not contain the global streams
             self._carried.set_state(carried)
             continue_stream(self._behaviour, stream)
+            continue_global_streams(self._behaviour, drawn[0] if drawn else None)
+        elif self._streams is not None and state is not None:
+            self._streams.set_state(state)
 
 
 class WorldByWorld:

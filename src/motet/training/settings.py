@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
 from motet.pace import Pace
-from motet.placement import Cluster
+from motet.placement import Cluster, check_device
 from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
-__all__ = ["Settings"]
+__all__ = ["OWN", "UNLIMITED", "AgentSettings", "ScoreFunction", "Settings"]
+
+UNLIMITED = 2**62
+"""Number of steps of a run that only episodes or seconds end."""
+
+ScoreFunction = Callable[[Any], float]
+"""Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
 
 _NOT_IN_PERIODS = ("slack", "publish_every", "publish", "sync_interval", "max_lag_versions", "max_lag_steps")
 
@@ -28,8 +35,12 @@ class Settings:
     2
     """
 
-    steps: Annotated[int, Ge(1)] = 100_000
-    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share."""
+    steps: Annotated[int, Ge(1)] | None = None
+    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
+    default 100,000; if episodes is given, there is no limit by default."""
+    episodes: Annotated[int, Ge(1)] | None = None
+    """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
+    so the number is exact. The run ends sooner if steps or seconds do."""
     seed: Annotated[int, Ge(0)] = 0
     """Random seed. Asynchronous runs with the same seed differ; reproducible runs, lockstep runs (slack 0) and serial
     runs are equal."""
@@ -61,6 +72,10 @@ class Settings:
     """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: through two slots (double_buffer) or one (snapshot)."""
+    device: str | None = None
+    """Device on which policies are learned: auto, cpu, cuda, cuda:N or mps. auto takes CUDA, else MPS, else the CPU;
+    with several GPUs, learner processes take turns. By default the CPU, or CUDA where cluster.learner_gpus reserves
+    it."""
     sync_interval: Annotated[int, Ge(1)] = 1
     """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
@@ -76,16 +91,30 @@ class Settings:
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
     self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
     serial, training pauses at the end of a round until it is done."""
+    evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
+    """Seconds between evaluations, instead of evaluate_every or beside it. With either, the last evaluation is of the
+    final weights, whatever ended the run."""
     evaluate_episodes: Annotated[int, Ge(1)] = 20
     """Number of episodes per evaluation."""
     until_return: float | None = None
     """Stop when the team's mean return in an evaluation reaches this value."""
+    until_score: float | None = None
+    """Stop when the score of an evaluation reaches this value."""
+    score: ScoreFunction | None = None
+    """Function that gives the score of an evaluation, by which the best policies are kept; in files and flags its path
+    module:name. It gets a motet.training.Outcome. By default the team's mean return; in self-play the mean win rate."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
     engine serial and keep_replay."""
+    episodes_mb: Annotated[float, Ge(0)] = 64.0
+    """Size in megabytes at which episodes.jsonl, which has a line for each finished episode, is thinned to every second
+    line; 0 writes no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
+    replay_directory: str | None = None
+    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory. For buffers that
+    exceed the memory. Not valid with engine ray."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
@@ -104,6 +133,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_device("device", self.device)
         self._check_rules()
         self._check_periods()
 
@@ -125,21 +155,84 @@ class Settings:
                     "period, and period and ahead say when it is used"
                 )
 
+    @property
+    def step_limit(self) -> int:
+        """The number of steps that ends the run."""
+        if self.steps is not None:
+            return self.steps
+        return 100_000 if self.episodes is None else UNLIMITED
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run has evaluations."""
+        return self.evaluate_every is not None or self.evaluate_every_s is not None
+
     def _check_rules(self) -> None:
-        if self.until_return is not None and self.evaluate_every is None:
-            raise SettingError("until_return is only valid with evaluate_every (got evaluate_every=None)")
-        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
+        for name in ("until_return", "until_score", "score"):
+            if getattr(self, name) is not None and not self.evaluates:
+                raise SettingError(
+                    f"{name} is only valid with evaluate_every or evaluate_every_s (got evaluate_every=None)"
+                )
+        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.step_limit:
             raise SettingError(
-                f"evaluate_every must be at most the {self.steps} steps of the run if until_return is given, got "
+                f"evaluate_every must be at most the {self.step_limit} steps of the run if until_return is given, got "
                 f"{self.evaluate_every}"
             )
         if self.self_play and self.until_return is not None:
-            raise SettingError("until_return is not valid in self-play: its evaluations measure win rates, not returns")
+            raise SettingError(
+                "until_return is not valid in self-play: its evaluations measure win rates, not returns; fix: use "
+                "until_score"
+            )
         if not self.self_play and self.league != League():
             raise SettingError("league is only valid with self_play=True (got self_play=False)")
         if self.engine != "ray" and self.cluster != Cluster():
             raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
+        if self.engine == "ray" and self.replay_directory is not None:
+            raise SettingError(
+                f"replay_directory must be None with engine='ray', got {self.replay_directory!r}: each node has the "
+                "replays of its learners in memory"
+            )
         Pace(
             1.0 if self.updates_per_step is None else self.updates_per_step,
             math.inf if self.slack is None else self.slack,
         )
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Algorithm of an agent, with settings of its own where they differ from those of the run.
+
+    >>> from motet import Settings, train
+    >>> quick = AgentSettings("dqn", publish="snapshot", publish_every=1)
+    >>> settings = Settings(steps=100, engine="serial")
+    >>> train("matrix", {"player_0": quick, "player_1": "dqn"}, settings).state
+    'done'
+    """
+
+    algorithm: Any
+    """Its algorithm: a config or a name."""
+    publish: Literal["double_buffer", "snapshot"] | None = None
+    """How its policy is published. None: as the run says."""
+    publish_every: Annotated[int, Ge(1)] | None = None
+    """Number of updates between two published versions of its policy. None: as the run says."""
+    device: str | None = None
+    """Where its policy is learned. None: as the run says."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_device("device", self.device)
+
+    @classmethod
+    def of(cls, given: Any) -> AgentSettings:
+        """Return what was given for an agent: itself, or an algorithm without settings of its own."""
+        return given if isinstance(given, AgentSettings) else cls(given)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings that differ from those of the run, by name."""
+        values = {name: getattr(self, name) for name in OWN}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+OWN = ("publish", "publish_every", "device")
+"""The fields of :class:`AgentSettings` that an agent may set for itself."""

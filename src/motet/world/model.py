@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["ModelWorld", "agents_and_actions", "is_model", "optional_attribute"]
+__all__ = [
+    "ModelWorld",
+    "agents_and_actions",
+    "goal_lists",
+    "is_model",
+    "leaves",
+    "optional_attribute",
+    "refilled",
+]
 
 _MEMBERS = ("reset", "get_state", "set_state", "transition_probabilities", "agents", "action_space")
 
@@ -120,7 +128,7 @@ class ModelWorld(World):
         self.turns, self.plan = turns, plan
         self._seeded = "seed" in inspect.signature(self.model.reset).parameters
         self._rng = np.random.default_rng()
-        self._goal_lists = _goal_lists(self.model, goals)
+        self._goal_lists = goal_lists(self.model, goals)
         self._begin()
         self._code = _state_code(self.model, self._state, self._keys)
         self._spaces()
@@ -149,6 +157,11 @@ class ModelWorld(World):
     def goals(self) -> dict[int, str]:
         """The names of the goals that were drawn for this episode, by agent; empty if the model gives rewards."""
         return {agent: str(getattr(goal, "name", goal)) for agent, goal in self._goal.items()}
+
+    @property
+    def drawn_goals(self) -> dict[int, Any]:
+        """The goals that were drawn for this episode, by agent."""
+        return dict(self._goal)
 
     def _begin(self) -> None:
         self._start = self._state = self.model.get_state()
@@ -366,7 +379,7 @@ Choices = dict[int, list[tuple[Any, float]]]
 """Goals with weights, by agent."""
 
 
-def _goal_lists(model: Any, given: Any) -> Callable[[Any], Choices] | None:
+def goal_lists(model: Any, given: Any) -> Callable[[Any], Choices] | None:
     """Return a function from the initial state to the goals of the humans; None: the model gives rewards."""
     if given is None and offers(model, "transition_rewards"):
         return None
@@ -441,17 +454,17 @@ class _Numbers:
 
     def __init__(self, state: Any) -> None:
         self.form = state
-        leaves = _leaves(state, state)
-        self.dtype = np.float64 if any(isinstance(leaf, float) for leaf in leaves) else np.float32
-        self.count = len(leaves)
+        found = leaves(state, state)
+        self.dtype = np.float64 if any(isinstance(leaf, float) for leaf in found) else np.float32
+        self.count = len(found)
 
     def space(self, agent: int) -> Space[Any]:
         return _box(np.zeros(self.count, self.dtype))
 
     def observe(self, state: Any, agent: int) -> NDArray[Any]:
-        leaves = _leaves(state, self.form)
-        numbers = np.array(leaves, self.dtype)
-        if numbers.tolist() != leaves:
+        found = leaves(state, self.form)
+        numbers = np.array(found, self.dtype)
+        if numbers.tolist() != found:
             raise ModelError(
                 f"state {state!r} has a number that {self.dtype.__name__} cannot represent exactly: give the model "
                 "encode(state) -> array"
@@ -459,17 +472,17 @@ class _Numbers:
         return numbers
 
     def state_of(self, observation: Any, agent: int) -> Any:
-        return _refilled(self.form, iter(np.asarray(observation).tolist()))
+        return refilled(self.form, iter(np.asarray(observation).tolist()))
 
 
 def _state_code(model: Any, state: Any, keys: Sequence[Any]) -> _OfModel | _Numbers:
     return _OfModel(model, keys) if offers(model, "observe") or offers(model, "encode") else _Numbers(state)
 
 
-def _leaves(state: Any, form: Any) -> list[Any]:
+def leaves(state: Any, form: Any) -> list[Any]:
     """The numbers of a state that has the form of another one."""
     if isinstance(state, tuple) and isinstance(form, tuple) and len(state) == len(form):
-        return [leaf for part, like in zip(state, form, strict=True) for leaf in _leaves(part, like)]
+        return [leaf for part, like in zip(state, form, strict=True) for leaf in leaves(part, like)]
     if isinstance(state, bytes) and isinstance(form, bytes) and len(state) == len(form):
         return list(state)
     if isinstance(state, int | float) and isinstance(form, int | float):
@@ -480,9 +493,10 @@ def _leaves(state: Any, form: Any) -> list[Any]:
     )
 
 
-def _refilled(form: Any, numbers: Any) -> Any:
+def refilled(form: Any, numbers: Any) -> Any:
+    """A state of the same form, from an iterator over its numbers."""
     if isinstance(form, tuple):
-        return tuple(_refilled(part, numbers) for part in form)
+        return tuple(refilled(part, numbers) for part in form)
     if isinstance(form, bytes):
         return bytes(int(next(numbers)) for _ in form)
     return type(form)(next(numbers))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["InvalidValue", "action_checker", "freeze", "observation_caster", "thaw"]
+__all__ = ["InvalidValue", "action_checker", "flattened_picture", "freeze", "observation_caster", "thaw"]
 
 
 class InvalidValue(Exception):
@@ -128,6 +128,20 @@ def _unreadable(action: Any, error: BaseException) -> InvalidValue:
 def _digits(number: int) -> str:
     """Return a number as text, or its length if Python refuses to print that many digits."""
     return str(number) if abs(number) < 10**100 else f"a number of {number.bit_length():,} bits"
+
+
+def flattened_picture(space: Space[Any]) -> bool:
+    """Whether a space has the shape of a picture, but not the dtype and range for which algorithms use convolutions.
+
+    >>> from gymnasium.spaces import Box
+    >>> flattened_picture(Box(0, 1, (64, 64, 3))), flattened_picture(Box(0, 255, (64, 64, 3), np.uint8))
+    (True, False)
+    """
+    shape, high = space.shape or (), getattr(space, "high", None)
+    if len(shape) != 3 or high is None:
+        return False
+    channels, _, shorter_side = sorted(shape, key=lambda size: (size > 4, -size))
+    return channels in (1, 3, 4) and shorter_side >= 12 and not (space.dtype == np.uint8 and np.max(high) == 255)
 
 
 def freeze(nest: Any) -> Any:

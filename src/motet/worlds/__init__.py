@@ -17,11 +17,22 @@ if TYPE_CHECKING:
     from motet.worlds.gymnasium import from_gymnasium
     from motet.worlds.hockey import Hockey
     from motet.worlds.matrix import MatrixGame
+    from motet.worlds.mind import OneMind
     from motet.worlds.rooms import Rooms
     from motet.worlds.small_hunt import SmallHunt
     from motet.worlds.treasure_hunt import TreasureHunt
 
-__all__ = ["Bushes", "Cleanup", "Hockey", "MatrixGame", "Rooms", "SmallHunt", "TreasureHunt", "from_gymnasium"]
+__all__ = [
+    "Bushes",
+    "Cleanup",
+    "Hockey",
+    "MatrixGame",
+    "OneMind",
+    "Rooms",
+    "SmallHunt",
+    "TreasureHunt",
+    "from_gymnasium",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -30,6 +41,7 @@ __getattr__, __dir__ = lazily(
         "Cleanup": "motet.worlds.cleanup",
         "Hockey": "motet.worlds.hockey",
         "MatrixGame": "motet.worlds.matrix",
+        "OneMind": "motet.worlds.mind",
         "Rooms": "motet.worlds.rooms",
         "SmallHunt": "motet.worlds.small_hunt",
         "TreasureHunt": "motet.worlds.treasure_hunt",

@@ -55,6 +55,7 @@ class Bushes:
     <Solution: 155 states, 14 goals of 2 humans, with a robot, goals that hold: stay, by action 0>
     """
 
+    code_dtype: ClassVar[str] = "uint8"
     metadata: ClassVar[dict[str, Any]] = {"name": "bushes_v0", "render_modes": ["rgb_array"], "render_fps": 4}
     action_names: ClassVar[tuple[str, ...]] = ("north", "west", "south", "east", "pass")
 
@@ -175,6 +176,16 @@ class Bushes:
         grown = np.array(densities, np.float32) / np.float32(self.thickest)
         left = np.float32(1 - step / self.horizon)
         return np.concatenate([grown, standing.reshape(-1), [left]], dtype=np.float32)
+
+    def encode_codes(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+        """Return many states, each given by its numbers in order, as :meth:`encode` does for one of them."""
+        agents, size = len(self.agents), self.height * self.width
+        rows = np.zeros((len(codes), (1 + agents) * size + 1), np.float32)
+        np.divide(codes[:, 1 + agents :], np.float32(self.thickest), out=rows[:, :size])
+        places = codes[:, 1 : 1 + agents] + np.arange(1, agents + 1) * size
+        rows[np.arange(len(codes))[:, None], places] = 1
+        rows[:, -1] = 1 - codes[:, 0] / np.float32(self.horizon)
+        return rows
 
     def decode(self, observation: NDArray[np.float32]) -> State:
         """Return the state that :meth:`encode` was given."""

@@ -104,6 +104,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._first: State = (0, plan.humans + plan.robots, plan.blocks, plan.keys, 0)
         self._rng = np.random.default_rng()
         self._state: State | None = None
+        self._far: dict[int, dict[int, int]] = {}  # distances to a tile, by tile
         self._known: State | None = None  # the state that _moves belongs to
         self._moves: list[list[_Move]] = []  # [agent, action]
         # Cached outcomes of interacting moves, which are slow to compute. They do not depend on the step, and omit it.
@@ -160,6 +161,52 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         width = self.plan.width
         tiles = (tile for tile, wall in enumerate(self.plan.walls) if not wall)
         return [Reach(agent, tile, f"{tile // width},{tile % width}") for tile in tiles]
+
+    def towards(self, state: State, human: int, goal: Reach) -> NDArray[np.float64]:
+        """Return the policy of a human who walks to its goal: uniform over the actions that lead nearest to it.
+
+        Distance is the number of moves around walls. Doors, blocks and other agents are ignored. At the goal, actions
+        that lead into a wall keep the human there; if there are none, all are equally likely.
+        """
+        far, here = self._distances(goal.tile), state[1][human]
+        ways = [here if self.plan.walls[here + offset] else here + offset for offset in self._offsets]
+        reached = np.array([far.get(tile, len(self.plan.walls)) for tile in ways])
+        nearest = reached == reached.min()
+        shares: NDArray[np.float64] = nearest / nearest.sum()
+        return shares
+
+    def _distances(self, tile: int) -> dict[int, int]:
+        """Return the number of moves to a tile from every tile that is not cut off from it by walls."""
+        if tile not in self._far:
+            far = self._far[tile] = {tile: 0}
+            waiting = [tile]
+            for here in waiting:  # it grows
+                for offset in self._offsets:
+                    there = here + offset
+                    if not self.plan.walls[there] and there not in far:
+                        far[there] = far[here] + 1
+                        waiting.append(there)
+        return self._far[tile]
+
+    def encode_codes(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+        """Return many states, each given by its numbers in order, as inputs of a network.
+
+        They are: for each agent the tile that it is on, the tiles of the blocks, for each key its tile or its holder,
+        the open doors, and the share of the steps that remain.
+        """
+        plan, agents = self.plan, len(self.possible_agents)
+        tiles, blocks, keys = len(plan.walls), len(plan.blocks), len(plan.keys)
+        ends = np.cumsum([agents * tiles, tiles, keys * (tiles + agents), len(plan.doors), 1])
+        rows, line = np.zeros((len(codes), int(ends[-1])), np.float32), np.arange(len(codes))[:, None]
+        numbers = codes.astype(np.int64)
+        rows[line, numbers[:, 1 : 1 + agents] + np.arange(agents) * tiles] = 1
+        rows[line, ends[0] + numbers[:, 1 + agents : 1 + agents + blocks]] = 1
+        held = numbers[:, 1 + agents + blocks : -1]
+        place = np.where(held >= 0, held, tiles - 1 - held) + np.arange(keys) * (tiles + agents)
+        rows[line, ends[1] + place] = 1
+        rows[:, ends[2] : ends[3]] = numbers[:, -1:] >> np.arange(len(plan.doors)) & 1
+        rows[:, -1] = 1 - numbers[:, 0] / self.horizon if self.horizon else 1
+        return rows
 
     def where(self, state: State, agent: int) -> tuple[int, int]:
         """Return row and column of an agent."""

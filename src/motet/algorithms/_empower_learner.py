@@ -1,0 +1,364 @@
+"""The learning half of empowerment: targets from the model's transitions, and networks or tables that learn them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from motet.algorithm import Batch, Update
+from motet.algorithms._device import Device
+from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
+from motet.algorithms._plans import padded
+from motet.algorithms.empower import EmpowerConfig
+from motet.errors import ModelError
+from motet.schedule import value_at
+from motet.world.coded import CodedModel
+
+__all__ = ["Empower", "EmpowerNetworks", "EmpowerTables", "Formulas", "ModelRows", "Targets"]
+
+_NEVER = 1e-9  # a power below this means that no goal can be attained
+_STEEPEST = 5.0  # largest gradient of log(-Q_r)
+_ROUND = 64  # numbers of successors are rounded up to a multiple of this, so that few sizes of buffers occur
+
+
+class ModelRows:
+    """What a batch says about the model: the distinct successors of each row, and how they are reached.
+
+    Attributes:
+        codes: ``[A, N + B, size]``: the successors of all rows of an agent, filled up to N, then the rows' states.
+        n: N.
+        at: ``[A, B, P, K]``: number of each successor among the N; N where a row has fewer than K.
+        ended: ``[A, N]``: whether the successor is terminal.
+        holds: ``[A, N, goals]``: 1 where the goal holds in it.
+        reach: ``[A, B, P, R, K]``: probability of each successor after each robot action, under each profile.
+        share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
+        ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
+    """
+
+    def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
+        extra, observation = batch.extra, batch.observation
+        successor = extra["successor"]
+        agents, rows, profiles, distinct, size = successor.shape
+        valid = (np.arange(distinct) < extra["count"][..., None]).reshape(agents, -1)
+        self.n = n = max(-(-int(valid.sum(1).max()) // _ROUND) * _ROUND, _ROUND)
+        number = np.where(valid, valid.cumsum(1) - 1, n)
+        agent, place = np.nonzero(valid)
+        to = agent, number[agent, place]
+        self.codes = np.empty((agents, n + rows, size), successor.dtype)
+        self.codes[:, :n] = observation[:, :1]  # any state: it belongs to no row
+        self.codes[:, n:] = observation
+        self.codes[to] = successor.reshape(agents, -1, size)[agent, place]
+        ended, holds = np.ones((agents, n), np.bool_), np.zeros((agents, n, goals), np.uint8)
+        ended[to] = extra["ended"].reshape(agents, -1)[agent, place]
+        holds[to] = np.unpackbits(extra["holds"].reshape(agents, valid.shape[1], -1)[agent, place], axis=1, count=goals)
+
+        def tensor(array: npt.NDArray[Any], kind: torch.dtype = dtype) -> Tensor:
+            return device.to_device(array).to(kind)
+
+        self.at = tensor(number.reshape(agents, rows, profiles, distinct), torch.int64)
+        self.ended, self.holds = tensor(ended, torch.bool), tensor(holds)
+        lists, probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
+        empty = probability.new_zeros((*lists.shape[:-1], distinct))
+        self.reach = empty.scatter_add_(-1, lists, probability)
+        self.share, self.ratio = tensor(extra["share"]), tensor(extra["ratio"])
+
+
+class Targets(NamedTuple):
+    """What is learned from a batch."""
+
+    attainment: Tensor  # [A, B, goals]: V_e
+    weight: Tensor  # [A, B, goals]: of these targets; 1 on average
+    loss: Tensor  # [A, B, R]: -Q_r
+    power: Tensor  # [A, N, humans]: X_h of the successors
+    value: Tensor  # [A, N]: V_r of the successors, 0 where terminal
+
+
+class Formulas:
+    """The formulas of the robot's value, from V_e and log(-Q_r) of the target networks.
+
+    Args:
+        config: the settings.
+        coded: the model.
+        device: device of the tensors.
+        dtype: their type.
+    """
+
+    def __init__(
+        self, config: EmpowerConfig, coded: CodedModel, device: Device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.config = config
+        weights = coded.weights[:, None] * (coded.owner[:, None] == np.arange(len(coded.humans)))
+        self.weights = device.to_device(weights).to(dtype)  # [goals, humans]
+
+    def robot_policy(self, log_loss: Tensor, beta: Tensor) -> Tensor:
+        """Return pi_r, proportional to (-Q_r)^(-beta)."""
+        return torch.softmax(log_loss * -beta, dim=-1)
+
+    def robot_value(self, attainment: Tensor, log_loss: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return X_h and V_r of states that are not terminal."""
+        config = self.config
+        raised = attainment if config.zeta == 1 else attainment**config.zeta
+        power = raised @ self.weights
+        utility = -((power**-config.xi).mean(-1) ** config.eta)
+        expected = -(self.robot_policy(log_loss, beta) * log_loss.exp()).sum(-1)
+        return power, config.lasting * utility + expected
+
+    def targets(self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, beta: Tensor) -> Targets:
+        """Return the targets.
+
+        Args:
+            rows: the batch.
+            attainment: V_e of the successors, ``[A, N, goals]``.
+            log_loss: log(-Q_r) of the successors, then of the rows' states, ``[A, N + B, R]``.
+            beta: exponent of the robot's policy, ``[A, 1, 1]``.
+        """
+        config, n = self.config, rows.n
+        if config.achieved != "stay":
+            attainment = torch.where(rows.holds > 0, float(config.achieved == "one"), attainment)
+        power, value = self.robot_value(attainment, log_loss[:, :n], beta)
+        value = value.masked_fill(rows.ended, 0.0)
+        alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
+        gain = torch.where(rows.holds > 0, 1.0, config.human_gamma * alive)
+        moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], beta), rows.reach)
+        reached = torch.einsum("abpk,abpkg->abpg", moves, _taken(gain, rows.at))
+        by_profile = rows.share.unsqueeze(3) * rows.ratio
+        weight = by_profile.sum(2)
+        aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
+        lost = torch.einsum("abprk,abpk->abpr", rows.reach, _taken(value.unsqueeze(2), rows.at).squeeze(4))
+        loss = -config.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
+        return Targets(aim, weight, loss, power, value)
+
+
+def _taken(values: Tensor, at: Tensor) -> Tensor:
+    """Return values ``[A, N, n]`` at numbers ``[A, B, P, K]``: ``[A, B, P, K, n]``; 0 at number N."""
+    padded = torch.nn.functional.pad(values, (0, 0, 0, 1))
+    agents = torch.arange(len(at), device=at.device).view(-1, 1, 1, 1)
+    return padded[agents, at]
+
+
+_METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")
+
+
+class Empower(FlatRows):
+    """Base of both learning halves."""
+
+    config: EmpowerConfig
+    coded: CodedModel
+
+    def _prepare(self, config: EmpowerConfig, coded: CodedModel, agents: int) -> None:
+        self.config, self.coded = config, coded
+        self.counters = np.zeros((agents, 2), np.int64)  # updates of V_e, and of Q_r
+        self._formulas = Formulas(config, coded, self._device)
+
+    def header(self, step: int, agent: int) -> dict[str, Any]:
+        """Return the values that are published with this agent's weights after ``step`` steps."""
+        config, updates = self.config, int(self.counters[agent, 0])
+        return {
+            "beta": value_at(config.beta, step, config.stages, updates),
+            "epsilon": value_at(config.epsilon, step, config.stages, updates),
+            "learner_step": updates,
+            "stage": config.stages.index(step, updates),
+        }
+
+    def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[bool]]:
+        """Return the targets of a batch, and for each agent whether it learns Q_r in its stage."""
+        config = self.config
+        counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
+        betas = [value_at(config.beta, step, config.stages, updates) for step, updates in counts]
+        rows = ModelRows(batch, len(self.coded.weights), self._device)
+        beta = self._device.to_device(np.array(betas, np.float32)).view(-1, 1, 1)
+        targets = self._formulas.targets(rows, *self._of_targets(rows), beta)
+        alone = len(config.stages.names) == 1
+        learns = [alone or config.stages.index(*count) > 0 for count in counts]
+        if any(learns):
+            self._check_power(rows, targets.power)
+        return rows, targets, learns
+
+    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
+        """Return V_e of the successors, and log(-Q_r) of the successors and of the states, by the target weights."""
+        raise NotImplementedError
+
+    def _rates(self, schedule: Any, steps: Sequence[int]) -> list[float]:
+        counts = zip(map(int, steps), self.counters[:, 0].tolist(), strict=True)
+        return [value_at(schedule, step, self.config.stages, updates) for step, updates in counts]
+
+    def _note(self, batch: Batch, rows: ModelRows, targets: Targets, error: Tensor, robot_error: Tensor) -> None:
+        """Store the metrics of an update, now and then."""
+        if not self._measures():
+            return
+        count = (~rows.ended).sum(1).clamp_min(1)
+        power = targets.power.amin(2).masked_fill(rows.ended, 0.0).sum(1) / count
+        self._measure({
+            "loss": (targets.weight * error**2).mean((1, 2)),
+            "robot_loss": (robot_error**2).mean((1, 2)),
+            "power": power,
+            "value": targets.value.sum(1) / count,
+            "cache_hits": self._device.to_device(batch.extra["known"]).mean(1),
+        })  # fmt: skip
+
+    def _check_power(self, rows: ModelRows, power: Tensor) -> None:
+        """Raise if a human has no power in a state that is not terminal: its loss U_r would be infinite."""
+        without = (power < _NEVER).logical_and_(~rows.ended.unsqueeze(2))
+        if not without.any():
+            return
+        agent, number, human = without.nonzero()[0].tolist()
+        raise ModelError(
+            f"the power X_h of {self.coded.names[self.coded.humans[human]]} must be > 0, got "
+            f"{float(power[agent, number, human]):.2g} in state {self.coded.state(rows.codes[agent, number])!r}: none "
+            "of its goals can be attained from there; give it goals so that one of them always can"
+        )
+
+
+class EmpowerNetworks(FlatLearner, Empower):
+    """The learning half with a network for V_e of all goals, and one for log(-Q_r)."""
+
+    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
+        plans = config.plans(coded)
+        first = padded(plans[0].size)
+        n, starts = first + padded(plans[1].size), (0, first)
+        parts = [slice(at, at + plan.size) for at, plan in zip(starts, plans, strict=True)]
+
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            for plan, part in zip(plans, parts, strict=True):
+                plan.initialise(row[part], rng)
+
+        super().__init__(n, seeds, initialise, device, _METRICS)
+        self._prepare(config, coded, len(seeds))
+        both = list(zip(plans, parts, strict=True))
+        self._online = [plan.bind(self._weights[:, part], self._grad[:, part]) for plan, part in both]
+        self._target = [plan.bind(self._targets[:, part]) for plan, part in both]
+        thirds = [self._rows[:, i * n : (i + 1) * n] for i in (0, 2, 3)]
+        self._grads = [self._grad[:, part] for part in parts]
+        self._adams = [
+            Adam(weights, grad, moment1, moment2)
+            for part, grad in zip(parts, self._grads, strict=True)
+            for weights, moment1, moment2 in [[third[:, part] for third in thirds]]
+        ]
+        self._inputs = coded.inputs
+
+    def load(self) -> None:
+        """Resume from ``state``, ``counters`` and ``random``."""
+        super().load()
+        for i, adam in enumerate(self._adams):
+            adam.load(self._steps_of(self.counters[:, i]))
+
+    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
+        flat = self.coded.encode(rows.codes.reshape(-1, rows.codes.shape[2]))
+        self._x = self._device.to_device(flat).view(*rows.codes.shape[:2], self._inputs)
+        attainment = torch.sigmoid(self._target[0].forward(self._x).out[:, : rows.n])
+        return attainment, self._target[1].forward(self._x).out
+
+    @torch.inference_mode()
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
+        """Learn from one batch."""
+        config = self.config
+        rows, targets, learns = self._learn_targets(batch, steps)
+        x, count = self._x[:, rows.n :].contiguous(), batch.reward.shape[1]
+        rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
+
+        done = self._online[0].forward(x, learn=True)
+        error = torch.sigmoid(done.out) - targets.attainment  # the gradient of the cross-entropy
+        self._online[0].backward(done, error * targets.weight / count)
+        # log(-Q_r) with the loss  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
+        done = self._online[1].forward(x, learn=True)
+        robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-done.out)
+        self._online[1].backward(done, robot_error.clamp_min(-_STEEPEST) / count)
+        for grad in self._grads:
+            clip_rows(grad, config.max_grad_norm)
+        self._note(batch, rows, targets, error, robot_error)
+        self._adams[0].step(rates[0], config.adam_eps)
+        self.counters[:, 0] += 1
+        self._learn_robot(rates[1], learns)
+        self._move_targets(config.target_every, config.target_rate)
+        return Update(self._metrics)
+
+    def _learn_robot(self, rates: list[float], learns: list[bool]) -> None:
+        """Take a step of Q_r for the agents whose stage has it."""
+        if not any(learns):
+            return
+        # Before their stage the moments are 0, so a gradient of 0 changes nothing.
+        if not all(learns):
+            self._grads[1].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
+        self._adams[1].step(rates, self.config.adam_eps)
+        self.counters[:, 1] += learns
+        if not all(learns):
+            self._adams[1].load(self._steps_of(self.counters[:, 1]))
+
+
+class EmpowerTables(Empower):
+    """The learning half with one entry for each state, and running means: for small models, and for debugging."""
+
+    def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
+        states, goals, actions = len(coded.table()), len(coded.weights), coded.robot_actions
+        self._n_values, n = states * goals, states * (goals + actions)
+
+        def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+            row[: self._n_values] = 0.5
+            row[n : n + self._n_values] = 0.5
+
+        super().__init__(n, 3 * n, seeds, initialise, Device("cpu"), _METRICS)
+        self._prepare(config, coded, len(seeds))
+        parts = [self.state[:, i * n : (i + 1) * n] for i in range(3)]
+        self._values, self._target_values, self._weighed = (
+            part[:, : self._n_values].reshape(-1, states, goals) for part in parts
+        )
+        self._losses, self._target_losses, self._visits = (
+            part[:, self._n_values :].reshape(-1, states, actions) for part in parts
+        )
+
+    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
+        shape = rows.codes.shape
+        self._numbers = self.coded.numbers(rows.codes.reshape(-1, shape[2])).reshape(shape[:2])
+        agents = np.arange(shape[0])[:, None]
+        values = self._target_values[agents, self._numbers[:, : rows.n]]
+        return torch.from_numpy(values), torch.from_numpy(self._target_losses[agents, self._numbers])
+
+    @torch.inference_mode()
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
+        """Learn from one batch."""
+        config = self.config
+        rows, targets, learns = self._learn_targets(batch, steps)
+        rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
+        aim, weight, loss = (part.numpy() for part in targets[:3])
+        errors = np.empty_like(aim), np.empty_like(loss)
+        for a, numbers in enumerate(self._numbers[:, rows.n :]):
+            errors[0][a] = self._values[a, numbers] - aim[a]
+            errors[1][a] = 1 - loss[a] * np.exp(-self._losses[a, numbers])
+            _average(self._values[a], self._weighed[a], numbers, aim[a], weight[a], rates[0][a])
+            if learns[a]:
+                lost = np.exp(self._losses[a], dtype=np.float64)
+                _average(lost, self._visits[a], numbers, loss[a], np.ones_like(loss[a]), rates[1][a])
+                touched = np.unique(numbers)
+                self._losses[a, touched] = np.log(np.maximum(lost[touched], 1e-30))
+        self._note(batch, rows, targets, *map(torch.from_numpy, errors))
+        self.counters[:, 0] += 1
+        self.counters[:, 1] += learns
+        n = self.n_weights
+        for agent, updates in enumerate(self.counters[:, 0].tolist()):
+            if updates % config.target_every == 0:
+                target = self.state[agent, n : 2 * n]
+                target += config.target_rate * (self.state[agent, :n] - target)
+        return Update(self._metrics)
+
+
+def _average(
+    table: npt.NDArray[Any],
+    weighed: npt.NDArray[Any],
+    numbers: npt.NDArray[np.int64],
+    aim: npt.NDArray[Any],
+    weight: npt.NDArray[Any],
+    least: float,
+) -> None:
+    """Move the entries of some states to the running mean of their targets, at a rate of at least ``least``."""
+    states, at = np.unique(numbers, return_inverse=True)
+    total, aimed = (np.zeros((len(states), table.shape[1])) for _ in range(2))
+    np.add.at(total, at, weight)
+    np.add.at(aimed, at, weight * aim)
+    weighed[states] += total
+    rate = np.clip(np.maximum(total / np.maximum(weighed[states], 1e-30), least), 0, 1) * (total > 0)
+    table[states] += rate * (aimed / np.maximum(total, 1e-30) - table[states])

@@ -1,0 +1,398 @@
+"""Empowerment: a robot learns to give humans power, with the quantities that ``motet.plan`` computes exactly.
+
+Two networks learn V_e(s, h, g), the chance that human h attains goal g, and w(s, r) = log(-Q_r(s, r)). The power X_h,
+its loss U_r and the value V_r follow from these in closed form. The targets are expectations over the transitions of
+the model. The acting half asks it for the successors of all robot actions, under one profile of human actions drawn
+from their priors, and every goal of every human is learned from that row. ``docs/empowerment.md`` has the formulas.
+
+This module does not import torch. The learning half is in ``_empower_learner.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Interval, MinLen
+
+from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
+from motet.algorithms._blocks import DensePlan
+from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
+from motet.algorithms._settings import check_config, check_min_rows, check_seeds
+from motet.errors import NotReadyError, SettingError
+from motet.nest import Nest
+from motet.schedule import Linear, Schedule, Staged, Stages, value_at
+from motet.settings import FINITE
+from motet.world.coded import Bounded, CodedModel, Facts, coded_by
+
+if TYPE_CHECKING:
+    from motet.algorithms._empower_learner import Empower
+
+__all__ = ["EmpowerBehaviour", "EmpowerConfig"]
+
+_MOST_PROFILES = 32
+_STAGES = Stages(
+    (("attainment", 2_000), ("values", 3_000), ("ramp", 5_000), ("full", None)), ("ramp", "full"), by="updates"
+)
+
+
+@dataclass(frozen=True)
+class EmpowerConfig:
+    """Settings of learned empowerment.
+
+    >>> from motet.worlds import Bushes, OneMind
+    >>> world = OneMind(Bushes(horizon=4))
+    >>> config, spaces = EmpowerConfig(hidden=(32,)), (world.observation_spaces[0], world.action_spaces[0])
+    >>> behaviour, learner = config.behaviour(*spaces), config.build(*spaces, agents=1, seeds=[0])
+    >>> behaviour.begin(seed=0)
+    >>> behaviour.load(learner.weights()[0], learner.header(step=0, agent=0))
+    >>> world.reset(seed=0)
+    >>> actions, row = behaviour.act(world.observe(0)[None])
+    >>> row["successor"].shape, row["probability"].shape
+    ((1, 1, 20, 11), (1, 1, 5, 4))
+    """
+
+    plays_in = "motet.worlds:OneMind"
+    """The world that :func:`motet.train` makes of a model for this algorithm."""
+
+    hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
+    """Widths of the hidden layers of both networks."""
+    tables: bool = False
+    """One entry for each state instead of networks, for models that can be enumerated."""
+    gamma: Annotated[float, Interval(gt=0, le=1)] = 0.95
+    """The robot's discount per step."""
+    human_gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    """The humans' discount per step."""
+    zeta: Annotated[float, Gt(0), FINITE] = 1.0
+    """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
+    xi: Annotated[float, Gt(0), FINITE] = 1.0
+    """Inequality aversion: the larger it is, the more the humans with little power count."""
+    eta: Annotated[float, Gt(0), FINITE] = 1.0
+    """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
+    beta: Annotated[Schedule, Ge(0)] = field(
+        default=Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
+    )
+    """Exponent of the robot's policy: how strongly it prefers better actions."""
+    achieved: Literal["stay", "zero", "one"] = "stay"
+    """Attainment of a goal that holds already, as in ``motet.plan.Humans``: by its formula, 0, or 1."""
+    epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
+    """Exploration rate: probability of a random robot action."""
+    profiles: Literal["drawn", "all"] = "drawn"
+    """Profiles of human actions in a row: one, drawn from the priors, or all of them (at most 32), which is exact."""
+    successors: Annotated[int, Interval(ge=1, le=255)] = 4
+    """Largest number of successors of a joint action. A model with more is an error."""
+    cache: Annotated[int, Ge(1)] = 50_000
+    """Number of queries of the model whose answers an actor remembers."""
+    batch_size: Annotated[int, Ge(1)] = 64
+    """Number of rows in an update."""
+    learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
+    """Adam's learning rate for V_e. With tables: the least weight of a new target in the running mean."""
+    robot_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
+    """The same for Q_r."""
+    adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
+    """Maximum gradient norm of each network, above which its gradient is scaled down; None: no clipping."""
+    target_every: Annotated[int, Ge(1)] = 50
+    """Number of updates between two updates of the target networks."""
+    target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Rate of an update of the target networks: 1 copies the weights, less is Polyak averaging."""
+    floor: Annotated[float, Gt(0), FINITE] = 1e-3
+    """Smallest -Q_r that the network learns. Before the end of an episode -Q_r is 0, which has no logarithm."""
+    capacity: Annotated[int, Ge(1)] = 100_000
+    """Size of the replay buffer, in rows."""
+    min_rows: Annotated[int, Ge(1)] = 500
+    """Rows in the replay buffer before the first update."""
+    stages: Stages = _STAGES
+    """Stages of the run. In the first one only V_e is learned, if there are several."""
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        check_min_rows(self)
+
+    @property
+    def header(self) -> HeaderSpec:
+        """Shape and dtype of the values that are published with the weights."""
+        return {
+            "beta": ((), "float64"),
+            "epsilon": ((), "float64"),
+            "learner_step": ((), "int64"),
+            "stage": ((), "int64"),
+        }
+
+    @property
+    def nominal_beta(self) -> float:
+        """The exponent of the robot's policy at the end of all stages and schedules."""
+        return value_at(self.beta, 1 << 60, self.stages, 1 << 60)
+
+    @property
+    def lasting(self) -> float:
+        """c: weight of U_r in a step of duration 1."""
+        return 1.0 if self.gamma == 1 else (1 - self.gamma) / -math.log(self.gamma)
+
+    def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
+        """Return what the algorithm needs from the replay."""
+        layout = RowLayout.of(self, coded_by(observation_space))
+        return ReaderSettings(
+            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
+            extra=layout.fields(), next_observation=False, stages=self.stages,
+        )  # fmt: skip
+
+    def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
+        """Return the sizes of one agent's part."""
+        coded = coded_by(observation_space)
+        if self.tables:
+            n = len(coded.table()) * (len(coded.weights) + coded.robot_actions)
+            return Sizes(weights=n, state=3 * n, counters=2, random=0)
+        n = sum(padded(plan.size) for plan in self.plans(coded))
+        return Sizes(weights=n, state=4 * n, counters=2, random=0)
+
+    def build(
+        self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
+    ) -> Empower:
+        """Make the learning half for ``agents`` agents, one seed for each."""
+        check_seeds(agents, seeds)
+        from motet.algorithms._device import Device
+        from motet.algorithms._empower_learner import EmpowerNetworks, EmpowerTables
+
+        made = EmpowerTables if self.tables else EmpowerNetworks
+        return made(self, coded_by(observation_space), seeds, Device(device))
+
+    def behaviour(self, observation_space: Space, action_space: Space) -> EmpowerBehaviour:
+        """Make the acting half."""
+        return EmpowerBehaviour(self, coded_by(observation_space))
+
+    def plans(self, coded: CodedModel) -> tuple[NetworkPlan, NetworkPlan]:
+        """Return the networks of V_e, with one output for each goal, and of log(-Q_r), in the order of a row."""
+        outputs = len(coded.weights), coded.robot_actions
+        values, losses = (DensePlan((coded.inputs, *self.hidden, n)) for n in outputs)
+        return values, losses
+
+
+class RowLayout(NamedTuple):
+    """Sizes of the fields of a row.
+
+    The distinct successors of a profile are numbered from 0; the lists of each robot action name them by number.
+    """
+
+    profiles: int
+    robot_actions: int
+    listed: int
+    """Length of the list of an action."""
+    distinct: int
+    """Largest number of distinct successors of a profile."""
+    size: int
+    """Numbers in the code of a state."""
+    dtype: str
+    goals: int
+    hold_bytes: int
+
+    @classmethod
+    def of(cls, config: EmpowerConfig, coded: CodedModel) -> RowLayout:
+        """Return the layout for a model; raise if the model cannot be learned with these settings."""
+        profiles = math.prod(coded.actions[human] for human in coded.humans)
+        if config.profiles == "all" and profiles > _MOST_PROFILES:
+            raise SettingError(
+                f"profiles must be 'drawn' where the humans have more than {_MOST_PROFILES} profiles of actions, got "
+                f"'all' with {profiles}"
+            )
+        if coded.lasting:
+            raise SettingError("the model must have transitions of duration 1, got one with transition_durations")
+        distinct = config.successors * coded.robot_actions
+        if distinct > 255:
+            raise SettingError(
+                f"successors must be at most {255 // coded.robot_actions} with {coded.robot_actions} robot actions, "
+                f"got {config.successors}"
+            )
+        return cls(
+            profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
+            coded.space.dtype.name, len(coded.weights), coded.hold_bytes,
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, Field]:
+        """Return the fields that the acting half adds to a row."""
+        p, r, s, k = self.profiles, self.robot_actions, self.listed, self.distinct
+        return {
+            "successor": Field((p, k, self.size), self.dtype),  # the code of each distinct successor
+            "count": Field((p,), "uint8"),  # their number
+            "ended": Field((p, k), "bool"),  # whether they are terminal
+            "holds": Field((p, k, self.hold_bytes), "uint8"),  # which goals hold in them
+            "number": Field((p, r, s), "uint8"),  # the successors of each robot action, by number
+            "probability": Field((p, r, s), "float32"),
+            "share": Field((p,), "float32"),  # weight of the profile
+            "ratio": Field((p, self.goals), "float32"),  # pi_h(a_h | s, g) over the prior of a_h, by goal
+            "known": Field((), "float32"),  # share of the queries that the cache answered
+        }
+
+
+class _HumanChoices(NamedTuple):
+    """What the humans do in a state."""
+
+    policies: list[npt.NDArray[np.float64]]
+    priors: list[npt.NDArray[np.float64]]
+    ends: list[npt.NDArray[np.float64]]
+    """The priors, cumulated."""
+
+
+class EmpowerBehaviour:
+    """The acting half: draws from the robot's policy, and asks the model what else might have happened.
+
+    Every row draws two numbers for the robot and one for each human, so the random stream does not depend on weights.
+    """
+
+    def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
+        self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
+        self._fields = self.layout.fields()
+        self._net: ActorNetwork | None = None
+        self._values: ActorNetwork | None = None
+        if not config.tables:
+            plans = config.plans(coded)
+            first = padded(plans[0].size)
+            self._net, self._part = plans[1].acting(), slice(first, first + plans[1].size)
+            self._values, self._first = plans[0].acting(), slice(0, plans[0].size)
+        self._rng = np.random.default_rng(0)
+        self._weights: npt.NDArray[np.float32] | None = None
+        self._beta = self._epsilon = 0.0
+        self._humans, self._queries, self._facts = (Bounded(config.cache) for _ in range(3))
+        self._profiles = list(product(*(range(coded.actions[human]) for human in coded.humans)))
+
+    def begin(self, seed: int) -> None:
+        """Restart the random stream from a seed."""
+        self._rng = np.random.default_rng(seed)
+
+    def get_stream(self) -> Any:
+        """Return the random stream as plain values."""
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a saved stream."""
+        self._rng.bit_generator.state = stream
+
+    def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
+        """Load a new version: weights and the exponent of the policy belong together."""
+        self._weights, self._beta, self._epsilon = weights, float(header["beta"]), float(header["epsilon"])
+        if self._net is not None and self._values is not None:
+            self._net.load(weights[self._part])
+            self._values.load(weights[self._first])
+
+    def act(
+        self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
+    ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
+        """Return actions ``[B]`` for codes ``[B, size]``, and what the model says. Without ``explore`` the likeliest
+        action, and empty rows."""
+        rows = len(observations)
+        extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
+        if not explore:
+            return self.log_losses(observations).argmin(1), extra
+        shares = self.probabilities(observations, self._beta)
+        shares = (1 - self._epsilon) * shares + self._epsilon / shares.shape[1]
+        draws = self._rng.random((rows, 1 + len(self.coded.humans)))
+        actions = (shares.cumsum(1) < draws[:, :1] * shares.sum(1, keepdims=True)).sum(1)
+        for i, code in enumerate(observations):
+            self._ask(code, draws[i, 1:], {name: array[i] for name, array in extra.items()})
+        for i in range(rows):
+            extra["known"][i] = self._queries.found / max(self._queries.asked, 1)
+        return np.minimum(actions, shares.shape[1] - 1), extra
+
+    # The policy
+
+    def log_losses(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return log(-Q_r) of all robot actions: [B, robot actions]."""
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        coded = self.coded
+        if self._net is None:
+            rows = self._weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
+            losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
+            return losses
+        return self._net.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+
+    def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return V_e of all goals of all humans: [B, goals]."""
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        coded = self.coded
+        if self._values is None:
+            rows = self._weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))
+            values: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
+            return values
+        logits = self._values.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+        return 1 / (1 + np.exp(-logits))
+
+    def robot_value(self, codes: npt.NDArray[Any]) -> float:
+        """Return the mean V_r of some states that are not terminal, at the end of all stages."""
+        config, coded, losses = self.config, self.coded, self.log_losses(codes)
+        raised = self.attainments(codes) ** config.zeta * coded.weights
+        power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
+        utility = -((power**-config.xi).mean(1) ** config.eta)
+        expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
+        return float((config.lasting * utility + expected).mean())
+
+    def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
+        """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""
+        logits = -(self.config.nominal_beta if beta is None else beta) * self.log_losses(codes)
+        shares: npt.NDArray[np.float64] = np.exp(logits - logits.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        return shares
+
+    # The model
+
+    def _ask(self, code: npt.NDArray[Any], draws: npt.NDArray[np.float64], row: dict[str, npt.NDArray[Any]]) -> None:
+        """Fill a row with the successors of all robot actions, for the profiles that belong to it."""
+        coded = self.coded
+        key = code.tobytes()
+        state = coded.state(code)
+        humans: _HumanChoices = self._humans.made(key, lambda: self._what_humans_do(state))
+        if self.config.profiles == "all":
+            profiles = self._profiles
+        else:
+            drawn = (int(np.searchsorted(ends, u, "right")) for ends, u in zip(humans.ends, draws, strict=True))
+            profiles = [tuple(drawn)]
+        for p, profile in enumerate(profiles):
+            prior = [own[action] for own, action in zip(humans.priors, profile, strict=True)]
+            share = math.prod(prior)
+            if share <= 0:
+                continue  # only in a row of all profiles: what is drawn has a positive prior
+            row["share"][p] = share if len(profiles) > 1 else 1.0
+            row["ratio"][p] = np.concatenate(
+                [own[:, a] / b for own, a, b in zip(humans.policies, profile, prior, strict=True)]
+            )
+            asked = self._queries.made((key, profile), lambda: self._query(state, profile))  # noqa: B023
+            for name, value in asked.items():
+                row[name][p] = value
+
+    def _what_humans_do(self, state: Any) -> _HumanChoices:
+        policies = self.coded.policies(state)
+        priors = self.coded.priors(policies)
+        ends = []
+        for prior in priors:
+            end = prior.cumsum()
+            end[np.flatnonzero(prior)[-1] :] = 2.0  # rounding never leads beyond the last possible action
+            ends.append(end)
+        return _HumanChoices(policies, priors, ends)
+
+    def _query(self, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        """Ask the model for the successors of all robot actions under a profile."""
+        coded, layout = self.coded, self.layout
+        numbers: dict[Any, int] = {}
+        number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
+        probability = np.zeros((layout.robot_actions, layout.listed), np.float32)
+        for action in range(layout.robot_actions):
+            found = coded.outcomes(state, coded.joint(profile, action), layout.listed)
+            for i, (p, successor) in enumerate(found):
+                number[action, i] = numbers.setdefault(successor, len(numbers))
+                probability[action, i] = p
+        facts: list[Facts] = [self._facts.made(one, lambda: coded.facts(one)) for one in numbers]  # noqa: B023
+        code = np.zeros((layout.distinct, layout.size), layout.dtype)
+        ended = np.zeros(layout.distinct, np.bool_)
+        holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)
+        for i, one in enumerate(facts):
+            code[i], ended[i], holds[i] = one
+        count = np.array(len(facts), np.uint8)
+        return {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
+                "probability": probability}  # fmt: skip

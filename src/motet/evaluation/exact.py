@@ -1,0 +1,123 @@
+"""Comparison of learned empowerment with the exact solution of the same model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.algorithms.empower import EmpowerBehaviour
+from motet.errors import SettingError
+from motet.plan import Robot, Solution, enumerate_states, evaluate_robot, solve_robot
+from motet.policies.entries import load_policies
+from motet.policy import BehaviourPolicy
+from motet.world.coded import CodedModel
+
+__all__ = ["EmpowermentGap", "ExactEmpowerment", "compare_exact"]
+
+_NEAR = 1.01  # an action is as good as the best if its Q_r is within this factor
+
+
+@dataclass(frozen=True)
+class EmpowermentGap:
+    """How far a learned robot is from the exact one. States are weighted by how often the learned robot visits them."""
+
+    share: float
+    """Share of the way from a robot that acts at random to the exact one, by the exact V_r of the first state."""
+    policy_error: float
+    """Root mean squared error of pi_r."""
+    random_error: float
+    """The same for a robot that acts at random."""
+    agreement: float
+    """Share of the visits in which the likeliest action is within 1 % of the best by the exact Q_r."""
+    attainment_error: float
+    """Mean absolute error of V_e over all states and goals, not weighted."""
+    value: float
+    """V_r of the first state, as the learner believes."""
+    exact_value: float
+    """V_r of the first state for the exact robot."""
+
+    def __str__(self) -> str:
+        relative = self.policy_error / self.random_error if self.random_error else 0.0
+        return (
+            f"{self.share:.3f} of the way from a random robot to the exact one; error of the policy "
+            f"{self.policy_error:.4f} ({relative:.2f} of a random robot's), of V_e {self.attainment_error:.4f}; "
+            f"agreement {self.agreement:.3f}; V_r {self.value:.3f}, exact {self.exact_value:.3f}"
+        )
+
+
+class ExactEmpowerment:
+    """The exact solution for a learner's model and settings, to compare its versions with.
+
+    Args:
+        behaviour: the acting half of a learner.
+        max_states: raise if the model has more states than this.
+    """
+
+    def __init__(self, behaviour: EmpowerBehaviour, max_states: int = 200_000) -> None:
+        self._config, self.coded = behaviour.config, behaviour.coded
+        coded: CodedModel = self.coded
+        self.graph = enumerate_states(coded.model, max_states=max_states)
+        self.codes = np.stack([coded.code(state) for state in self.graph.states])
+        config = self._config
+        self._settings: Mapping[str, Any] = {
+            "gamma": config.human_gamma,
+            "achieved": config.achieved,
+            "human_agents": coded.humans,
+            "robot_agents": coded.robots,
+        }
+        self._robot = Robot(config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.gamma)
+        self._goals = dict(zip(coded.humans, coded.goals, strict=True))
+        self.solution = solve_robot(self.graph, self._goals, coded.policy, self._robot, **self._settings)
+        random = np.full((len(self.graph), coded.robot_actions), 1 / coded.robot_actions)
+        self._random = random, self.evaluated(random)
+
+    def evaluated(self, policy: NDArray[np.float64]) -> Solution:
+        """Return the exact values of a policy of the robot, ``[states, robot actions]``."""
+        return evaluate_robot(self.graph, policy, self._goals, self.coded.policy, self._robot, **self._settings)
+
+    def gap(self, behaviour: EmpowerBehaviour) -> EmpowermentGap:
+        """Compare a version, which the behaviour has loaded."""
+        inner, exact = ~self.graph.terminal, self.solution.arrays
+        policy, best = behaviour.probabilities(self.codes), exact["robot_policy"]
+        found, (random, by_chance) = self.evaluated(policy), self._random
+        visits = found.chain().visits()[inner]
+
+        def error(one: NDArray[np.float64]) -> float:
+            return float(np.sqrt(np.average(((one - best)[inner] ** 2).mean(1), weights=visits)))
+
+        q = exact["robot_q"][inner]
+        chosen = np.take_along_axis(q, policy[inner].argmax(1)[:, None], 1)[:, 0]
+        first, last, mine = (float(one.arrays["robot_value"][0]) for one in (by_chance, self.solution, found))
+        attained = np.abs(behaviour.attainments(self.codes) - exact["attainment"])[inner]
+        return EmpowermentGap(
+            share=(mine - first) / (last - first),
+            policy_error=error(policy),
+            random_error=error(random),
+            agreement=float(np.average(chosen >= q.max(1) * _NEAR, weights=visits)),
+            attainment_error=float(attained.mean()),
+            value=behaviour.robot_value(self.codes[:1]),
+            exact_value=last,
+        )
+
+
+def compare_exact(run: str | os.PathLike[str] | BehaviourPolicy, *, trust: bool = False) -> EmpowermentGap:
+    """Compare a run of ``empower``, or its policy, with the exact solution of its model.
+
+    ::
+
+        print(compare_exact("runs/bushes-empower-1"))
+
+    Args:
+        run: the run directory, one of its checkpoints, or a policy of ``load_policies``.
+        trust: allow the run to name a model outside of motet, whose code is then imported and run.
+    """
+    policies = [run] if isinstance(run, BehaviourPolicy) else list(load_policies(run, trust=trust).values())
+    behaviour = policies[0].behaviour if isinstance(policies[0], BehaviourPolicy) else None
+    if not isinstance(behaviour, EmpowerBehaviour):
+        raise SettingError(f"run must be a run of the algorithm empower, got {run!r}")
+    return ExactEmpowerment(behaviour).gap(behaviour)

@@ -1,0 +1,303 @@
+"""Coded models: states as compact arrays, humans with goals and given policies, and all robots as one mind.
+
+Algorithms that learn from a model's transitions need more than observations: the successors of actions that nobody
+took. :class:`CodedModel` answers these questions. A :class:`StateSpace` is the space of its states, and gives the
+coded model to whoever has the space: the acting and the learning half of an algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from motet.errors import ModelError, SettingError
+from motet.system.portable import Portable
+from motet.system.raised import brief
+from motet.world.contract import offers
+from motet.world.model import agents_and_actions, goal_lists, is_model, leaves, optional_attribute, refilled
+
+__all__ = ["Bounded", "CodedModel", "Facts", "StateSpace", "coded_by"]
+
+_NEAR = 1e-6
+HumanPolicy = Callable[[Any, int, Any], Any]
+
+
+class Facts(NamedTuple):
+    """What rows hold of a state."""
+
+    code: NDArray[Any]
+    ended: bool
+    """Whether it is terminal."""
+    holds: NDArray[np.uint8]
+    """Which goals hold, of all humans, as bits."""
+
+
+class Bounded(dict[Any, Any]):
+    """A cache with a largest number of entries: the oldest half is dropped when it is full."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self.asked = self.found = 0
+
+    def made(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the value of a key, which is made unless it is known."""
+        self.asked += 1
+        try:
+            value = self[key]
+        except KeyError:
+            if len(self) >= self._most:
+                for old in list(self)[: max(self._most // 2, 1)]:
+                    del self[old]
+            value = self[key] = make()
+            return value
+        self.found += 1
+        return value
+
+
+class CodedModel:
+    """A model of robots and humans, with its states as compact arrays.
+
+    Args:
+        model: the model, or a factory of one.
+        humans: the humans' policies: a function ``(state, human, goal) -> probabilities``, or an object with such a
+            method ``policy``, for example a solution of a plan. None: the model's ``towards``.
+        goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
+        human_agents: indices of the humans; None: those of the model.
+        robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
+
+    >>> from motet.worlds import Bushes
+    >>> coded = CodedModel(Bushes(horizon=4))
+    >>> coded.robot_actions, coded.goals_of, coded.code(coded.first).tolist()
+    (5, (7, 7), [0, 2, 0, 6, 1, 1, 1, 1, 1, 1, 1])
+    >>> coded.encode(coded.code(coded.first)[None]).shape
+    (1, 29)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        humans: Any = None,
+        goals: Any = None,
+        human_agents: Sequence[int] | None = None,
+        robot_agents: Sequence[int] | None = None,
+    ) -> None:
+        self._given = (model, humans, goals, human_agents, robot_agents)
+        self.model = model if is_model(model) else model()
+        if not is_model(self.model):
+            raise SettingError(
+                f"world must be a model, with get_state, set_state and transition_probabilities, got {self.model!r}"
+            )
+        _, self.names, self.actions = agents_and_actions(self.model)
+        given = human_agents, optional_attribute(self.model, "human_agent_indices")
+        self.humans = tuple(next((found for found in given if found is not None), ()))
+        given = robot_agents, optional_attribute(self.model, "robot_agent_indices")
+        self.robots = tuple(next((found for found in given if found is not None), ()))
+        if not self.humans or not self.robots or set(self.humans) & set(self.robots):
+            raise SettingError(
+                "human_agents and robot_agents must be different agents, at least one each, got "
+                f"{self.humans} and {self.robots}"
+            )
+        self._policy = _human_policy(self.model, humans)
+        self.first = self.model.get_state()
+        self._dtype = np.dtype(getattr(self.model, "code_dtype", "int16"))
+        self.size = len(leaves(self.first, self.first))
+        self._goals(goals)
+        self.robot_actions = math.prod(self.actions[robot] for robot in self.robots)
+        self.lasting = offers(self.model, "transition_durations")
+        self._encoded = Bounded(200_000)
+        self._numbers: dict[bytes, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (Portable(self._given, "model of the world"),)
+
+    def _goals(self, given: Any) -> None:
+        """Note the goals of the humans, in the order of the columns of rows."""
+        if given is None and offers(self.model, "goals"):
+            given = {human: self.model.goals(human) for human in self.humans}
+        self.given_goals = optional_attribute(self.model, "possible_goal_generator") if given is None else given
+        """The goals as ``ModelWorld`` takes them."""
+        lists = goal_lists(self.model, self.given_goals)
+        if lists is None:
+            raise SettingError(f"goals must be given for a {type(self.model).__name__}, which has none")
+        by_human = lists(self.first)
+        if missing := [human for human in self.humans if not by_human.get(human)]:
+            raise SettingError(f"goals must be given for each human, got none for {self.names[missing[0]]}")
+        self.goals = [by_human[human] for human in self.humans]
+        self.goals_of = tuple(len(own) for own in self.goals)
+        self.weights = np.array([weight for own in self.goals for _, weight in own])
+        """Weight of each goal, by column."""
+        self.owner = np.repeat(np.arange(len(self.humans)), self.goals_of)
+        """Position of the human of each column."""
+        self.hold_bytes = -(-len(self.weights) // 8)
+
+    # States
+
+    @property
+    def space(self) -> StateSpace:
+        """The space of the codes."""
+        return StateSpace(self)
+
+    def code(self, state: Any) -> NDArray[Any]:
+        """Return a state as a compact array."""
+        numbers = leaves(state, self.first)
+        limits = np.iinfo(self._dtype)
+        if max(numbers) > limits.max or min(numbers) < limits.min or any(int(one) != one for one in numbers):
+            raise ModelError(
+                f"state {state!r} must have whole numbers from {limits.min} to {limits.max}: give the model a "
+                "code_dtype with room for its states"
+            )
+        return np.array(numbers, self._dtype)
+
+    def state(self, code: NDArray[Any]) -> Any:
+        """Return the state of a code."""
+        return refilled(self.first, iter(code.tolist()))
+
+    def encode(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+        """Return many states as numbers for a network: float32 [states, inputs].
+
+        Models with ``encode_codes(codes)`` do that at once. Without it, ``encode(state)`` is called for each new state,
+        or the code itself is taken.
+        """
+        if offers(self.model, "encode_codes"):
+            rows: NDArray[np.float32] = self.model.encode_codes(codes)
+            return rows
+        if not offers(self.model, "encode"):
+            return codes.astype(np.float32)
+        return np.stack([self._encoded.made(code.tobytes(), lambda: self._encode(code)) for code in codes])  # noqa: B023
+
+    def _encode(self, code: NDArray[Any]) -> NDArray[np.float32]:
+        return np.asarray(self.model.encode(self.state(code)), np.float32).ravel()
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs of a network."""
+        return int(self.encode(self.code(self.first)[None]).shape[1])
+
+    def numbers(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the numbers of states, in the order of a search from the first one, for tables."""
+        known = self.table()
+        return np.array([known[code.tobytes()] for code in codes], np.int64)
+
+    def table(self, most: int = 1_000_000) -> dict[bytes, int]:
+        """Return the numbers of all reachable states by their codes; raise if there are more than ``most``."""
+        if not self._numbers:
+            found = {self.code(self.first).tobytes(): 0}
+            waiting = [self.first]
+            while waiting:
+                state = waiting.pop()
+                for profile in np.ndindex(*self.actions):
+                    for _, successor in self.model.transition_probabilities(state, list(profile)) or ():
+                        key = self.code(successor).tobytes()
+                        if key not in found:
+                            found[key] = len(found)
+                            waiting.append(successor)
+                if len(found) > most:
+                    raise SettingError(f"tables must be for at most {most:,} states, got more: use networks")
+            self._numbers = found
+        return self._numbers
+
+    # What may happen
+
+    def facts(self, state: Any) -> Facts:
+        """Return what rows hold of a state."""
+        ended = self.model.transition_probabilities(state, [0] * len(self.actions)) is None
+        holds = [bool(goal.is_achieved(state)) for own in self.goals for goal, _ in own]
+        return Facts(self.code(state), ended, np.packbits(holds))
+
+    def policies(self, state: Any) -> list[NDArray[np.float64]]:
+        """Return the policy of each human for each of its goals: [goals, actions] by human."""
+        return [
+            np.stack([self.policy(state, human, goal) for goal, _ in own])
+            for human, own in zip(self.humans, self.goals, strict=True)
+        ]
+
+    def policy(self, state: Any, human: int, goal: Any) -> NDArray[np.float64]:
+        """Return the probabilities of a human's actions, given its goal."""
+        given = np.asarray(self._policy(state, human, goal), np.float64)
+        if given.shape != (self.actions[human],) or not (given >= 0).all() or abs(given.sum() - 1) > _NEAR:
+            raise ModelError(
+                f"the policy of {self.names[human]} must be {self.actions[human]} numbers >= 0 with sum 1, got "
+                f"{brief(given.tolist())} (state {state!r}, goal {getattr(goal, 'name', goal)})"
+            )
+        shares: NDArray[np.float64] = given / given.sum()
+        return shares
+
+    def priors(self, policies: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Return the humans' policies averaged over their goals by weight: [actions] by human."""
+        split = np.split(self.weights, np.cumsum(self.goals_of)[:-1])
+        return [own @ policy / own.sum() for own, policy in zip(split, policies, strict=True)]
+
+    def joint(self, profile: Sequence[int], robot_action: int) -> list[int]:
+        """Return the joint action of a profile of the humans and an action of the mind; other agents take action 0."""
+        joint = [0] * len(self.actions)
+        sizes = [self.actions[robot] for robot in self.robots]
+        chosen = np.array(np.unravel_index(robot_action, sizes)).tolist()  # the last robot's action varies fastest
+        for agent, action in zip((*self.humans, *self.robots), (*profile, *chosen), strict=True):
+            joint[agent] = action
+        return joint
+
+    def outcomes(self, state: Any, joint: list[int], most: int) -> list[tuple[float, Any]]:
+        """Return the successors of a joint action, equal ones merged; raise if there are more than ``most``."""
+        where = f"(state {state!r}, actions {joint})"
+        try:
+            given = self.model.transition_probabilities(state, joint[:])
+            merged: dict[Any, float] = {}
+            for p, successor in given:
+                merged[successor] = merged.get(successor, 0.0) + float(p)
+        except Exception as error:
+            raise ModelError(
+                f"transition_probabilities raised, or gave no (probability, successor): {error!r} {where}"
+            ) from error
+        found = [(p, successor) for successor, p in merged.items() if p > 0]
+        if min(merged.values()) < 0 or abs(sum(merged.values()) - 1) > _NEAR:
+            raise ModelError(f"probabilities must be >= 0 with sum 1, got {brief(list(merged.values()))} {where}")
+        if len(found) > most:
+            raise ModelError(f"successors must be at most {most} for each action, got {len(found)} {where}")
+        return found
+
+
+def _remade(given: Portable) -> CodedModel:
+    return CodedModel(*given.value)
+
+
+def _human_policy(model: Any, given: Any) -> HumanPolicy:
+    if given is None and not offers(model, "towards"):
+        raise SettingError(
+            f"humans must be a function (state, human, goal) -> probabilities, or a solution, got None for a "
+            f"{type(model).__name__} without towards(state, human, goal)"
+        )
+    chosen = model.towards if given is None else getattr(given, "policy", given)
+    if not callable(chosen):
+        raise SettingError(f"humans must be a function (state, human, goal) -> probabilities, got {given!r}")
+    policy: HumanPolicy = chosen
+    return policy
+
+
+class StateSpace(gymnasium.spaces.Box):
+    """The codes of a model's states. ``space.coded`` is the coded model."""
+
+    def __init__(self, coded: CodedModel) -> None:
+        limits = np.iinfo(coded._dtype)
+        super().__init__(int(limits.min), int(limits.max), (coded.size,), coded._dtype.type)
+        self.coded = coded
+
+    def __repr__(self) -> str:
+        return f"StateSpace({type(self.coded.model).__name__}, {self.shape}, {self.dtype})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateSpace, (self.coded,)
+
+
+def coded_by(space: Any) -> CodedModel:
+    """Return the coded model of a space; raise for any other space."""
+    if not isinstance(space, StateSpace):
+        raise SettingError(
+            f"observation space must be that of motet.worlds.OneMind, whose states are those of a model, got {space!r}"
+        )
+    return space.coded

@@ -1,0 +1,130 @@
+"""One mind: the robots of a model as one agent, beside humans who act by given policies for goals of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from motet.errors import SettingError
+from motet.seeds import freeze_rng, thaw_rng
+from motet.world import End, ModelWorld, World
+from motet.world.coded import CodedModel
+from motet.worlds.contract import real
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["OneMind"]
+
+
+class OneMind(World):
+    """The robots of a model as one agent, whose action is one action of each robot.
+
+    The humans act inside the world. At the reset each of them draws a goal by weight, and acts by its policy for it.
+    The agent observes the code of the state (:class:`~motet.world.coded.CodedModel`). It gets a reward of 1 for each
+    human at the first step that leads to a state in which the human's goal holds. The world is made by algorithms that
+    need a model (``motet train bushes --algorithm empower``), or by hand.
+
+    Args:
+        model: the model, or a factory of one.
+        humans: the policies of the humans: a function ``(state, human, goal) -> probabilities``, or an object with such
+            a method ``policy``, for example a solution of a plan. None: the model's ``towards(state, human, goal)``.
+        goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
+        human_epsilon: probability with which a human takes a random action.
+        turns: truncate episodes after this many steps. None: no limit.
+        human_agents: indices of the humans; None: those of the model.
+        robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
+
+    >>> from motet.worlds import Bushes
+    >>> world = OneMind(Bushes(horizon=3))
+    >>> world.reset(seed=0)
+    >>> world.agents, world.action_spaces, world.observe(0).tolist()
+    (('robot_0',), (Discrete(5),), [0, 2, 0, 6, 1, 1, 1, 1, 1, 1, 1])
+    """
+
+    can_save = True
+
+    def __init__(
+        self,
+        model: Any,
+        humans: Any = None,
+        goals: Any = None,
+        human_epsilon: float = 0.1,
+        turns: int | None = None,
+        human_agents: Sequence[int] | None = None,
+        robot_agents: Sequence[int] | None = None,
+    ) -> None:
+        self.coded = coded = CodedModel(model, humans, goals, human_agents, robot_agents)
+        self._world = ModelWorld(coded.model, goals=coded.given_goals, turns=turns)
+        self.human_epsilon = real("human_epsilon", human_epsilon, 0, 1)
+        self.agents = (coded.names[coded.robots[0]] if len(coded.robots) == 1 else "robots",)
+        self.observation_spaces = (coded.space,)
+        self.action_spaces = (gymnasium.spaces.Discrete(coded.robot_actions),)
+        self._rng = np.random.default_rng()
+        if not self._world.can_save:
+            raise SettingError(f"the states of a {type(coded.model).__name__} must be plain values to be coded")
+
+    @property
+    def state(self) -> Any:
+        """The state of the model now."""
+        return self._world.state
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode, and draw the humans' goals."""
+        if seed is not None:
+            self._rng = np.random.default_rng([seed, 1])
+        self._world.reset(seed)
+
+    def group(self) -> Sequence[int]:
+        """The mind, while the episode runs."""
+        return (0,) if self._world.group() else ()
+
+    def observe(self, agent: int) -> NDArray[Any]:
+        """Return the code of the state."""
+        return self.coded.code(self.state)
+
+    def act(self, actions: Sequence[Any]) -> None:
+        """Draw the next state, given the action of the mind."""
+        coded, state = self.coded, self.state
+        goals, profile = self._world.drawn_goals, []
+        for human in coded.humans:
+            draws = self._rng.random(2)
+            shares = coded.policy(state, human, goals[human])
+            if draws[0] < self.human_epsilon:
+                shares = np.full(len(shares), 1 / len(shares))
+            profile.append(min(int(np.searchsorted(shares.cumsum(), draws[1], "right")), len(shares) - 1))
+        joint = coded.joint(profile, int(actions[0]))
+        self._world.act([joint[agent] for agent in self._world.group()])
+
+    def reward(self, agent: int) -> float:
+        """Return the number of humans whose goal was reached since the last call."""
+        return self._world.reward(self.coded.robots[0])
+
+    def ended(self) -> Sequence[End]:
+        """Return the end of the mind, once, when the episode is over."""
+        return [end._replace(agent=0) for end in self._world.ended()[:1]]
+
+    def get_state(self) -> Any:
+        """Return everything that determines what happens next, as plain values."""
+        return (self._world.get_state(), freeze_rng(self._rng))
+
+    def set_state(self, state: Any) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        self._world.set_state(state[0])
+        self._rng = thaw_rng(state[1])
+
+    @property
+    def metadata(self) -> Any:
+        """The model's metadata, for the speed of films."""
+        return self._world.metadata
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the model's picture of the state; None if it draws none."""
+        return self._world.render()
+
+    def close(self) -> None:
+        """Close the model, if it can be closed."""
+        self._world.close()

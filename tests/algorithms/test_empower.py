@@ -1,0 +1,398 @@
+"""Learned empowerment against the exact one: rows, targets, tables and networks."""
+
+import functools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from tests.support.bush_corridor import BushCorridor, StandOn
+from tests.support.empowering import EXACT, all_profiles, batch_of, open_states, plain_targets, spaces
+
+from motet import Settings, resume, train
+from motet.algorithms._device import Device
+from motet.algorithms._empower_learner import Formulas, ModelRows
+from motet.algorithms.empower import EmpowerConfig
+from motet.errors import ModelError, SettingError
+from motet.plan import Robot, enumerate_states, solve_robot
+from motet.replay import ReplaySpec
+from motet.schedule import Linear, Stages
+from motet.worlds import Bushes, OneMind, Rooms
+
+SMALL = {"hidden": (16,), "min_rows": 40, "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def corridor():
+    model = Bushes(horizon=4)
+    return OneMind(model), enumerate_states(model)
+
+
+def induced(world, graph, config):
+    """The learner's tables after one sweep over the levels: twice each, since pi_r needs the Q_r of the state."""
+    learner = config.build(*spaces(world), agents=1, seeds=[0])
+    for step in reversed(range(world.coded.model.horizon)):
+        states = [state for state in graph.states if state[0] == step]
+        batch = batch_of(world, config, states)
+        for _ in range(2):
+            learner.update(batch, [0])
+    return learner
+
+
+@dataclass(frozen=True)
+class Parity:
+    """A goal that holds in every other step."""
+
+    odd: int
+
+    def is_achieved(self, state):
+        return state[0] % 2 == self.odd
+
+
+class Timed(Bushes):
+    """One more goal is always a step away, so that goals that hold already may count nothing."""
+
+    def goals(self, agent):
+        return [*super().goals(agent), (Parity(0), 0.5), (Parity(1), 0.25)]
+
+    def towards(self, state, human, goal):
+        return [0.2] * 5 if isinstance(goal, Parity) else super().towards(state, human, goal)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"zeta": 2.0, "eta": 1.1, "xi": 1.5}, {"achieved": "one", "gamma": 1.0}, {"achieved": "zero", "beta": 2.0}],
+    ids=["plain", "exponents", "one", "zero"],
+)
+def test_the_fixed_point_is_the_exact_solution(settings):
+    """With all profiles, all goals and tables, one sweep per level is the plan's backward induction."""
+    model = (Timed if settings.get("achieved") == "zero" else Bushes)(horizon=3)
+    world, graph, config = OneMind(model), enumerate_states(model), replace(EXACT, **settings)
+    robot = Robot(config.beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.gamma)
+    goals = {human: model.goals(human) for human in model.human_agent_indices}
+    exact = solve_robot(graph, goals, model.towards, robot, gamma=config.human_gamma, achieved=config.achieved)
+    learner = induced(world, graph, config)
+    inner = [i for i in np.flatnonzero(~graph.terminal).tolist() if graph.states[i][0] < model.horizon - 1]
+    numbers = world.coded.numbers(np.stack([world.coded.code(graph.states[i]) for i in inner]))
+    np.testing.assert_allclose(-np.exp(learner._losses[0, numbers]), exact.arrays["robot_q"][inner], rtol=1e-5)
+    counts = ~exact.achieved[inner].astype(bool) if config.achieved != "stay" else np.s_[:]
+    np.testing.assert_allclose(
+        learner._values[0, numbers][counts], exact.arrays["attainment"][inner][counts], rtol=1e-5, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("profiles", ["all", "drawn"])
+def test_targets_in_double_precision_are_those_of_plain_python(profiles):
+    model = Bushes(horizon=3, thickest=8)  # its probabilities have few bits, so rows hold them exactly
+    world, graph = OneMind(model), enumerate_states(model)
+    config = EmpowerConfig(profiles=profiles, beta=5.0, stages=Stages(), zeta=2.0, xi=1.3, eta=1.1, **SMALL)
+    states = open_states(graph, 8, seed=3)
+    batch = batch_of(world, config, states, seed=1, precise=True)
+    coded = world.coded
+    rows = ModelRows(batch, len(coded.weights), Device("cpu"), torch.float64)
+    rng, known = np.random.default_rng(5), {}
+    for code in rows.codes[0]:
+        known.setdefault(code.tobytes(), (rng.uniform(0.1, 0.9, 14), rng.uniform(0.5, 20, 5)))
+    attained, losses = (np.stack([known[code.tobytes()][i] for code in rows.codes[0]]) for i in (0, 1))
+    formulas = Formulas(config, coded, Device("cpu"), torch.float64)
+    found = formulas.targets(
+        rows, torch.from_numpy(attained[None, : rows.n]), torch.from_numpy(np.log(losses)[None]),
+        torch.full((1, 1, 1), 5.0, dtype=torch.float64),
+    )  # fmt: skip
+    for i, state in enumerate(states):
+        chosen = list(all_profiles(model, state))
+        if profiles == "drawn":
+            chosen = [(drawn_profile(world, batch, i, state), 1.0)]
+        aim, weight, loss = plain_targets(
+            model, config, state, chosen, *(lambda s, k=k: known[coded.code(s).tobytes()][k] for k in (0, 1))
+        )
+        np.testing.assert_allclose(found.loss[0, i], loss, rtol=1e-9)
+        np.testing.assert_allclose(found.weight[0, i], weight, rtol=1e-9)
+        np.testing.assert_allclose(found.attainment[0, i], aim, rtol=1e-9)
+
+
+def drawn_profile(world, batch, i, state):
+    """The profile of a row, found by its ratios."""
+    coded = world.coded
+    policies = coded.policies(state)
+    priors = coded.priors(policies)
+    for profile in np.ndindex(5, 5):
+        if all(prior[a] > 0 for prior, a in zip(priors, profile, strict=True)):
+            ratio = np.concatenate([p[:, a] / b[a] for p, a, b in zip(policies, profile, priors, strict=True)])
+            if np.allclose(ratio, batch.extra["ratio"][0, i, 0]) and same_successors(world, batch, i, state, profile):
+                return profile
+    raise AssertionError("no profile has these ratios")
+
+
+def same_successors(world, batch, i, state, profile):
+    coded, count = world.coded, int(batch.extra["count"][0, i, 0])
+    told = {code.tobytes() for code in batch.extra["successor"][0, i, 0, :count]}
+    found = {
+        coded.code(after).tobytes()
+        for r in range(5)
+        for _, after in coded.model.transition_probabilities(state, coded.joint(profile, r))
+    }
+    return told == found
+
+
+def test_drawn_profiles_are_right_on_average(corridor):
+    """The mean over many drawn rows is the target of all profiles: nothing is biased."""
+    world, graph = corridor
+    config = EmpowerConfig(beta=5.0, stages=Stages(), **SMALL)
+    state = open_states(graph, 1, seed=8)[0]
+
+    def targets(config, count):
+        learner = config.build(*spaces(world), agents=1, seeds=[0])
+        _, found, _ = learner._learn_targets(batch_of(world, config, [state] * count, seed=2), [0])
+        return found
+
+    exact = targets(replace(config, profiles="all"), 1)
+    drawn = targets(config, 4000)
+    mean = (drawn.weight * drawn.attainment).mean(1) / drawn.weight.mean(1)
+    np.testing.assert_allclose(mean, exact.attainment[:, 0], atol=0.02)
+    np.testing.assert_allclose(drawn.weight.mean(1), 1.0, atol=0.12)
+    np.testing.assert_allclose(drawn.loss.mean(1), exact.loss[:, 0], rtol=0.01)
+
+
+# ---- rows
+
+
+def test_a_row_of_a_grid_takes_less_than_a_kilobyte():
+    world = OneMind(Bushes("H.R...H\n.......\n.......", horizon=12))
+    settings = EmpowerConfig().replay(*spaces(world))
+    spec = ReplaySpec(*spaces(world), capacity=100, extra=settings.extra)
+    assert world.coded.size == 1 + 3 + 21
+    assert spec.row_bytes < 1000, spec.row_bytes
+
+
+def test_a_row_says_what_the_model_says(corridor):
+    world, graph = corridor
+    coded, model = world.coded, world.coded.model
+    states = open_states(graph, 12, seed=1)
+    extra = batch_of(world, EmpowerConfig(**SMALL), states, seed=4).extra
+    for i, state in enumerate(states):
+        profile = drawn_profile(world, batch_of(world, EmpowerConfig(**SMALL), states, seed=4), i, state)
+        for r in range(5):
+            told = {}
+            for number, p in zip(extra["number"][0, i, 0, r], extra["probability"][0, i, 0, r], strict=True):
+                if p:
+                    after = coded.state(extra["successor"][0, i, 0, number])
+                    told[after] = told.get(after, 0.0) + p
+                    assert extra["ended"][0, i, 0, number] == (after[0] == 4)
+                    holds = np.unpackbits(extra["holds"][0, i, 0, number], count=14)
+                    assert holds.tolist() == [goal.is_achieved(after) for h in (1, 2) for goal, _ in model.goals(h)]
+            expected = {after: p for p, after in model.transition_probabilities(state, coded.joint(profile, r))}
+            assert told == pytest.approx(expected)
+
+
+def test_queries_are_remembered_up_to_a_bound(corridor):
+    world, graph = corridor
+    behaviour = EmpowerConfig(cache=10, **SMALL).behaviour(*spaces(world))
+    behaviour.begin(0)
+    behaviour.load(np.zeros(10_000, np.float32), {"beta": 0.0, "epsilon": 0.0})
+    code = world.coded.code(graph.states[0])[None]
+    for _ in range(40):
+        _, extra = behaviour.act(code)
+    assert extra["known"][0] > 0.5
+    for state in open_states(graph):
+        behaviour.act(world.coded.code(state)[None])
+        assert len(behaviour._queries) <= 10
+        assert len(behaviour._facts) <= 10
+
+
+def test_the_policy_belongs_to_the_version_that_was_loaded(corridor):
+    """beta comes with the weights: until a version says otherwise, the robot is uniform."""
+    world, graph = corridor
+    config = EmpowerConfig(stages=Stages({"a": 5, "b": None}, by="updates"), beta=Linear(0.0, 8.0, 10, by="updates"))
+    learner = config.build(*spaces(world), agents=1, seeds=[1])
+    behaviour = config.behaviour(*spaces(world))
+    codes = np.stack([world.coded.code(state) for state in open_states(graph)])
+    behaviour.begin(0)
+    behaviour.load(learner.weights()[0].copy(), learner.header(0, 0))
+    assert np.ptp(behaviour.probabilities(codes, behaviour._beta)) == 0
+    learner.counters[:] = 10
+    assert learner.header(0, 0)["beta"] == config.nominal_beta == 8.0
+    assert learner.header(0, 0)["stage"] == 1
+    behaviour.load(learner.weights()[0].copy(), learner.header(0, 0))
+    assert np.ptp(behaviour.probabilities(codes, behaviour._beta)) > 0.01
+
+
+def test_several_robots_are_one_mind():
+    world = OneMind(Bushes("RH.R", horizon=2))
+    coded = world.coded
+    assert world.agents == ("robots",)
+    assert coded.robot_actions == 25
+    assert coded.joint([3], 7) == [1, 2, 3]  # the last robot's action varies fastest
+    config = replace(EXACT, successors=4)
+    model, graph = coded.model, enumerate_states(coded.model)
+    goals = {human: model.goals(human) for human in model.human_agent_indices}
+    exact = solve_robot(graph, goals, model.towards, Robot(config.beta, gamma=config.gamma), gamma=config.human_gamma)
+    learner = induced(world, graph, config)
+    np.testing.assert_allclose(-np.exp(learner._losses[0, 0]), exact.arrays["robot_q"][0], rtol=1e-5)
+
+
+# ---- learning
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_learning_goes_on_bit_for_bit_from_a_saved_state(corridor, tables):
+    world, graph = corridor
+    config = EmpowerConfig(tables=tables, stages=Stages({"a": 3, "b": None}, by="updates"), beta=5.0, target_every=4,
+                           **SMALL)  # fmt: skip
+    batches = [batch_of(world, config, open_states(graph, 16, seed), seed) for seed in range(10)]
+    whole = config.build(*spaces(world), agents=1, seeds=[3])
+    for i, batch in enumerate(batches):
+        if i == 6:
+            whole.save()
+            kept = [getattr(whole, name).copy() for name in ("state", "counters", "random")]
+        whole.update(batch, [i])
+    other = config.build(*spaces(world), agents=1, seeds=[4])
+    for name, value in zip(("state", "counters", "random"), kept, strict=True):
+        getattr(other, name)[:] = value
+    other.load()
+    for i in range(6, 10):
+        other.update(batches[i], [i])
+    np.testing.assert_array_equal(whole.state, other.state)
+    assert whole.counters.tolist() == other.counters.tolist() == [[10, 7]]  # Q_r is learned from the second stage on
+
+
+def test_agents_of_a_stack_learn_as_they_do_alone(corridor):
+    world, graph = corridor
+    config = EmpowerConfig(stages=Stages({"a": 2, "b": None}, by="updates"), beta=5.0, **SMALL)
+    alone, both = (config.build(*spaces(world), agents=len(seeds), seeds=seeds) for seeds in ([7], [6, 7]))
+    both.counters[0] = (1, 0)  # in another stage
+    both.load()
+    for seed in range(4):
+        mine, other = (batch_of(world, config, open_states(graph, 16, s), s) for s in (seed, seed + 50))
+        alone.update(mine, [0])
+        joined = batch_of(world, config, open_states(graph, 16, seed), seed, agents=2)
+        joined.observation[0] = other.observation[0]
+        for name, value in other.extra.items():
+            joined.extra[name][0] = value[0]
+        both.update(joined, [0, 0])
+    np.testing.assert_allclose(both.state[1], alone.state[0], rtol=1e-4, atol=1e-6)
+    assert both.counters.tolist() == [[5, 3], [4, 2]]
+
+
+def test_lockstep_is_serial_and_a_resumed_run_goes_on(tmp_path):
+    """World, stages, beta and the model's rows: everything that a run has."""
+    config = EmpowerConfig(
+        stages=Stages({"attainment": 20, "values": 30, "full": None}, ("full",), "updates"),
+        beta=Linear(0.0, 5.0, 60, by="updates"), **SMALL,
+    )  # fmt: skip
+    world = functools.partial(Bushes, horizon=4)
+    settings = {"steps": 240, "actors": 2, "worlds_per_actor": 2, "updates_per_step": 1.0}
+    serial = train(world, config, Settings(engine="serial", **settings))
+    lockstep = train(world, config, Settings(slack=0, **settings))
+    assert list(serial.agents) == ["robot_0"]
+    for part, value in serial.agents["robot_0"].items():
+        np.testing.assert_array_equal(value, lockstep.agents["robot_0"][part], err_msg=part)
+    assert serial.updates == lockstep.updates
+    once = Settings(engine="serial", steps=120, keep_replay=True)
+    train(world, config, once, run=tmp_path / "run")
+    half = resume(tmp_path / "run", steps=60)
+    whole = train(world, config, replace(once, steps=180))
+    np.testing.assert_array_equal(whole.agents["robot_0"]["state"], half.agents["robot_0"]["state"])
+
+
+STANDING = {human: [(StandOn(human, (x, 0)), 1 / 7) for x in range(7)] for human in (1, 2)}
+
+
+def hurry(state, human, goal):
+    """A human of a project that does not know motet: it walks to its cell."""
+    far = [abs(state[1][human][0] + step - goal.cell[0]) for step in (0, -1, 0, 1, 0)]
+    near = np.array(far) == min(far)
+    return near / near.sum()
+
+
+def test_a_model_of_another_project_is_learned_unchanged():
+    """Its roles, goals and humans are given, and its states have no encoding."""
+    world = functools.partial(OneMind, BushCorridor, hurry, STANDING, human_agents=[1, 2], robot_agents=[0])
+    config = EmpowerConfig(stages=Stages(), beta=5.0, **SMALL)
+    result = train(world, config, Settings(steps=100, worlds_per_actor=2, updates_per_step=0.5, slack=20))
+    assert result.updates["agent_0"] > 10
+    model = BushCorridor()
+    roles = {"human_agents": [1, 2], "robot_agents": [0]}
+    exact = solve_robot(
+        enumerate_states(model), STANDING, hurry, Robot(5.0, gamma=0.95), gamma=0.95, achieved="stay", **roles
+    )
+    assert exact.value(exact.graph.states[0], 0) == pytest.approx(-9.94866, abs=1e-4)
+
+
+# ---- models that are wrong
+
+
+class Bad(Bushes):
+    """A model with one fault."""
+
+    def __init__(self, fault):
+        super().__init__(horizon=4)
+        self.fault = fault
+
+    def transition_probabilities(self, state, actions):
+        found = super().transition_probabilities(state, actions)
+        if found is None or state[0] < 1:
+            return found
+        if self.fault == "sum":
+            return [(p * 0.9, after) for p, after in found]
+        if self.fault == "many":
+            return [(1 / 6, (*found[0][1][:2], (i,) * 7)) for i in range(6)]
+        return found
+
+    def goals(self, agent):
+        return [] if self.fault == "no goals" else super().goals(agent)
+
+    def towards(self, state, human, goal):
+        return [0.5] * 5 if self.fault == "policy" and state[0] else super().towards(state, human, goal)
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        ("sum", r"probabilities must be >= 0 with sum 1, got .*\(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        ("many", r"successors must be at most 4 for each action, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        ("policy", r"the policy of human_0 must be 5 numbers >= 0 with sum 1, got .*\(state \(1, .*, goal 0,0\)"),
+        ("no goals", "agent 1 must be objects with is_achieved"),
+    ],
+)
+def test_bad_models_are_named_with_state_and_actions(fault, word):
+    with pytest.raises((ModelError, SettingError), match=word):
+        train(lambda: Bad(fault), EmpowerConfig(**SMALL), Settings(engine="serial", steps=60))
+
+
+class Nowhere(Bushes):
+    """The humans' goals never hold."""
+
+    def goals(self, agent):
+        return [(type(goal)(agent, 99, goal.name), weight) for goal, weight in super().goals(agent)]
+
+    def towards(self, state, human, goal):
+        return [0.2] * 5
+
+    def encode_goal(self, goal):
+        return np.zeros(7, np.float32)
+
+
+def test_humans_without_power_are_named():
+    config = replace(
+        EXACT, profiles="drawn", min_rows=8, batch_size=8, stages=Stages({"a": 3, "b": None}, by="updates")
+    )
+    with pytest.raises(ModelError, match=r"the power X_h of human_0 must be > 0, got 0 in state \(\d, "):
+        train(lambda: Nowhere(horizon=3), config, Settings(engine="serial", steps=400))
+
+
+def test_what_cannot_be_learned_is_refused():
+    plain = OneMind(Bushes())
+    with pytest.raises(SettingError, match=r"profiles must be 'drawn' .* got 'all' with 125"):
+        EmpowerConfig(profiles="all").replay(*spaces(OneMind(Bushes("HR.H.H"))))
+    with pytest.raises(SettingError, match="successors must be at most 51 with 5 robot actions, got 60"):
+        EmpowerConfig(successors=60).replay(*spaces(plain))
+    with pytest.raises(SettingError, match=r"observation space must be that of motet.worlds.OneMind"):
+        EmpowerConfig().replay(plain.action_spaces[0], plain.action_spaces[0])
+    with pytest.raises(SettingError, match="humans must be a function"):
+        OneMind(BushCorridor(), goals=STANDING, human_agents=[1, 2], robot_agents=[0])
+    with pytest.raises(SettingError, match="human_agents and robot_agents must be different agents"):
+        OneMind(BushCorridor(), goals=STANDING)
+    assert OneMind(Rooms("freeing")).coded.goals_of == (13,)
+    with pytest.raises(SettingError, match="world must be a model"):
+        train("treasure_hunt", "empower", Settings(engine="serial", steps=60))
