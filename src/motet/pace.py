@@ -15,7 +15,8 @@ collects the next batch while the learner uses the last one. Free-running is not
 the other agents of its world.
 
 With *periods* both sides work at the same time, and yet the result is a function of the seed: who reads what is fixed
-by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to k.
+by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to
+k.
 
 - An actor begins period b once every learner has published the version of phase ``b - 1 - ahead`` (the initial version
   if that is negative), and acts by that version throughout the period. Actors do not wait for each other.
