@@ -475,7 +475,7 @@ def _newest(checkpoint: Checkpoint, policy: str) -> int | None:
 
 
 def unused(policy: LearnedPolicy, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
-    """Return how many steps of a policy that reads rows once a checkpoint counts but has neither used nor kept."""
+    """Return the number of steps in a checkpoint whose rows were neither learned from nor saved (for ``once``)."""
     if not policy.settings.once or policy.name in checkpoint.replay or policy.name not in checkpoint.agents:
         return 0
     held = checkpoint.agents[policy.name]

@@ -181,7 +181,9 @@ class Roster:
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1 + self.pace.room)
+        # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
+        starts = settings.batch_size * (2 if settings.prioritised else 1)
+        least = starts + lanes * (settings.n_step + settings.n_frames + 1 + self.pace.room)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
