@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,6 @@ def on_cluster(
     policies: bool,
 ) -> Iterator[RemoteRun]:
     """Yield a run on a cluster, ready to be supervised. ``policies``: whether the driver needs published policies."""
-    if cluster.learner_gpus:
-        roster = replace(roster, policies=tuple(replace(policy, device="cuda") for policy in roster.policies))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
     with connected(cluster, need) as ray:
         there = ray.cluster_resources()
@@ -266,6 +263,7 @@ class RemoteRun:
             self._limits,
             self._cluster.age_s(len(self._roster.processes)),
             came,
+            self.shared.board.ended[i].tolist(),
         )
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
@@ -443,6 +441,7 @@ class RemoteRun:
             board.set_spent(i, self._spent_before[i] + report.spent)
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
+            board.ended[i] = report.counted
             shared.nodes[i] = report.node
             writer = shared.episodes.writer(i)
             for record in report.ended:
