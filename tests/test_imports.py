@@ -38,7 +38,8 @@ MODELS = {"motet.world.coded"}
 # What algorithms learn with. Configs, and how agents act, do without torch.
 LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "ppo", "td3", "value")}
 LEARNING |= {
-    f"motet.algorithms.{name}" for name in ("_convolution", "_flat", "_likelihoods", "_networks", "_normaliser")
+    f"motet.algorithms.{name}"
+    for name in ("_convolution", "_device", "_flat", "_likelihoods", "_networks", "_normaliser")
 }
 
 
@@ -120,7 +121,9 @@ def test_checks_know_errors_alone():
 
 
 # What belongs to a contract but is kept apart for the reader's sake; bound by the same rule.
-PARTS = {f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model", "coded")}
+PARTS = {
+    f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model", "coded", "measured")
+}
 PARTS |= {"motet.system.raised", "motet.system.imports"}
 
 

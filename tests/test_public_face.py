@@ -22,9 +22,9 @@ from motet.training.settings import Settings
 
 VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "regret", "report", "resume", "tournament", "train"]
 NOUNS = [
-    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League", "MotetError", "Pace"),
-    *("Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "StopRun"),
-    *("Tournament", "World"),
+    *("AgentSettings", "Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League"),
+    *("MotetError", "Pace", "Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits"),
+    *("Settings", "StopRun", "Tournament", "World"),
 ]
 
 

@@ -20,19 +20,19 @@ import motet
 from motet.cli import command as cli
 from motet.cli import eval as eval_command
 from motet.cli import runs
-from motet.cli import summary as _summary
 from motet.cli import tournament as tournament_command
 from motet.cli.play import Play, finish, tell_who_always_failed, yaml
-from motet.cli.show import Show
 from motet.errors import ChildError
 from motet.evaluation.episode import Failure
 from motet.evaluation.latency import LatencyHistogram
 from motet.evaluation.result import Episode, Evaluation, Measured
 from motet.evaluation.tournament import Tournament
+from motet.reports import summary as _summary
 from motet.runs import display as _display
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.history import Curves
+from motet.runs.show import Show
 from motet.runs.sinks import TensorBoard, Wandb, scalars
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
 from motet.system.files import file_stems
@@ -323,10 +323,10 @@ def test_the_display_shows_agents_of_any_name(first, second, stage, title):
         text = console.file.getvalue()
         assert_shown(text, agents, room)
         assert max(len(line) for line in text.splitlines()) <= width + 4  # letters that are wide, or have none
-    out, _ = printed(lambda: shown_by(_display.display(title), now, title))
+    out, _ = printed(lambda: shown_by(_display.display("table", title), now, title))
     assert_shown(out, [])
     assert plain(title) in out and all(label(name, 40) in out for name in agents)
-    out, _ = printed(lambda: shown_by(_display.display(title), now, title), width=200, terminal=True)
+    out, _ = printed(lambda: shown_by(_display.display("table", title), now, title), width=200, terminal=True)
     left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", out)
     assert_shown(left, agents, 24)
 
@@ -400,7 +400,7 @@ def test_the_log_of_a_run_has_one_line_for_each_that_was_said(tmp_path_factory, 
     (folder / "logs").mkdir()
 
     def say():
-        show = Show(folder, "title")
+        show = Show(folder, "title", "lines")
         show.say(line)
         show.say("after it")
         show.close()

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from motet.training.callbacks import StopRun
     from motet.training.league import League
     from motet.training.run import resume, train
-    from motet.training.settings import Settings
+    from motet.training.settings import AgentSettings, Settings
     from motet.world import World, as_world
 
 __all__ = [
+    "AgentSettings",
     "Cluster",
     "Evaluation",
     "EvaluationSettings",
@@ -66,6 +67,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "AgentSettings": "motet.training.settings",
         "Cluster": "motet.placement",
         "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",

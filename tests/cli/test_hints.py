@@ -145,6 +145,19 @@ def test_every_flag_of_other_commands_that_is_suggested_exists(command):
     assert known & {f"--{ours}".replace("_", "-") for ours in _OTHER} or command == "status"
 
 
+def test_a_module_without_a_name_and_a_misspelt_name_in_it_are_answered(tmp_path, monkeypatch, capsys):
+    (tmp_path / "hints_tag.py").write_text("class TagEnv: ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for given in ("hints_tag.py", "hints_tag"):
+        assert main(["train", given]) == 2
+        assert "for a name in hints_tag.py, write hints_tag:NAME" in capsys.readouterr().err
+    assert main(["train", "hints_tag:TagEnvv"]) == 2
+    assert "did you mean hints_tag:TagEnv?" in capsys.readouterr().err
+    assert main(["train", "hints_tag:Screen"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
     assert main(["trian", "matrix"]) == 2
     assert "did you mean motet train?" in capsys.readouterr().err

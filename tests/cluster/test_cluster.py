@@ -11,9 +11,11 @@ import pytest
 from support.eager_workers import make_eager
 from support.family import descendants
 from support.gated import Gated, Standstill
+from support.poisoned_device import PoisonedDQN
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
+from motet.algorithms.dqn import DQNConfig
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
@@ -21,6 +23,8 @@ from motet.errors import SettingError, SupersededError
 from motet.placement import Cluster
 from motet.policies.partner import Partner
 from motet.runs.directory import RunDirectory
+from motet.runs.episodes import read_episodes
+from motet.runs.status import read_history
 from motet.system.portable import Portable
 from motet.training.engines import _check_for_cluster
 from motet.training.roster import make_roster
@@ -189,6 +193,13 @@ def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     same_agents(serial, spread)
 
 
+def test_a_device_on_a_cluster_learns_what_the_cpu_does(two_nodes):
+    small = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
+    chosen = {"steps": 120, "learner_processes": 1, "updates_per_step": 0.5}
+    here = train(WORLD, DQNConfig(**small), settings(**{**chosen, "engine": "serial"}))
+    same_agents(here, train(WORLD, PoisonedDQN(**small), settings(**chosen, slack=0)))
+
+
 def kill_when(name, at_least, kill):
     """A watch that ends a process once, when so many steps are done."""
     done = threading.Event()
@@ -247,6 +258,11 @@ def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
     assert result.state == "done" and result.steps == 700
     assert abs(result.updates["agent_0"] - 700) < 60
     assert result.agents["agent_0"]["steps"] == 700
+    last = [now for now in read_history(RunDirectory.open(tmp_path / "run")) if now.state == "done"]
+    assert len(read_episodes(tmp_path / "run")) == sum(now.agents[0].episodes for now in last) > 0
+    for now in last:
+        assert all(row.spent_s and min(row.spent_s.values()) > 0 for row in now.processes)
+        assert now.bottleneck and now.main is not None and now.main.spent_s
 
 
 def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):

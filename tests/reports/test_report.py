@@ -189,6 +189,12 @@ def test_a_setting_that_was_not_given_has_its_default(tmp_path):
         (path / "config.json").write_text(json.dumps(config))
     made = report(paths, tmp_path / "out.html")
     assert made.groups == {"size 21": paths[:2], "size 7": paths[2:]}, "21 is the default of TreasureHunt"
+    for path in paths:
+        config = json.loads((path / "config.json").read_text())
+        config["world"]["path"] = "my_module:MyWorld"
+        (path / "config.json").write_text(json.dumps(config))
+    made = report(paths, tmp_path / "out.html")
+    assert list(made.groups) == ["size default", "size 21", "size 7"], "a report does not run code outside of motet"
 
 
 def test_long_names_list_only_what_tells_groups_apart(tmp_path):

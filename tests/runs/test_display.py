@@ -198,8 +198,8 @@ def test_live_leaves_the_last_picture_with_events_above():
 
 
 def test_the_display_fits_where_it_goes():
-    assert isinstance(display(console=Console(file=io.StringIO())), Lines)
-    shown = display(console=Console(file=io.StringIO(), force_terminal=True))
+    assert isinstance(display("table", console=Console(file=io.StringIO())), Lines)
+    shown = display("table", console=Console(file=io.StringIO(), force_terminal=True))
     shown.close()
     assert isinstance(shown, Live)
 

@@ -19,12 +19,12 @@ import motet
 from motet import Partner, Settings, resume, train
 from motet.algorithms import DQNConfig
 from motet.arrays import ArraySpec
-from motet.cli.summary import episode_gif
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
 from motet.plan import Robot, enumerate_states, solve
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
+from motet.reports.summary import episode_gif
 from motet.runs.directory import RunDirectory
 from motet.system.memory import Segment
 from motet.system.supervisor import RestartLimits

@@ -71,7 +71,7 @@ def test_times_continue_after_a_restart_without_the_time_in_between(clock):
 
 
 def test_times_of_another_node_follow_its_heartbeat(clock):
-    board, spent = make_board(), np.arange(16.0)
+    board, spent = make_board(), np.arange(24.0)
     board.processes.heartbeat[2] = 500.0
     board.set_spent(2, spent)
     assert board.spent(2).tolist() == spent.tolist()

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from motet.cli.summary import episode_gif
 from motet.evaluation.evaluate import EvaluationSettings, evaluate
+from motet.reports.summary import episode_gif
 from motet.training.run import train
 from motet.training.settings import Settings
 from motet.world import as_world

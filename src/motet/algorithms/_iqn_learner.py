@@ -18,7 +18,7 @@ from motet.algorithms.iqn import IQNConfig, IQNPlan
 __all__ = ["IQN", "quantile_loss"]
 
 
-class _Pass(NamedTuple):
+class _QuantilePass(NamedTuple):
     """Quantiles ``[A, B N, n]`` of states, and what the backward pass needs."""
 
     out: Tensor
@@ -45,15 +45,15 @@ class _Quantiles:
         out = self._head.forward(product.flatten(1, 2)).out
         return out.view(*product.shape[:3], -1).mean(2)
 
-    def forward(self, states: Tensor, cosines: Tensor) -> _Pass:
+    def forward(self, states: Tensor, cosines: Tensor) -> _QuantilePass:
         """Return the quantiles of states for cosines of taus ``[A, B N, C]``."""
         agents, batch, width = states.shape
         embedding = self._embedding.forward(cosines, learn=True)
         product = states.unsqueeze(2) * embedding.out.view(agents, batch, -1, width)
         head = self._head.forward(product.flatten(1, 2), learn=True)
-        return _Pass(head.out, embedding, head)
+        return _QuantilePass(head.out, embedding, head)
 
-    def backward(self, trunk: Pass, done: _Pass, grad: Tensor) -> None:
+    def backward(self, trunk: Pass, done: _QuantilePass, grad: Tensor) -> None:
         """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
         states, embedded = trunk.out, done.embedding.out
         back = self._head.backward(done.head, grad.flatten(1, 2))

@@ -146,14 +146,14 @@ class ChainPlan:
         cut = self.first.size
         grads = (None, None) if grad is None else (grad[:, :cut], grad[:, cut:])
         second = self.second.bind(rows[:, cut:], grads[1], inputs=True)
-        return _Chain(self.first.bind(rows[:, :cut], grads[0], inputs), second)
+        return _BoundChain(self.first.bind(rows[:, :cut], grads[0], inputs), second)
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting."""
         return _ActingChain(self.first.acting(scale), self.second.acting(), self.first.size)
 
 
-class _Chain:
+class _BoundChain:
     def __init__(self, first: LearnerNetwork, second: LearnerNetwork) -> None:
         self._first, self._second = first, second
 

@@ -233,7 +233,7 @@ class RowLayout(NamedTuple):
         }
 
 
-class _Humans(NamedTuple):
+class _HumanChoices(NamedTuple):
     """What the humans do in a state."""
 
     policies: list[npt.NDArray[np.float64]]
@@ -350,7 +350,7 @@ class EmpowerBehaviour:
         coded = self.coded
         key = code.tobytes()
         state = coded.state(code)
-        humans: _Humans = self._humans.made(key, lambda: self._what_humans_do(state))
+        humans: _HumanChoices = self._humans.made(key, lambda: self._what_humans_do(state))
         if self.config.profiles == "all":
             profiles = self._profiles
         else:
@@ -369,7 +369,7 @@ class EmpowerBehaviour:
             for name, value in asked.items():
                 row[name][p] = value
 
-    def _what_humans_do(self, state: Any) -> _Humans:
+    def _what_humans_do(self, state: Any) -> _HumanChoices:
         policies = self.coded.policies(state)
         priors = self.coded.priors(policies)
         ends = []
@@ -377,7 +377,7 @@ class EmpowerBehaviour:
             end = prior.cumsum()
             end[np.flatnonzero(prior)[-1] :] = 2.0  # rounding never leads beyond the last possible action
             ends.append(end)
-        return _Humans(policies, priors, ends)
+        return _HumanChoices(policies, priors, ends)
 
     def _query(self, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
         """Ask the model for the successors of all robot actions under a profile."""

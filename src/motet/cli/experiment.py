@@ -24,6 +24,7 @@
     [agents.agent_2]               # for this agent only, as --agents.agent_2.algorithm
     algorithm = "iqn"
     batch_size = 128
+    publish_every = 1              # publish, publish_every and device may differ from those of the run
 
     [agents.agent_1]               # an agent that does not learn: it acts by a given policy, as in motet eval -p
     policy = "runs/old"
@@ -35,25 +36,25 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS, algorithm_config
+from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of, takes_function
 from motet.system.imports import import_function
 from motet.text import nearest
-from motet.training.settings import Settings
-from motet.worlds.catalogue import world_factory
+from motet.training.settings import OWN, AgentSettings, Settings
+from motet.worlds.catalogue import suggestions, world_factory
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
 
-__all__ = ["Experiment", "experiment_schema", "read", "short_name"]
+__all__ = ["Experiment", "experiment_schema", "read"]
 
 
 @dataclass
@@ -71,12 +72,15 @@ class Experiment:
 
     def config(self, algorithm: str) -> AlgorithmConfig:
         """The config of an algorithm, with the settings that the file has for it."""
-        given = suggested(algorithm_config(algorithm), self.world)
+        given = algorithm_config(algorithm, suggestions(world_factory(self.world)) if self.world else {})
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
-    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | Partner:
-        """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn."""
+    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | AgentSettings | Partner:
+        """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn.
+
+        Together with settings of its own, if the table has some.
+        """
         if name not in self.agents:
             return default
         own = dict(self.agents[name])
@@ -84,8 +88,9 @@ class Experiment:
             return _partner(own, f"agents.{name}")
         algorithm = own.pop("algorithm", self.algorithm)
         base = default if algorithm == self.algorithm else self.config(algorithm)
+        of_run = {key: own.pop(key) for key in OWN if key in own}
         config: AlgorithmConfig = changed(base, own, f"agents.{name}")
-        return config
+        return changed(AgentSettings(config), of_run, f"agents.{name}") if of_run else config
 
 
 def _partner(own: dict[str, Any], where: str) -> Partner:
@@ -106,28 +111,6 @@ def _partner(own: dict[str, Any], where: str) -> Partner:
         return Partner(policy, **own)
     except SettingError as error:
         raise SettingError(f"{where}: {error}") from error
-
-
-def suggested(config: Any, world: str) -> Any:
-    """A config with the values that the world suggests for settings that the config has.
-
-    >>> suggested(algorithm_config("dqn"), "treasure_hunt").gamma, suggested(algorithm_config("dqn"), "matrix").gamma
-    (0.8, 0.99)
-    """
-    suggests = getattr(world_factory(world), "suggests", {}) if world else {}
-    known = {item.name for item in fields(config)} if is_dataclass(config) else set()
-    return replace(config, **{name: value for name, value in suggests.items() if name in known})
-
-
-def short_name(algorithm: str) -> str:
-    """The prefix of an algorithm's flags, which is also the name of its table.
-
-    >>> short_name("iqn"), short_name("my_package.mine:TabularConfig")
-    ('iqn', 'tabular')
-    """
-    if algorithm in ALGORITHMS:
-        return algorithm
-    return algorithm.rpartition(":")[2].removesuffix("Config").lower() or "config"
 
 
 def read(path: Path) -> Experiment:
@@ -252,12 +235,17 @@ def experiment_schema() -> dict[str, Any]:
     }
     tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
     text = {"type": "string"}
+    described = json_schema(AgentSettings, {})["properties"]
+    of_agent = {name: described[name] for name in OWN}
     own = {
         "world": {"type": "object", "properties": {"name": text}, "required": ["name"]},
         "algorithm": text | {"default": "dqn"},
         "agents": {
             "type": "object",
-            "additionalProperties": {"type": "object", "properties": {"algorithm": text} | _partner_schema()},
+            "additionalProperties": {
+                "type": "object",
+                "properties": {"algorithm": text} | of_agent | _partner_schema(),
+            },
         },
     }
     return {

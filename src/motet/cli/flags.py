@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from motet.algorithm import AlgorithmConfig
-from motet.algorithms.catalogue import ALGORITHMS
-from motet.cli.experiment import Experiment, read, short_name
+from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
@@ -32,7 +32,7 @@ from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import ScoreFunction, Settings
+from motet.training.settings import AgentSettings, ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ COMMON = {
     "run": ("steps", "seconds", "seed", "evaluate_every"),
     "speed": (
         *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
-        *("publish", "publish_every", "sync_interval"),
+        *("publish", "publish_every", "sync_interval", "device"),
     ),
 }
 """The fields of Settings that ``--help`` shows, by group."""
@@ -69,7 +69,7 @@ class TrainRequest:
     algorithm: str
     """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
-    configs: AlgorithmConfig | dict[str, AlgorithmConfig | Partner]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
     wandb: bool

@@ -126,7 +126,7 @@ def watch(run: tyro.conf.Positional[Path], every_s: float = 1.0) -> int:
     history, before = History(), None
     for past in read_history(directory):
         history.add(past)
-    screen = display(str(run), history)
+    screen = display("table", str(run), history)
     try:
         while True:
             alive = is_alive(run)

@@ -1,4 +1,4 @@
-"""``motet train`` and ``motet resume``: run training with a display, and print a summary at the end.
+"""``motet train`` and ``motet resume``: training with a display and a summary at the end.
 
 The flags of ``motet train`` are parsed in ``flags.py``, which the command starts with.
 """
@@ -8,47 +8,32 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from motet.cli.experiment import short_name
 from motet.cli.flags import TrainRequest
-from motet.cli.show import showing
-from motet.cli.summary import summarise
 from motet.errors import SettingError
-from motet.runs.directory import RunDirectory
-from motet.runs.display import History
-from motet.runs.sinks import Wandb
-from motet.runs.status import new_directory, read_history
-from motet.training.run import Result
+from motet.runs.status import new_directory
 from motet.training.run import resume as go_on
 from motet.training.run import train as begin
-from motet.worlds.catalogue import WORLDS
 
 __all__ = ["resume", "train"]
 
 
 def train(asked: TrainRequest) -> int:
     """Train every agent of a world."""
-    if asked.wandb:
-        Wandb.require()
     run = asked.run or new_directory(asked.world, asked.algorithm)
     _check_empty(run)
     try:
-        title = f"{asked.world} · {asked.algorithm} · {run}"
-        with showing(run, title, wandb=asked.wandb) as show:
-            result = begin(
-                asked.factory, asked.configs, asked.settings, run=run, on_update=show.watch, on_message=show.say
-            )
+        result = begin(asked.factory, asked.configs, asked.settings, run=run, display="table", wandb=asked.wandb)
     except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
                 run.rmdir()  # fails, as it should, if something was written into it
         raise
-    return _finish(run, result)
+    return 130 if result.interrupted else 0
 
 
 def _check_empty(run: Path) -> None:
@@ -81,40 +66,7 @@ def resume(
         wandb: Also send metrics to Weights & Biases.
         address: Address of the Ray cluster, if it has changed.
     """
-    directory = RunDirectory.open(run)
-    if wandb:
-        Wandb.require()
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    history = History()
-    for snapshot in read_history(directory):
-        history.add(snapshot)
-    history.resume()
-    with showing(run, f"{_played(directory.config())} · {run} · resumed", history=history, wandb=wandb) as show:
-        result = go_on(
-            run,
-            steps=steps,
-            checkpoint=checkpoint,
-            trust=trust,
-            address=address,
-            on_update=show.watch,
-            on_message=show.say,
-        )
-    return _finish(run, result, trust)
-
-
-def _played(config: Mapping[str, Any]) -> str:
-    """The world and the algorithm of a run, as ``motet train`` shows them."""
-    world, agents = config.get("world", {}), config.get("agents", {}).values()
-    shipped = {path.rpartition(":")[2]: name for name, path in WORLDS.items()}
-    name = str(world.get("path") or "a world of a script").rpartition(":")[2]
-    if name == "from_gymnasium":
-        name = str(world.get("settings", {}).get("id", name))
-    learning = [agent for agent in agents if "policy" not in agent]
-    algorithms = {short_name(str(agent.get("class") or "an algorithm of a script")) for agent in learning}
-    return f"{shipped.get(name, name)} · {'mixed' if len(algorithms) > 1 else ''.join(algorithms)}"
-
-
-def _finish(run: Path, result: Result, trust: bool = True) -> int:
-    summarise(run, result, trust=trust, pictures=not result.interrupted)
+    result = go_on(run, steps=steps, checkpoint=checkpoint, trust=trust, address=address, display="table", wandb=wandb)
     return 130 if result.interrupted else 0

@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,6 @@ def on_cluster(
     policies: bool,
 ) -> Iterator[RemoteRun]:
     """Yield a run on a cluster, ready to be supervised. ``policies``: whether the driver needs published policies."""
-    if cluster.learner_gpus:
-        roster = replace(roster, policies=tuple(replace(policy, device="cuda") for policy in roster.policies))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
     with connected(cluster, need) as ray:
         there = ray.cluster_resources()
@@ -199,6 +196,7 @@ class RemoteRun:
         # Policies are copied to the driver only on request, the league always.
         self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._spent_before = np.zeros((shared.main_process + 1, len(shared.board.spent(0))))  # by earlier starts
+        self._episodes_lost = [0] * roster.actors  # by earlier starts
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
             [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(roster.policies_of(i))]
@@ -254,6 +252,7 @@ class RemoteRun:
         self._see_to_learners()
         with self._lock:
             self._actor_numbers[i] = n
+            self._episodes_lost[i] = self.shared.episodes.lost[i]
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         host = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
             Shipment(self._roster),
@@ -442,6 +441,10 @@ class RemoteRun:
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
             shared.nodes[i] = report.node
+            writer = shared.episodes.writer(i)
+            for record in report.ended:
+                writer.append(record)
+            shared.episodes.lost[i] = self._episodes_lost[i] + report.ended_lost
             self._made[i], self._came[i] = report.made, report.came
             self._newest = list(map(max, self._newest, report.newest))
             for process, number in enumerate(report.heard):

@@ -363,8 +363,10 @@ class ActorHost:
         roster: Roster = shipment.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
+        self._reporting = threading.Lock()  # two threads report at the end
         # Longer than the restart of a learner takes: until then no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
+        self._ended = self._memory.episodes.reader(index)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
@@ -387,6 +389,10 @@ class ActorHost:
 
     def report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
         """Answer a poll of the driver."""
+        with self._reporting:
+            return self._report(stop, learners)
+
+    def _report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
         memory, board = self._memory, self._memory.board
         for link, learner in zip(self._links, learners or (), strict=False):
             link.turn_to(learner)
@@ -410,5 +416,7 @@ class ActorHost:
             [sum(replay.carried) for replay in replays],
             [link.newest for link in self._links],
             [replay.table[replay.lanes] for replay in replays],
+            self._ended.read(),
+            self._ended.lost,
             [link.heard for link in self._links],
         )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.runs.checkpoint import Checkpoint
+from motet.training.episodes import EpisodeRecord
 
 __all__ = ["ActorReport", "BlockReply", "JoinReply", "LearnerReport", "LearnerStart", "RestartState"]
 
@@ -64,6 +65,10 @@ class ActorReport(NamedTuple):
     """The newest version that came from each learner process."""
     words: list[npt.NDArray[np.uint64]]
     """Words of its lanes as the learners last reported them, by policy: ``[lanes, words]``."""
+    ended: list[EpisodeRecord]
+    """Episodes that have finished since the last report."""
+    ended_lost: int
+    """Episodes that are missing in these reports."""
     heard: list[int]
     """Number of the start of each learner process that reported these words."""
 

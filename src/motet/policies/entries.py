@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt
 
-from motet.algorithm import Space, make_behaviour
+from motet.algorithm import AlgorithmConfig, Space, make_behaviour
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
@@ -43,6 +43,7 @@ __all__ = [
     "as_given",
     "check_entries",
     "entries",
+    "greedy_policy",
     "is_run_policy",
     "load_policies",
     "load_with",
@@ -495,10 +496,17 @@ def run_policy(
             f"agent {who}: the run must have {sizes.weights} weights (or {sizes.state} with the optimiser state) "
             f"for {observation_space} and {action_space}, got {len(weights)}: it was trained in another world"
         )
+    return greedy_policy(algorithm, weights[: sizes.weights], observation_space, action_space)
+
+
+def greedy_policy(
+    algorithm: AlgorithmConfig, weights: npt.NDArray[np.float32], observation_space: Space, action_space: Space
+) -> Policy:
+    """Make the greedy policy of an algorithm with these weights."""
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = make_behaviour(algorithm, observation_space, action_space)
     n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
-    return BehaviourPolicy(behaviour, weights[: sizes.weights], header, n_frames=n_frames)
+    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames)
 
 
 def load_policies(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -117,7 +117,9 @@ def differing(groups: Sequence[Group]) -> list[str]:
 def _exactly(config: Mapping[str, Any]) -> str:
     """Return all settings of a run except the seed, as a string to compare."""
     settings = {key: value for key, value in config["settings"].items() if key != "seed"}
-    return _ADDRESS.sub("", json.dumps([config["world"], config["agents"], settings], sort_keys=True))
+    return _ADDRESS.sub(
+        "", json.dumps([config["world"], config["agents"], config.get("own_settings"), settings], sort_keys=True)
+    )
 
 
 def _completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -131,7 +133,7 @@ def _completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for part in every:
         given.setdefault(_path(part), {}).update(dict.fromkeys(_given(part)))
     incomplete = {_path(part) for part in every if len(given[_path(part)]) > len(_given(part))}
-    known = {path: _defaults(path) if path in incomplete else {} for path in given}
+    known = {path: _defaults(path, given[path]) if path in incomplete else {} for path in given}
     return [
         {
             **config,
@@ -163,11 +165,11 @@ def _filled(
     return {**part, **more} if "class" in part else {**part, "settings": {**_given(part), **more}}
 
 
-def _defaults(path: str) -> dict[str, Any]:
-    """Return the defaults of a dataclass or of a world by name; empty if it is not part of motet."""
+def _defaults(path: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return the defaults of a dataclass or of a world by name; the word "default" if it is not part of motet."""
     module, _, name = path.partition(":")
     if module.partition(".")[0] != "motet":
-        return {}
+        return dict.fromkeys(names, "default")
     try:
         return _described(find(module, name))
     except (SettingError, TypeError, ValueError):

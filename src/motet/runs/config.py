@@ -164,6 +164,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
     return {
         "world": describe_world(world),
         "agents": {name: described(config) for name, config in roster.configs().items()},
+        "own_settings": {policy.name: dict(policy.own) for policy in roster.policies if policy.own},
         "settings": describe(settings),
         "grouping": {
             "stacks": [[names[policy] for policy in stack] for stack in roster.stacks],

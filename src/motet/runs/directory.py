@@ -26,7 +26,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -176,7 +176,11 @@ class RunDirectory:
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
         """Append one line of JSON, completely or not at all. An incomplete last line, left by a crash, is removed."""
-        data = memoryview((json.dumps(value) + "\n").encode())
+        self.append_lines(name, [value])
+
+    def append_lines(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        """Append several lines like :meth:`append_line`."""
+        data = memoryview("".join(json.dumps(value) + "\n" for value in values).encode())
         with self._writing(), (self.path / name).open("a+b", buffering=0) as file:
             end = _end_of_lines(file)
             try:
@@ -185,6 +189,11 @@ class RunDirectory:
             except OSError:
                 file.truncate(end)
                 raise
+
+    def rewrite(self, name: str, write: Callable[[], object]) -> None:
+        """Let ``write`` replace a file of this name."""
+        with self._writing():
+            write()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

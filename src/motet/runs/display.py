@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -79,6 +79,15 @@ class History:
         self._waiting: dict[str, tuple[str, float]] = {}
         self._done = (0, 0)
         self.resumed = False
+
+    @classmethod
+    def of(cls, snapshots: Iterable[Snapshot]) -> History:
+        """The history of a run that is resumed, from its snapshots in order."""
+        history = cls()
+        for snapshot in snapshots:
+            history.add(snapshot)
+        history.resume()
+        return history
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot."""
@@ -168,7 +177,7 @@ def frame(
     processes: bool = True,
 ) -> RenderableType:
     """Format a snapshot for a terminal of this size."""
-    below = 3 if processes and snapshot.bottleneck else 0
+    below = (3 if processes and snapshot.bottleneck else 0) + bool(snapshot.metrics)
     fit = max(1, height - 8 - below - len(snapshot.partners[:_PARTNERS_SHOWN]))
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
@@ -181,6 +190,9 @@ def frame(
         Text(text, style="dim", no_wrap=True, overflow="ellipsis")
         for text in _partners(snapshot, 24 if width >= _WIDE else 10)
     ]
+    if snapshot.metrics:
+        words = ", ".join(f"{plain(name)} {short(value)}" for name, value in snapshot.metrics.items())
+        parts.append(Text(words, style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
@@ -435,9 +447,10 @@ def line(snapshot: Snapshot, history: History) -> str:
 
 
 def rows_gone(snapshot: Snapshot) -> list[str]:
-    """Numbers of rows that no learner will use, as text, summed over all agents."""
+    """Numbers of rows that no learner will use, summed over all agents, and of episodes without a line, as text."""
     counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
-    return [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
+    gone = [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
+    return [*gone, *([f"{snapshot.episodes_lost:,} episodes not logged"] if snapshot.episodes_lost else [])]
 
 
 def _returns(agents: Sequence[AgentRow]) -> str:
@@ -537,9 +550,12 @@ class Lines:
         self._console.print(Text(plain(text)), soft_wrap=True)
 
 
-def display(title: str = "", history: History | None = None, console: Console | None = None) -> Display:
-    """The display for this output: a live table in a terminal, lines otherwise."""
-    console = console or Console(highlight=False)
+def display(
+    kind: Literal["table", "lines"], title: str = "", history: History | None = None, console: Console | None = None
+) -> Display:
+    """A display on this output: a live table, or lines."""
+    console = console or Console(highlight=False, force_jupyter=False)
     if console.options.ascii_only and isinstance(console.file, io.TextIOWrapper):
         console.file.reconfigure(errors="replace")  # a question mark rather than an error
-    return (Live if console.is_terminal and not console.is_dumb_terminal else Lines)(console, title, history)
+    table = kind == "table" and console.is_terminal and not console.is_dumb_terminal
+    return (Live if table else Lines)(console, title, history)

@@ -37,18 +37,18 @@ class Wait(IntEnum):
 
 
 class Work(IntEnum):
-    """Parts of the work of a process whose time is measured, numbered after :class:`Wait`.
+    """Parts of the work of a process whose time is measured. No :class:`Wait` has one of these numbers.
 
     What a process does in the rest of its time is an actor's world, or a learner's other work.
     """
 
-    POLICIES = 12
+    POLICIES = 20
     """Actors: choosing actions and writing rows. Includes waits for weights and for room, which are counted twice."""
-    BATCHES = 13
+    BATCHES = 21
     """Learners: drawing batches, and writing their priorities."""
-    UPDATES = 14
+    UPDATES = 22
     """Learners: the updates of the algorithm."""
-    PUBLISHING = 15
+    PUBLISHING = 23
     """Learners: writing the vault and the publications."""
 
 
@@ -158,6 +158,10 @@ class Snapshot:
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
+    episodes_lost: int = 0
+    """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
     bottleneck: str = ""
     """What limits the speed of the run, and the setting to change, in one sentence; empty before that is known."""
 

@@ -6,7 +6,9 @@ import contextlib
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from motet.errors import SettingError
@@ -161,13 +163,17 @@ def import_named(path: str, what: str, known: Sequence[str]) -> Any:
     """Import what a user named as ``module:attribute``; ``known`` are the short names that an error lists."""
     module, _, name = path.partition(":")
     if not name:
-        near = nearest(path, known)
+        near, file = nearest(path, known), Path(path if path.endswith(".py") else f"{path}.py")
         meant = f"; did you mean {near}?" if near else ""
+        if module.isidentifier() or module.endswith(".py"):
+            meant = f"; for a name in {file}, write {file.stem}:NAME" if file.is_file() else meant
         raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}{meant}")
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:
-        raise SettingError(f"{what} must be something that can be imported, got {path!r}: {error}") from error
+        near = nearest(name, vars(sys.modules[module])) if module in sys.modules else ""
+        meant = f"; did you mean {module}:{near}?" if near else ""
+        raise SettingError(f"{what} must be something that can be imported, got {path!r}: {error}{meant}") from error
 
 
 def import_function(path: str, what: str) -> Callable[..., Any]:

@@ -106,6 +106,10 @@ class FinishedEpisode(NamedTuple):
     total: float
     """Return: the sum of its rewards."""
     steps: int
+    agent: int
+    world: int
+    last: float
+    """The reward at its end."""
 
 
 class ActingPolicy(Protocol):
@@ -130,8 +134,8 @@ class ActingPolicy(Protocol):
         """Return the actions of a turn."""
         ...
 
-    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
-        """End segments; give the return and the steps of each segment in which an agent acted."""
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int, int]]:
+        """End segments; give the return, the steps and the index in ``ending`` of each one in which an agent acted."""
         ...
 
     def break_off(self, lanes: Indices) -> None:
@@ -233,7 +237,7 @@ class PublishedPolicy:
         if self.subscriber.catch_up(max_lag.versions_for(lag_steps), _INSIST_S):
             self.load()
 
-    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int]]:
+    def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int, int]]:
         """Write the last rows of segments, with the final observations."""
         if self._carried is not None:
             self._carried.begin(ending.at)
@@ -324,10 +328,11 @@ class PendingRows:
         self._is_open[at] = True
         self._all_open = bool(self._is_open.all())
 
-    def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int]]:
-        """Write the last rows of segments with the final observations; give the return and the steps of each segment.
+    def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int, int]]:
+        """Write the last rows of segments with the final observations.
 
-        A segment in which the agent did not act has no row.
+        Give the return, the steps and the index in ``ending`` of each segment. A segment in which the agent did not act
+        has no row.
         """
         known = self._is_open[ending.at]
         rows = ending.at[known]
@@ -346,7 +351,8 @@ class PendingRows:
         self._total[rows] += reward
         self._is_open[rows] = False
         self._all_open = False
-        finished = list(zip(self._total[rows].tolist(), (self._steps[rows] + self._turns).tolist(), strict=True))
+        totals, steps = self._total[rows].tolist(), (self._steps[rows] + self._turns).tolist()
+        finished = list(zip(totals, steps, known.nonzero()[0].tolist(), strict=True))
         self._start(ending.at)
         return finished
 
@@ -406,11 +412,15 @@ class Actor:
         self._one_each = max(self._sizes) == 1
         self.episodes = [0] * worlds.size
         """Number of episodes begun, by world."""
+        self.seeds = [0] * worlds.size
+        """Seeds of the present episodes, by world."""
         self.rounds = 0
         self.remade = 0
         """Number of worlds that raised and were replaced."""
         self.finished = deque[FinishedEpisode]()
         """Episodes that have ended; the caller removes them."""
+        self.broken_off = deque[int]()
+        """Worlds whose episode broke off; the caller removes them."""
         self.acted: set[int] = set()
         """The policies whose agents acted or ended in the last round."""
         self.is_done = any(policy.is_done for policy in policies)
@@ -442,9 +452,12 @@ class Actor:
         self._times[_POLICIES] += monotonic() - began
         for ending in worlds.act(actions):
             policy = policy_of[ending.agent]
-            ending = ending._replace(at=self._tracks(ending.agent, ending.at))
-            finished = policies[policy].finish(ending, _of_each_agent(lanes, self._sizes[policy]))
-            self.finished.extend(FinishedEpisode(policy, *episode) for episode in finished)
+            of_tracks = ending._replace(at=self._tracks(ending.agent, ending.at))
+            finished = policies[policy].finish(of_tracks, _of_each_agent(lanes, self._sizes[policy]))
+            self.finished.extend(
+                FinishedEpisode(policy, total, steps, ending.agent, int(ending.at[i]), float(ending.reward[i]))
+                for total, steps, i in finished
+            )
             acted.add(policy)
         if worlds.broken:
             self._break_off()
@@ -476,9 +489,10 @@ class Actor:
     def _begin_episodes(self) -> None:
         """Begin new episodes in the worlds whose episode is over."""
         over = list(self.worlds.over)
-        self.worlds.reset(over, [self._seed_of(world, self.episodes[world]) for world in over])
         for world in over:
+            self.seeds[world] = self._seed_of(world, self.episodes[world])
             self.episodes[world] += 1
+        self.worlds.reset(over, [self.seeds[world] for world in over])
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.begin(_of_each_agent(np.array(over), size))
 
@@ -488,6 +502,7 @@ class Actor:
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.break_off(_of_each_agent(lanes, size))
         self.remade += len(self.worlds.broken)
+        self.broken_off.extend(self.worlds.broken)
         self.worlds.broken.clear()
 
     def get_state(self) -> dict[str, Any]:
@@ -502,6 +517,7 @@ class Actor:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+        self.seeds = [self._seed_of(world, max(0, begun - 1)) for world, begun in enumerate(self.episodes)]
         for policy, kept in zip(self.policies, state["places"], strict=True):
             policy.set_state({"turns": self.rounds, **kept})  # older states counted rounds
 

@@ -30,7 +30,7 @@ FINISHED = 2**63
 _METRICS = 24
 _NAMES = 1024
 _WORDS = 8  # words of a row, which fill whole cache lines
-_TIMES = 2 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
+_TIMES = 3 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
 _BEGAN = Wait.NOTHING
 
 Words = npt.NDArray[np.uint64]

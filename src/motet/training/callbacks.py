@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from motet.runs.directory import RunDirectory
+from motet.runs.show import Show
 from motet.runs.snapshot import Snapshot
 from motet.streams import callers_streams
 
@@ -35,9 +36,12 @@ class Callbacks:
     """
 
     def __init__(
-        self, on_update: Callable[[Snapshot], object] | None = None, on_message: Callable[[str], object] | None = None
+        self,
+        on_update: Callable[[Snapshot], object] | None = None,
+        on_message: Callable[[str], object] | None = None,
+        show: Show | None = None,
     ) -> None:
-        self._on_update, self._on_message = on_update, on_message
+        self._on_update, self._on_message, self._show = on_update, on_message, show
         self.raised: BaseException | None = None
         self.cause = ""
         """One-line description of the first exception and the callback that raised it."""
@@ -45,7 +49,9 @@ class Callbacks:
         """Whether a callback has stopped the run."""
 
     def update(self, snapshot: Snapshot) -> None:
-        """Pass a snapshot of the run to ``on_update``."""
+        """Show a snapshot of the run, and pass it to ``on_update``."""
+        if self._show is not None:
+            self._show.watch(snapshot)
         if self._on_update is None:
             return
         try:
@@ -60,7 +66,9 @@ class Callbacks:
             self.message(f"{self.cause}; the run stops here")
 
     def message(self, line: str) -> None:
-        """Pass one line to ``on_message``."""
+        """Show one line, and pass it to ``on_message``."""
+        if self._show is not None:
+            self._show.say(line)
         if self._on_message is None:
             return
         try:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse, Times, no_times
+from motet.training.episodes import EpisodeRecord
+from motet.training.episodes import names as episode_names
 from motet.training.league import Draw, LeagueTable, Results
 from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
@@ -144,20 +146,27 @@ def begin_stream(behaviour: Behaviour, seed: int, actor: int, start: int, policy
 
 
 class EpisodeLog:
-    """Writes statistics of an actor's episodes to the board.
+    """Writes statistics of an actor's episodes to the board, and each episode to the actor's ring.
 
     Args:
-        board: the board of the run.
+        shared: the shared memory of the run.
         index: index of the actor.
     """
 
-    def __init__(self, board: Board, index: int) -> None:
-        self._episodes, self._index = board.episodes, index
+    def __init__(self, shared: SharedMemory, index: int) -> None:
+        self._episodes, self._index = shared.board.episodes, index
+        self._ring = shared.episodes.writer(index)
+        self._rule = shared.roster.win_rule
+        size = shared.roster.worlds_per_actor, len(episode_names(shared.roster))
+        # Of the present episodes, by world and agent; an episode may have several segments of an agent.
+        self._returns, self._ends, self._steps = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
         self._totals: dict[int, deque[float]] = {}  # by policy, of the last episodes
         self._lengths: dict[int, deque[int]] = {}
 
     def write(self, actor: Actor) -> None:
-        """Remove the finished episodes from an actor, and write them to the board."""
+        """Remove the finished episodes from an actor, and write them to the board and the ring."""
+        while actor.broken_off:
+            self._forget(actor.broken_off.popleft())
         while actor.finished:
             episode = actor.finished.popleft()
             totals = self._totals.setdefault(episode.policy, deque(maxlen=_EPISODES))
@@ -169,6 +178,45 @@ class EpisodeLog:
             row.last_return[at], row.remade[at] = episode.total, actor.remade
             row.late_draws[at] = actor.worlds.user.late
             row.count[at] += 1
+            whose = episode.world, episode.agent
+            self._returns[whose] += episode.total
+            self._ends[whose] = episode.last
+            self._steps[whose] += episode.steps
+        for world in actor.worlds.over:
+            if self._steps[world].any():
+                self._append(actor, world)
+                self._forget(world)
+
+    def _append(self, actor: Actor, world: int) -> None:
+        """Write the episode of a world, which is over, to the ring."""
+        winner = opponent = side = None
+        if isinstance(actor.worlds, Versus):
+            opponent, won, side = actor.worlds.outcome(world)
+            winner = {1: side, 0: -1, -1: 1 - side}[won]
+        elif self._rule is not None:
+            one, other = (self._returns if self._rule.won_by == "total" else self._ends)[world].tolist()
+            winner = {1: 0, 0: -1, -1: 1}[self._rule.outcome(one, other)]
+        versions = [policy.subscriber.version for policy in actor.published]
+        self._ring.append(
+            EpisodeRecord(
+                world, actor.rounds, actor.seeds[world], self._returns[world].tolist(), self._steps[world].tolist(),
+                versions, winner, opponent, side,
+                dict(actor.worlds.measured.pop(world, {})),
+            )
+        )  # fmt: skip
+
+    def _forget(self, world: int) -> None:
+        """Begin a new episode of a world."""
+        for rows in (self._returns, self._ends, self._steps):
+            rows[world] = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is known of unfinished episodes: the segments that have ended."""
+        return {"returns": self._returns.copy(), "ends": self._ends.copy(), "steps": self._steps.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`get_state` returned."""
+        self._returns[...], self._ends[...], self._steps[...] = state["returns"], state["ends"], state["steps"]
 
 
 def against(
@@ -203,7 +251,7 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    actor, log = make_actor(shared, index, start, pulse=pulse, times=pulse.times), EpisodeLog(board, index)
+    actor, log = make_actor(shared, index, start, pulse=pulse, times=pulse.times), EpisodeLog(shared, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
     # In lockstep a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0

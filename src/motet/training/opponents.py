@@ -32,7 +32,7 @@ from motet.system.portable import Portable
 from motet.training.anchors import RunAnchor, is_run, run_anchor
 from motet.training.league import NEWEST, League, anchor
 from motet.world.batch import Ending, Indices, Turn, WorldBatch, join_turns
-from motet.world.winning import WinRule
+from motet.world.winning import WinRule, decide
 
 __all__ = [
     "Chooser",
@@ -64,6 +64,12 @@ class SelfPlay:
     """Whether the total reward of a game decides who wins; otherwise only the reward at its end does."""
     margin: float
     """Difference in reward above which a game is won; otherwise it is a draw."""
+
+    def opponent(self, number: int) -> str:
+        """Return the name of an opponent, given its number in the league."""
+        if number < NEWEST:
+            return self.anchors[-1 - number]
+        return "newest" if number == NEWEST else f"snapshot {number}"
 
     @classmethod
     def of(
@@ -312,6 +318,11 @@ class Versus:
         return self._worlds.over
 
     @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended. The caller removes it."""
+        return self._worlds.measured
+
+    @property
     def broken(self) -> list[int]:
         """Indices of the worlds that raised an error and were replaced."""
         return self._worlds.broken
@@ -404,6 +415,10 @@ class Versus:
         for world in sorted(ended.intersection(self._worlds.over)):
             self._results.tell(int(self._met[world]), float(self._ahead[world]), self._margin)
         return [ending._replace(agent=0) for ending in mine]
+
+    def outcome(self, world: int) -> tuple[int, int, int]:
+        """Return the opponent, the result (1, 0 or -1) and the player's side of a game that has just ended."""
+        return int(self._met[world]), decide(float(self._ahead[world]), self._margin), int(self._side[world])
 
     def _begin_segments(self, at: Indices) -> None:
         """Reset the opponents whose segment ended before the game did, so that the next one starts without state."""

@@ -8,7 +8,7 @@ before the learners' policies act and awaited after that, so that isolated ones 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,11 @@ class PartneredWorlds:
     def over(self) -> list[int]:
         """Indices of the worlds that wait for a reset."""
         return self._worlds.over
+
+    @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended. The caller removes it."""
+        return self._worlds.measured
 
     @property
     def broken(self) -> list[int]:
@@ -197,10 +202,12 @@ class PartneredWorlds:
         agent, at = ending.agent, ending.at
         self._earn(agent, at, ending.reward)
         partner, over = self._partner_of[agent], self._worlds.over
-        for world in at.tolist():
+        for world, last in zip(at.tolist(), ending.reward.tolist(), strict=True):
             if self._steps[world, agent]:
                 number, steps = self._number_of[agent], int(self._steps[world, agent])
-                self.finished.append(FinishedEpisode(number, float(self._total[world, agent]), steps))
+                self.finished.append(
+                    FinishedEpisode(number, float(self._total[world, agent]), steps, agent, world, last)
+                )
             self._segments[world, agent] += 1
             if world not in over and len(self._partners[partner].agents) == 1:
                 path = (agent, int(self._segments[world, agent]))

@@ -7,6 +7,7 @@ the vaults and replays, from which the learners start.
 from __future__ import annotations
 
 import contextlib
+import html
 import math
 import os
 import time
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet.errors import NotReadyError, SettingError
-from motet.policy import PLAYER
+from motet.policies.entries import greedy_policy
+from motet.policy import PLAYER, Policy
 from motet.replay import ReplaySpec, rewound
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot, Wait
 from motet.streams import generators_of
 from motet.system.supervisor import Role
+from motet.training.episodes import EpisodeRecorder
 from motet.training.league import Standings
-from motet.training.roster import LearnedPolicy
+from motet.training.roster import LearnedPolicy, Roster
 from motet.training.serial import Serial
 from motet.training.shared import SharedMemory
 from motet.training.watch import Watch
@@ -40,6 +43,7 @@ _TRIES = 3  # attempts to copy rows that are read once together with the state t
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
 _REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
 
+_EPISODES_S = 0.05  # seconds between two readings of the actors' finished episodes
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
 _LATE = (
@@ -49,7 +53,7 @@ _LATE = (
 _ODD = "observations or rewards may be NaN or huge (motet.testing.check_world finds out), or the learning rate too high"
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """The result of a run."""
 
@@ -76,6 +80,47 @@ class Result:
     were not functions of their seeds."""
     began: int = 0
     """Steps that had been done when the run was started or resumed."""
+    roster: Roster | None = field(default=None, repr=False, compare=False)
+    """The participants of the run."""
+
+    def policies(self) -> dict[str, Policy]:
+        """The greedy policies of the agents that learned, by agent, for use in this process.
+
+        >>> from motet import Settings, train
+        >>> result = train("matrix", "dqn", Settings(steps=200, engine="serial"))
+        >>> policy = result.policies()["player_0"]
+        >>> policy.reset(seed=0)
+        """
+        assert self.roster is not None
+        found: dict[str, Policy] = {}
+        for agent in self.roster.agents:
+            if agent.policy is not None:
+                learned = self.roster.policies[agent.policy]
+                weights = self.agents[learned.name]["state"][: learned.sizes.weights].copy()
+                spaces = agent.observation_space, agent.action_space
+                found[agent.name] = greedy_policy(learned.config, weights, *spaces)
+        return found
+
+    def __repr__(self) -> str:
+        where = f", in {str(self.run)!r}" if self.run is not None else ""
+        returns = ", ".join(f"{name} {_number(value)}" for name, value in self.returns.items())
+        return f"<Result: {self.state} after {self.steps:,} steps in {self.seconds:.1f} s; return: {returns}{where}>"
+
+    def _repr_html_(self) -> str:
+        """The result as notebooks show it."""
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{_number(value)}</td><td>{self.updates.get(name, 0):,}</td></tr>"
+            for name, value in self.returns.items()
+        )
+        where = f" · <code>{html.escape(str(self.run))}</code>" if self.run is not None else ""
+        return (
+            f"<p>{html.escape(self.state)} after {self.steps:,} steps in {self.seconds:.1f} s{where}</p>"
+            f"<table><tr><th>agent</th><th>return</th><th>updates</th></tr>{rows}</table>"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 class Recorder:
@@ -94,7 +139,7 @@ class Recorder:
         self._late = shared.board.late_draws()
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
         self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
-        self._started = self._shown = time.monotonic()
+        self._started = self._shown = self._read_episodes = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.steps // 10)
         self._every, self._next = every, self._began // every * every + every
         # With its replay, a checkpoint of the serial engine is large and exact, so only steps trigger it.
@@ -102,6 +147,8 @@ class Recorder:
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
+        kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
+        self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
         self._final: Checkpoint | None = None
 
     @contextlib.contextmanager
@@ -117,6 +164,8 @@ class Recorder:
         """Write the metrics, the checkpoint and the league table that are due."""
         if self._serial is None:
             self._pulse.beat()
+        if time.monotonic() - self._read_episodes >= _EPISODES_S:
+            self._write_episodes()
         if self._directory is not None:
             # A learner on another node may have died just now. The next tick tries again.
             with contextlib.suppress(NotReadyError):
@@ -125,6 +174,11 @@ class Recorder:
             self._shown = time.monotonic()
             self._show("running")
             self._write_league()
+
+    def _write_episodes(self, everything: bool = False) -> None:
+        self._read_episodes = time.monotonic()
+        with self._writing():
+            self._episodes.write(time.monotonic() - self._started, everything)
 
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
@@ -156,6 +210,7 @@ class Recorder:
     def _show(self, state: str) -> Snapshot:
         snapshot = self._watch.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
+        snapshot.episodes_lost, snapshot.metrics = self._episodes.lost, self._episodes.metrics()
         if self._directory is not None:
             with self._writing():
                 self._directory.append_line("metrics.jsonl", snapshot.as_dict())
@@ -240,6 +295,8 @@ class Recorder:
             "seconds": time.monotonic() - self._started,
             "evaluations": int(shared.board.evaluation.count[0]),
         }
+        self._write_episodes()
+        notes["episodes"] = self._episodes.notes()
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
@@ -298,6 +355,7 @@ class Recorder:
     def save_last(self) -> Checkpoint:
         """Write the last checkpoint, if that has not been done, and return it."""
         if self._final is None:
+            self._write_episodes(everything=True)
             steps = self._steps()
             try:
                 self._final = self.checkpoint(steps)
@@ -312,6 +370,7 @@ class Recorder:
 
     def close(self, state: str, interrupted: bool = False) -> Result:
         """Write the last metrics and the last checkpoint; return the result."""
+        self._write_episodes(everything=True)
         snapshot = self._show(state)
         self._write_league()
         final = self.save_last()
@@ -328,6 +387,7 @@ class Recorder:
             | {row.name: row.mean_return for row in snapshot.partners},
             updates={row.name: row.updates for row in snapshot.agents},
             restarts=sum(role.total_restarts for role in self._roles),
+            roster=self._shared.roster,
             run=self._run.path,
             agents=final.agents,
             interrupted=interrupted and state == "stopped",

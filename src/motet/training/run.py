@@ -12,31 +12,35 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from motet.algorithm import AlgorithmConfig
+from motet.algorithms.catalogue import algorithm_name, short_name
 from motet.errors import SettingError, StartError, UnpicklableError
-from motet.policies.partner import Partner, restored
+from motet.policies.partner import Partner, as_partner, restored
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
 from motet.runs.directory import RunDirectory
+from motet.runs.display import History
+from motet.runs.show import DisplayChoice, resolved, showing
 from motet.runs.snapshot import Snapshot
-from motet.runs.status import hold
+from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
+from motet.system.devices import idle_device
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
 from motet.world.spaces import flattened_picture
-from motet.worlds.catalogue import world_factory
+from motet.worlds.catalogue import world_factory, world_name
 
 __all__ = ["Algorithms", "Result", "Run", "Settings", "WorldSource", "resume", "train"]
 
@@ -46,9 +50,11 @@ Algorithms = (
     AlgorithmConfig
     | type[AlgorithmConfig]
     | str
-    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | Partner]
+    | AgentSettings
+    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | AgentSettings | Partner]
 )
-"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm or partner."""
+"""An algorithm, given as a config, a name or :class:`AgentSettings`: one for all agents, or a mapping from agent to
+algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
@@ -61,6 +67,9 @@ def train(
     *,
     run: str | os.PathLike[str] | None = None,
     resume_from: Checkpoint | None = None,
+    display: DisplayChoice = "auto",
+    pictures: bool | None = None,
+    wandb: bool = False,
     on_update: Callable[[Snapshot], object] | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> Result:
@@ -75,10 +84,16 @@ def train(
         world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these. In the mapping, the name
             of a built-in policy, a run directory or a :class:`~motet.Partner` is the policy of an agent that does not
-            learn.
+            learn. :class:`~motet.AgentSettings` holds an algorithm together with settings of the agent's own.
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
+        display: how the run is shown: ``table`` (a live table; lines where there is no terminal), ``lines`` or
+            ``off``, with a summary at the end if there is a run directory. ``auto``: a table in a terminal, lines in a
+            notebook, nothing otherwise.
+        pictures: whether a plot of the learning curves and a GIF of an episode are written into the run directory at
+            the end; by default if the run is shown.
+        wandb: also send metrics to Weights & Biases.
         on_update: called about once a second (``metrics_every_s``) with a snapshot of the run. It stops the run, with a
             checkpoint and the result, by raising :class:`motet.StopRun` or returning False. If it raises another
             exception, the run stops in the same way, and then the exception is raised again. The same holds for
@@ -89,7 +104,26 @@ def train(
     if not isinstance(settings, Settings | None):
         raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
     settings, factory = settings or Settings(), fitted_world(world_factory(world), algorithm)
-    callbacks = Callbacks(on_update, on_message)
+    shown = resolved(display)
+    given = list(algorithm.values()) if isinstance(algorithm, Mapping) else [algorithm]
+    title = _title(world_name(factory), [algorithm_name(one) for one in given if as_partner(one) is None], run)
+    with showing(run, title, shown, wandb=wandb) as show:
+        callbacks = Callbacks(on_update, on_message, show)
+        result = _train(factory, algorithm, settings, run, resume_from, callbacks)
+        _draw_unseen(result, shown, pictures, callbacks)
+    if shown != "off":
+        _summarise(result, pictures, trust=True)
+    return result
+
+
+def _train(
+    factory: Callable[[], Any],
+    algorithm: Algorithms,
+    settings: Settings,
+    run: str | os.PathLike[str] | None,
+    resume_from: Checkpoint | None,
+    callbacks: Callbacks,
+) -> Result:
     with _room(settings) as room:
         roster = make_roster(factory, algorithm, settings, room)
         if run is None:
@@ -116,6 +150,9 @@ def resume(
     algorithm: Algorithms | None = None,
     trust: bool = False,
     address: str | None = None,
+    display: DisplayChoice = "auto",
+    pictures: bool | None = None,
+    wandb: bool = False,
     on_update: Callable[[Snapshot], object] | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> Result:
@@ -135,12 +172,36 @@ def resume(
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run. Runs
             that this user has trained on this machine need no trust.
         address: the address of the Ray cluster, if it has changed.
+        display: as in :func:`train`.
+        pictures: as in :func:`train`.
+        wandb: as in :func:`train`.
         on_update: as in :func:`train`.
         on_message: as in :func:`train`.
     """
     if steps is not None and steps < 1:
         raise SettingError(f"steps must be an int >= 1, in addition to those already done, got {steps}")
-    directory, callbacks = RunDirectory.open(run), Callbacks(on_update, on_message)
+    directory, shown = RunDirectory.open(run), resolved(display)
+    title = _title_of(directory)
+    history = None if shown == "off" else History.of(read_history(directory))
+    with showing(run, title, shown, history=history, wandb=wandb) as show:
+        callbacks = Callbacks(on_update, on_message, show)
+        result = _resume(directory, steps, checkpoint, world, algorithm, trust, address, callbacks)
+        _draw_unseen(result, shown, pictures, callbacks)
+    if shown != "off":
+        _summarise(result, pictures, trust=trust)
+    return result
+
+
+def _resume(
+    directory: RunDirectory,
+    steps: int | None,
+    checkpoint: int | None,
+    world: WorldSource | None,
+    algorithm: Algorithms | None,
+    trust: bool,
+    address: str | None,
+    callbacks: Callbacks,
+) -> Result:
     with hold(directory.path):
         directory.sweep()
         config, kept = directory.config(), directory.load(checkpoint)
@@ -160,6 +221,8 @@ def resume(
         chosen = algorithm
         if chosen is None:
             chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
+            own = config.get("own_settings", {})
+            chosen = {name: AgentSettings(one, **own[name]) if name in own else one for name, one in chosen.items()}
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
@@ -170,7 +233,8 @@ def resume(
         def begun(fell_back: str) -> None:
             same = {key: value for key, value in config.items() if key != "fell_back"}
             now = run_config(factory, roster, settings)
-            given = {"world": world is not None, "agents": algorithm is not None, "settings": True}
+            own_given = {"agents": algorithm is not None, "own_settings": algorithm is not None}
+            given = {"world": world is not None, **own_given, "settings": True}
             directory.change_config(config, {**same, **{key: now[key] for key, new in given.items() if new}})
             _note(directory, fell_back)
             if gone := directory.give_up_after(kept.step):
@@ -241,6 +305,40 @@ class Run:
         )
 
 
+def _title(world: str, algorithms: Sequence[str], run: str | os.PathLike[str] | None, *more: str) -> str:
+    """The line above the display: world, algorithm and run directory."""
+    names = set(algorithms)
+    return " · ".join([world, *(["mixed"] if len(names) > 1 else names), *([] if run is None else [str(run)]), *more])
+
+
+def _title_of(directory: RunDirectory) -> str:
+    """The line above the display of a resumed run."""
+    config = directory.config()
+    world, agents = config.get("world", {}), config.get("agents", {}).values()
+    algorithms = [
+        short_name(str(one.get("class") or "an algorithm of a script")) for one in agents if "policy" not in one
+    ]
+    name = world_name(str(world.get("path") or "a world of a script"), world.get("settings", {}))
+    return _title(name, algorithms, directory.path, "resumed")
+
+
+def _draw_unseen(result: Result, shown: str, pictures: bool | None, callbacks: Callbacks) -> None:
+    """Write the pictures of a run that is not shown, if they are asked for; the summary of others writes them."""
+    if pictures and result.run is None:
+        raise SettingError("pictures=True is only valid with a run directory (got run=None)")
+    if pictures and shown == "off" and result.run is not None and not result.interrupted:
+        from motet.reports.summary import draw
+
+        draw(result.run, trust=True, on_message=callbacks.message)
+
+
+def _summarise(result: Result, pictures: bool | None, *, trust: bool) -> None:
+    if result.run is not None:
+        from motet.reports.summary import summarise
+
+        summarise(result.run, result, trust=trust, pictures=pictures is not False and not result.interrupted)
+
+
 def _keep_anchors(directory: RunDirectory, roster: Roster, settings: Settings) -> None:
     """Copy the anchors that are earlier runs into the run directory, whose config then names the copies."""
     play = roster.self_play
@@ -269,6 +367,8 @@ def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
 
 
 def _play(run: Run) -> Result:
+    if words := _about_devices(run.roster):
+        run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
     else:
@@ -281,6 +381,21 @@ def _play(run: Run) -> Result:
         except (UnpicklableError, StartError) as error:
             run.fall_back(error)
     return engines.play_serially(run)
+
+
+def _about_devices(roster: Roster) -> str:
+    """Say which devices learn; where none does, say that one is there. Empty if there is nothing to say."""
+    by_device: dict[str, list[str]] = {}
+    for policy in roster.policies:
+        by_device.setdefault(policy.device, []).append(policy.name)
+    if set(by_device) != {"cpu"}:
+        return "learning on " + ", ".join(f"{device} ({', '.join(names)})" for device, names in by_device.items())
+    if kind := idle_device():
+        return (
+            f"this machine seems to have a device for torch ({kind}), and learning is on the CPU, which suits small "
+            "networks; to use the device: device='auto' (--device auto)"
+        )
+    return ""
 
 
 @contextlib.contextmanager

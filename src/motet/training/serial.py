@@ -53,6 +53,7 @@ class Serial:
         """The heartbeat of this process."""
         times = self.pulse.times
         self.actors = [make_actor(shared, i, 0, goes_on=kept is not None, times=times) for i in range(roster.actors)]
+        self._logs = [EpisodeLog(shared, i) for i in range(roster.actors)]
         if kept is not None:
             self._publish_again(kept)
         self.learners = [make_learner(shared, k, times) for k in range(len(roster.stacks))]
@@ -75,13 +76,12 @@ class Serial:
         shared, board, pulse = self._shared, self._shared.board, self.pulse
         pulse.start(os.getpid())
         pulse.works()
-        logs = [EpisodeLog(board, i) for i in range(len(self.actors))]
         while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
             for i in playing:
                 actor = self.actors[i]
                 actor.play_round()
                 if actor.finished:
-                    logs[i].write(actor)
+                    self._logs[i].write(actor)
                 board.rounds[i] = actor.rounds
                 for p in actor.acted:
                     self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
@@ -126,11 +126,12 @@ class Serial:
                 {
                     "worlds": actor.worlds.get_state(),
                     "memory": actor.get_state(),
+                    "episodes": log.get_state(),
                     "streams": [stream_of(policy.behaviour) for policy in actor.published],
                     "global_streams": [global_streams_of(policy.behaviour) for policy in actor.published],
                     "versions": [policy.subscriber.version for policy in actor.published],
                 }
-                for actor in self.actors
+                for actor, log in zip(self.actors, self._logs, strict=True)
             ],
             "published": {policy.name: self._published(i) for i, policy in enumerate(self._shared.roster.policies)},
         }
@@ -175,6 +176,8 @@ class Serial:
         for index, (actor, notes) in enumerate(zip(self.actors, kept["actors"], strict=True)):
             actor.worlds.set_state(notes["worlds"])
             actor.set_state(notes["memory"])
+            if "episodes" in notes:  # older checkpoints do not contain them
+                self._logs[index].set_state(notes["episodes"])
             streams = notes.get("streams", [None] * len(roster.policies))
             global_streams = notes.get("global_streams", [None] * len(roster.policies))
             for i, (policy, stream) in enumerate(zip(actor.published, streams, strict=True)):

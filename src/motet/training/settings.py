@@ -11,12 +11,12 @@ from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
 from motet.pace import Pace
-from motet.placement import Cluster
+from motet.placement import Cluster, check_device
 from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
-__all__ = ["ScoreFunction", "Settings"]
+__all__ = ["OWN", "AgentSettings", "ScoreFunction", "Settings"]
 
 ScoreFunction = Callable[[Any], float]
 """Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
@@ -53,6 +53,10 @@ class Settings:
     """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: through two slots (double_buffer) or one (snapshot)."""
+    device: str | None = None
+    """Device on which policies are learned: auto, cpu, cuda, cuda:N or mps. auto takes CUDA, else MPS, else the CPU;
+    with several GPUs, learner processes take turns. By default the CPU, or CUDA where cluster.learner_gpus reserves
+    it."""
     sync_interval: Annotated[int, Ge(1)] = 1
     """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
@@ -84,8 +88,14 @@ class Settings:
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
     engine serial and keep_replay."""
+    episodes_mb: Annotated[float, Ge(0)] = 64.0
+    """Size in megabytes at which episodes.jsonl, which has a line for each finished episode, is thinned to every second
+    line; 0 writes no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
+    replay_directory: str | None = None
+    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory. For buffers that
+    exceed the memory. Not valid with engine ray."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
@@ -104,6 +114,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_device("device", self.device)
         self._check_rules()
 
     @property
@@ -131,7 +142,52 @@ class Settings:
             raise SettingError("league is only valid with self_play=True (got self_play=False)")
         if self.engine != "ray" and self.cluster != Cluster():
             raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
+        if self.engine == "ray" and self.replay_directory is not None:
+            raise SettingError(
+                f"replay_directory must be None with engine='ray', got {self.replay_directory!r}: each node has the "
+                "replays of its learners in memory"
+            )
         Pace(
             1.0 if self.updates_per_step is None else self.updates_per_step,
             math.inf if self.slack is None else self.slack,
         )
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Algorithm of an agent, with settings of its own where they differ from those of the run.
+
+    >>> from motet import Settings, train
+    >>> quick = AgentSettings("dqn", publish="snapshot", publish_every=1)
+    >>> settings = Settings(steps=100, engine="serial")
+    >>> train("matrix", {"player_0": quick, "player_1": "dqn"}, settings).state
+    'done'
+    """
+
+    algorithm: Any
+    """Its algorithm: a config or a name."""
+    publish: Literal["double_buffer", "snapshot"] | None = None
+    """How its policy is published. None: as the run says."""
+    publish_every: Annotated[int, Ge(1)] | None = None
+    """Number of updates between two published versions of its policy. None: as the run says."""
+    device: str | None = None
+    """Where its policy is learned. None: as the run says."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_device("device", self.device)
+
+    @classmethod
+    def of(cls, given: Any) -> AgentSettings:
+        """Return what was given for an agent: itself, or an algorithm without settings of its own."""
+        return given if isinstance(given, AgentSettings) else cls(given)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings that differ from those of the run, by name."""
+        values = {name: getattr(self, name) for name in OWN}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+OWN = ("publish", "publish_every", "device")
+"""The fields of :class:`AgentSettings` that an agent may set for itself."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from motet.errors import SettingError
 from motet.system.imports import import_named, known_by_path
 
-__all__ = ["WORLDS", "world_factory"]
+__all__ = ["WORLDS", "suggestions", "world_factory", "world_name"]
 
 WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
@@ -42,3 +43,34 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
     if not callable(maker):
         raise SettingError(f"world must be a name, 'module:attribute', or a callable that makes a world, got {world!r}")
     return functools.partial(maker, **settings) if settings else maker
+
+
+def suggestions(factory: Any) -> Mapping[str, Any]:
+    """The settings of algorithms that a world suggests, from its factory or class.
+
+    >>> suggestions(world_factory("treasure_hunt", {"size": 9}))["gamma"]
+    0.8
+    """
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    found: Mapping[str, Any] = getattr(factory, "suggests", {})
+    return found
+
+
+def world_name(world: Any, settings: Mapping[str, Any] = types.MappingProxyType({})) -> str:
+    """The name of a world for people: that of the catalogue, the id of a Gymnasium environment, or of the factory.
+
+    >>> world_name(world_factory("treasure_hunt", {"size": 9})), world_name("motet.worlds:MatrixGame")
+    ('treasure_hunt', 'matrix')
+    >>> world_name(world_factory("gym:CartPole-v1"))
+    'gym:CartPole-v1'
+    """
+    while isinstance(world, functools.partial):
+        world, settings = world.func, {**world.keywords, **settings}
+    if isinstance(world, str) and (world in WORLDS or world.startswith("gym:")):
+        return world
+    path = world if isinstance(world, str) else getattr(world, "path", "") or getattr(world, "__name__", "")
+    name = str(path or type(world).__name__).rpartition(":")[2]
+    if name == "from_gymnasium":
+        return f"gym:{settings.get('id', '')}"
+    return {path.rpartition(":")[2]: known for known, path in WORLDS.items()}.get(name, name)

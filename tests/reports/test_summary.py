@@ -13,9 +13,9 @@ from PIL import Image, ImageSequence
 from rich.console import Console
 
 from motet.algorithms import DQNConfig
-from motet.cli.summary import _program, _rate, episode_gif, learning_curve, summarise
 from motet.errors import SettingError
 from motet.policies.entries import load_policies
+from motet.reports.summary import _program, _rate, episode_gif, learning_curve, summarise
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import read_history
@@ -41,6 +41,7 @@ def test_the_summary_says_what_and_how_to_go_on(finished):
     text = console.file.getvalue()
     for word in ("agent_0", "agent_1", "first return", "last return", "done after 200 steps", "0 restarts"):
         assert word in text
+    assert f"motet eval {run} -p {run}\n" in text
     assert f"motet resume {run} --steps 200" in text and "learning_curve.png" in text and "episode.gif" in text
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
 
@@ -71,7 +72,9 @@ def test_versions_that_count_on_in_an_exactly_resumed_run_are_counted_once(tmp_p
     summarise(tmp_path / "run", last, pictures=False, console=console)
     header, row = (re.split(r"\s{2,}", line.strip()) for line in console.file.getvalue().strip().splitlines()[:2])
     updates = last.updates["agent_0"]
-    assert dict(zip(header, row, strict=True))["versions"] == str(1 + updates // 3)
+    assert dict(zip(header, row, strict=True))["versions"] == str(
+        1 + updates // 3 + 2
+    )  # one at the end of each session
 
 
 def test_the_summary_says_how_to_see_the_best(finished, tmp_path):

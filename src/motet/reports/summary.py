@@ -35,7 +35,7 @@ from motet.training.run import Result
 from motet.world import as_world
 from motet.world.film import Film, captioned, frames_per_s, made_to_draw, score_line, write_gif
 
-__all__ = ["episode_gif", "learning_curve", "summarise"]
+__all__ = ["draw", "episode_gif", "learning_curve", "summarise"]
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666")
 
@@ -44,7 +44,7 @@ def summarise(
     run: Path, result: Result, *, trust: bool = False, pictures: bool = True, console: Console | None = None
 ) -> None:
     """Print the summary of a run, and write pictures into its directory."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, force_jupyter=False)
     directory = RunDirectory.open(run)
     history = read_history(directory)
     tally = SessionCounts()
@@ -67,16 +67,25 @@ def summarise(
     if history and (found := time_lines(history[-1])):
         console.print()
         for part in found:
-            console.print(part, soft_wrap=True)
+            console.print(part)
     console.print()
     if pictures:
-        for what, make in (
-            ("learning curve", lambda: learning_curve(run)),
-            ("episode", lambda: episode_gif(run, trust=trust)),
-        ):
+        for what, make in _pictures(run, trust):
             console.print(_picture(what, make), soft_wrap=True)
     for what, command in _next(run, result, directory, trust):
         console.print(Text.assemble((f"{what:<16}", "dim"), plain(command)), soft_wrap=True)
+
+
+def draw(run: Path, *, trust: bool = False, on_message: Callable[[str], None]) -> None:
+    """Write pictures into the directory of a run. Say of each one that cannot be made why."""
+    for what, make in _pictures(run, trust):
+        line = _picture(what, make).plain
+        if "none: " in line:
+            on_message(line)
+
+
+def _pictures(run: Path, trust: bool) -> list[tuple[str, Callable[[], Path | None]]]:
+    return [("learning curve", lambda: learning_curve(run)), ("episode", lambda: episode_gif(run, trust=trust))]
 
 
 def _whole(tally: SessionCounts) -> Snapshot | None:
@@ -213,9 +222,9 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
     more = "" if result.state != "done" else f" --steps {config['settings']['steps']}"
     trusted = " --trust" if foreign else ""
     here, kept, motet = typed(run), typed(run / "best"), _program("motet")
-    best = [("evaluate best", f"{motet} eval {here} -p {kept}{trusted}")] if (run / "best").exists() else []
+    played = {"evaluate best": kept} if (run / "best").exists() else {"evaluate": here} if directory.steps() else {}
     return [
-        *best,
+        *((title, f"{motet} eval {here} -p {policy}{trusted}") for title, policy in played.items()),
         ("resume", f"{motet} resume {here}{more}{trusted}"),
         ("status", f"{motet} status {here}"),
         ("tensorboard", f"{_program('tensorboard')} --logdir {here}"),

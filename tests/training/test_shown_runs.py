@@ -1,0 +1,144 @@
+"""Runs started from Python: what they show and record, what the world suggests, and what the result offers."""
+
+import os
+import pty
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import motet
+from motet.algorithms import DQNConfig
+from motet.errors import SettingError
+from motet.runs import show
+from motet.runs.directory import RunDirectory
+from motet.training import Settings, resume, train
+
+SHORT = Settings(steps=300, engine="serial")
+
+
+def test_run_directory_has_the_log_and_tensorboard(tmp_path, capsys):
+    train("matrix", "dqn", SHORT, run=tmp_path / "run")
+    assert any((tmp_path / "run" / "tensorboard").iterdir())
+    assert capsys.readouterr().out == ""  # no terminal, no notebook
+
+
+def test_messages_are_in_the_log(tmp_path):
+    run = tmp_path / "run"
+    train("matrix", "dqn", SHORT, run=run)
+    config = RunDirectory.open(run).config()
+    config["versions"]["numpy"] = "0.1"
+    RunDirectory.open(run).write_json("config.json", config)
+    said = []
+    resume(run, steps=20, on_message=said.append)
+    assert "numpy 0.1" in (run / "logs" / "run.log").read_text()
+    assert any("numpy 0.1" in line for line in said)
+
+
+def test_lines_and_summary_are_shown(tmp_path, capsys):
+    run = tmp_path / "run"
+    result = train("matrix", "dqn", SHORT, run=run, display="lines")
+    out = capsys.readouterr().out
+    assert f"matrix · dqn · {run}" in out and "300 of 300 steps" in out
+    assert "first return" in out and "motet resume" in out
+    assert (run / "learning_curve.png").is_file()
+    result = resume(run, steps=40, display="lines", pictures=False)
+    out = capsys.readouterr().out
+    assert "resumed" in out and "340 of 340 steps" in out and "episode " not in out
+    assert result.steps == 340
+
+
+def test_run_without_directory_is_shown_too(capsys):
+    train("matrix", {"player_0": "dqn", "player_1": "random"}, SHORT, display="lines")
+    out = capsys.readouterr().out
+    assert out.startswith("matrix · dqn\n") and "300 of 300 steps" in out
+
+
+def test_pictures_of_a_run_that_is_not_shown(tmp_path, capsys):
+    train("rooms", "dqn", SHORT, run=tmp_path / "run", display="off", pictures=True)
+    assert {"episode.gif", "learning_curve.png"} <= set(os.listdir(tmp_path / "run"))
+    assert capsys.readouterr().out == ""
+
+
+def test_pictures_that_cannot_be_made_are_explained(tmp_path):
+    said, settings = [], Settings(steps=1, engine="serial")  # no episode ends, so there is no curve
+    train("matrix", "dqn", settings, run=tmp_path / "run", display="off", pictures=True, on_message=said.append)
+    assert not (tmp_path / "run" / "learning_curve.png").exists()
+    assert any("learning curve" in line and "nothing to draw" in line for line in said)
+
+
+@pytest.mark.parametrize("given", [{"display": "big"}, {"wandb": True}, {"pictures": True}])
+def test_settings_that_cannot_hold_are_refused(given):
+    with pytest.raises(SettingError, match=next(iter(given))):
+        train("matrix", "dqn", SHORT, **given)
+
+
+def test_automatic_display(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: True))
+    assert show.resolved("auto") == "table"
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    assert show.resolved("auto") == "lines"
+    assert show.resolved("off") == "off"
+
+
+def test_script_in_a_terminal_shows_a_table(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import motet\nif __name__ == '__main__':\n"
+        "    motet.train('matrix', 'dqn', motet.Settings(steps=300, engine='serial'))\n"
+    )
+    leader, follower = pty.openpty()
+    done = subprocess.Popen([sys.executable, script], stdout=follower, stderr=follower, close_fds=True)
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    assert done.wait() == 0
+    assert b"matrix" in seen and b"player_0" in seen and b"300 of 300 steps" in seen
+
+
+# ---- what a world suggests
+
+
+def test_suggestions_of_the_world_hold_for_named_algorithms_only(tmp_path):
+    seen = {}
+    for name, algorithm in {"named": "dqn", "left out": None, "config": DQNConfig(), "class": DQNConfig}.items():
+        given = () if algorithm is None else (algorithm,)
+        result = train("treasure_hunt", *given, settings=Settings(steps=1, engine="serial"))
+        seen[name] = (result.roster.policies[0].config.gamma, result.roster.policies[0].config.n_frames)
+    plain = (DQNConfig().gamma, DQNConfig().n_frames)
+    assert seen == {"named": (0.8, 4), "left out": (0.8, 4), "config": plain, "class": plain}
+
+
+# ---- the result
+
+
+def test_policies_of_a_result_are_those_of_its_run(tmp_path):
+    run = tmp_path / "run"
+    result = train("treasure_hunt", "dqn", Settings(steps=80, engine="serial"), run=run)
+    saved, own = motet.load_policies(run), result.policies()
+    assert list(saved) == list(own)
+    rng = np.random.default_rng(0)
+    for agent in result.roster.agents:
+        for policy in (saved[agent.name], own[agent.name]):
+            policy.reset(0)
+        for _ in range(20):
+            shape = agent.observation_space.shape
+            observation = rng.random(shape).astype(agent.observation_space.dtype)
+            assert saved[agent.name].act(observation) == own[agent.name].act(observation)
+
+
+def test_result_is_short_in_text_and_readable_in_notebooks(tmp_path):
+    result = train("matrix", "dqn", SHORT, run=tmp_path / "<b>")
+    assert repr(result).startswith("<Result: done after 300 steps in ") and len(repr(result)) < 300
+    page = result._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page and "player_1" in page
