@@ -1,5 +1,6 @@
 """The same loop on Ray: two nodes on this machine, which the tests start, kill and stop."""
 
+import json
 import os
 import signal
 import sys
@@ -263,6 +264,16 @@ def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
     for now in last:
         assert all(row.spent_s and min(row.spent_s.values()) > 0 for row in now.processes)
         assert now.bottleneck and now.main is not None and now.main.spent_s
+
+
+def test_episodes_are_exact_on_a_cluster(two_nodes, tmp_path):
+    result = train(
+        WORLD, StandIn(), settings(steps=None, actors=2, worlds_per_actor=2, episodes=7), run=tmp_path / "run"
+    )
+    assert result.state == "done"
+    assert RunDirectory(tmp_path / "run").load().notes["ended"] == [[2, 2], [2, 1]]
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert [row["episodes"] for row in status["agents"]] == [7] * len(status["agents"])
 
 
 def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):

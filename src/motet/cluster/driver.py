@@ -263,6 +263,7 @@ class RemoteRun:
             self._limits,
             self._cluster.age_s(len(self._roster.processes)),
             came,
+            self.shared.board.ended[i].tolist(),
         )
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
@@ -440,6 +441,7 @@ class RemoteRun:
             board.set_spent(i, self._spent_before[i] + report.spent)
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
+            board.ended[i] = report.counted
             shared.nodes[i] = report.node
             writer = shared.episodes.writer(i)
             for record in report.ended:

@@ -118,7 +118,7 @@ class Roster:
     actors: int
     worlds_per_actor: int
     steps: int
-    """Steps of each agent, summed over all worlds."""
+    """Steps of each agent, summed over all worlds; UNLIMITED if only episodes or seconds end the run."""
     pace: Pace
     seed: int
     sync_interval: int = 1
@@ -127,6 +127,8 @@ class Roster:
     remake_worlds: bool = False
     self_play: SelfPlay | None = None
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
+    episodes: int | None = None
+    """Episodes of the run, which are dealt to the worlds; None: no limit."""
     partners: tuple[FixedPolicy, ...] = ()
     """The policies that are given, and only act."""
     replay_directory: str | None = None
@@ -176,7 +178,9 @@ class Roster:
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1)
+        # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
+        starts = settings.batch_size * (2 if settings.prioritised else 1)
+        least = starts + lanes * (settings.n_step + settings.n_frames + 1)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
@@ -191,6 +195,16 @@ class Roster:
             once=settings.once,
             checked=self.checked,
         )
+
+
+def dealt(episodes: int, actors: int, worlds: int) -> list[list[int]]:
+    """Return how many episodes each world of each actor plays: equal parts, and one more for the first worlds.
+
+    >>> dealt(7, actors=2, worlds=2)
+    [[2, 2], [2, 1]]
+    """
+    least, more = divmod(episodes, actors * worlds)
+    return [[least + (actor * worlds + world < more) for world in range(worlds)] for actor in range(actors)]
 
 
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
@@ -255,7 +269,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         processes=processes,
         actors=settings.actors,
         worlds_per_actor=settings.worlds_per_actor,
-        steps=settings.steps,
+        steps=settings.step_limit,
+        episodes=settings.episodes,
         pace=pace_of(policies, settings),
         seed=settings.seed,
         sync_interval=settings.sync_interval,

@@ -145,6 +145,7 @@ def resume(
     run: str | os.PathLike[str],
     *,
     steps: int | None = None,
+    episodes: int | None = None,
     checkpoint: int | None = None,
     world: WorldSource | None = None,
     algorithm: Algorithms | None = None,
@@ -165,6 +166,7 @@ def resume(
     Args:
         run: the run directory.
         steps: steps to do in addition to those already done; by default those that remain of the run's ``steps``.
+        episodes: the same for episodes.
         checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
         world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script). The config
             then names this one.
@@ -178,14 +180,15 @@ def resume(
         on_update: as in :func:`train`.
         on_message: as in :func:`train`.
     """
-    if steps is not None and steps < 1:
-        raise SettingError(f"steps must be an int >= 1, in addition to those already done, got {steps}")
+    for name, more in (("steps", steps), ("episodes", episodes)):
+        if more is not None and more < 1:
+            raise SettingError(f"{name} must be an int >= 1, in addition to those already done, got {more}")
     directory, shown = RunDirectory.open(run), resolved(display)
     title = _title_of(directory)
     history = None if shown == "off" else History.of(read_history(directory))
     with showing(run, title, shown, history=history, wandb=wandb) as show:
         callbacks = Callbacks(on_update, on_message, show)
-        result = _resume(directory, steps, checkpoint, world, algorithm, trust, address, callbacks)
+        result = _resume(directory, steps, episodes, checkpoint, world, algorithm, trust, address, callbacks)
         _draw_unseen(result, shown, pictures, callbacks)
     if shown != "off":
         _summarise(result, pictures, trust=trust)
@@ -195,6 +198,7 @@ def resume(
 def _resume(
     directory: RunDirectory,
     steps: int | None,
+    episodes: int | None,
     checkpoint: int | None,
     world: WorldSource | None,
     algorithm: Algorithms | None,
@@ -209,14 +213,16 @@ def _resume(
         if not trust:
             refuse_untrusted(config["settings"])  # anchors too, which are imported with the league
         settings: Settings = rebuild(config["settings"], trust=trust)
-        settings = settings if steps is None else replace(settings, steps=kept.step + steps)
+        settings = _prolonged(settings, kept, steps, episodes)
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
-        if kept.step >= settings.steps:
-            raise SettingError(
-                f"{str(directory.path)!r} has already done its {settings.steps} steps; fix: set steps to the number "
-                "of steps to add"
-            )
+        done = ("steps", kept.step, settings.step_limit), ("episodes", _ended(kept), settings.episodes)
+        for name, count, limit in done:
+            if limit is not None and count >= limit:
+                raise SettingError(
+                    f"{str(directory.path)!r} has already done its {limit} {name}; fix: set {name} to the number of "
+                    f"{name} to add"
+                )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = algorithm
         if chosen is None:
@@ -246,6 +252,21 @@ def _resume(
             if algorithm is not None:
                 _copy_partners(directory, roster)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
+
+
+def _ended(kept: Checkpoint) -> int:
+    """Return the number of episodes that had ended at a checkpoint."""
+    return sum(map(sum, kept.notes.get("ended", [])))
+
+
+def _prolonged(settings: Settings, kept: Checkpoint, steps: int | None, episodes: int | None) -> Settings:
+    """Return the settings with more steps or episodes. If only one is given, the other one ends the run no more."""
+    if steps is not None:
+        settings = replace(settings, steps=kept.step + steps, episodes=settings.episodes if episodes else None)
+    if episodes is not None:
+        kept_steps = settings.steps if steps is not None else None
+        settings = replace(settings, steps=kept_steps, episodes=_ended(kept) + episodes)
+    return settings
 
 
 @dataclass

@@ -16,7 +16,10 @@ from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
-__all__ = ["OWN", "AgentSettings", "ScoreFunction", "Settings"]
+__all__ = ["OWN", "UNLIMITED", "AgentSettings", "ScoreFunction", "Settings"]
+
+UNLIMITED = 2**62
+"""Number of steps of a run that only episodes or seconds end."""
 
 ScoreFunction = Callable[[Any], float]
 """Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
@@ -30,8 +33,12 @@ class Settings:
     2
     """
 
-    steps: Annotated[int, Ge(1)] = 100_000
-    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share."""
+    steps: Annotated[int, Ge(1)] | None = None
+    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
+    default 100,000; if episodes is given, there is no limit by default."""
+    episodes: Annotated[int, Ge(1)] | None = None
+    """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
+    so the number is exact. The run ends sooner if steps or seconds do."""
     seed: Annotated[int, Ge(0)] = 0
     """Random seed. Asynchronous runs with the same seed differ; lockstep runs (slack 0) and serial runs are equal."""
     engine: Literal["processes", "serial", "ray"] = "processes"
@@ -118,6 +125,13 @@ class Settings:
         self._check_rules()
 
     @property
+    def step_limit(self) -> int:
+        """The number of steps that ends the run."""
+        if self.steps is not None:
+            return self.steps
+        return 100_000 if self.episodes is None else UNLIMITED
+
+    @property
     def evaluates(self) -> bool:
         """Whether the run has evaluations."""
         return self.evaluate_every is not None or self.evaluate_every_s is not None
@@ -128,9 +142,9 @@ class Settings:
                 raise SettingError(
                     f"{name} is only valid with evaluate_every or evaluate_every_s (got evaluate_every=None)"
                 )
-        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
+        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.step_limit:
             raise SettingError(
-                f"evaluate_every must be at most the {self.steps} steps of the run if until_return is given, got "
+                f"evaluate_every must be at most the {self.step_limit} steps of the run if until_return is given, got "
                 f"{self.evaluate_every}"
             )
         if self.self_play and self.until_return is not None:

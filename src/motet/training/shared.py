@@ -48,7 +48,7 @@ class SharedMemory:
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
-        layout |= Board.layout(*size, fixed)
+        layout |= Board.layout(*size, fixed, roster.worlds_per_actor)
         layout |= EpisodeRings.layout(roster)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
@@ -58,7 +58,7 @@ class SharedMemory:
         else:
             self._segments = [Segment(layout), Segment(rows, directory)]
         segment = self._segments[0]
-        self.board = Board(*size, segment, fixed)
+        self.board = Board(*size, segment, fixed, roster.worlds_per_actor)
         self.episodes = EpisodeRings(roster, segment)
         self.league: LeagueBoard | None = None
         if play is not None:

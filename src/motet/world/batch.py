@@ -392,9 +392,11 @@ class VectorWorlds:
         """Begin an episode in each of these worlds."""
         if len(seeds):
             self._streams.begin(seeds[0])
-        self._vector.reset(np.array(at), seeds)
+        # Worlds that stay over go through an episode with the others, unseen: all may have to be at the same turn.
+        idle = [world for world in self.over if world not in at]
+        self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
         self._owed[:, at] = 0.0
-        self.over = [world for world in self.over if world not in at]
+        self.over = idle
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
@@ -403,16 +405,28 @@ class VectorWorlds:
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
-            turns.append(Turn(agent, self._everywhere, self._vector.observe(agent), owed.copy(), None))
+            turn = Turn(agent, self._everywhere, self._vector.observe(agent), owed.copy(), None)
+            turns.append(self._without_over(turn) if self.over else turn)
             owed.fill(0.0)
         return turns
+
+    def _without_over(self, turn: Turn) -> Turn:
+        """Return a turn without the worlds that wait for a reset."""
+        at = np.setdiff1d(turn.at, self.over)
+        return Turn(turn.agent, at, map_nest(lambda array: array[at], turn.observation), turn.reward[at], None)
+
+    def _with_over(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the actions for all worlds. Those that wait for a reset get that of another one."""
+        everywhere = np.repeat(actions[:1], self.size, axis=0)
+        everywhere[np.setdiff1d(self._everywhere, self.over)] = actions
+        return everywhere
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
         if EXCHANGE.current is not self._streams:
             self._streams.enter()
-        vector.act(actions)
+        vector.act([self._with_over(given) for given in actions] if self.over else actions)
         earners = self._earners()
         for agent in earners:
             sums = self._owed_to[agent]
