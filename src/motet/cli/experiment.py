@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
@@ -163,6 +164,8 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
             found[name] = tuple(value)  # checked by the class itself
+        elif isinstance(value, str) and kinds.get(name) == NetworkSetting:
+            found[name] = value  # made into a source by the config
         elif isinstance(value, str) and takes_function(kinds.get(name)):
             found[name] = import_function(value, f"{where}: {name}")
         else:
@@ -233,7 +236,8 @@ def experiment_schema() -> dict[str, Any]:
         "propertyNames": {"not": {"enum": ["start", "end"]}},
         "additionalProperties": {"anyOf": plain},
     }
-    tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
+    forms = {Staged: by_stage, Source: {"type": "string", "pattern": ":"}}
+    tables = {name: json_schema(type(algorithm_config(name)), forms) for name in ALGORITHMS}
     text = {"type": "string"}
     described = json_schema(AgentSettings, {})["properties"]
     of_agent = {name: described[name] for name in OWN}

@@ -24,6 +24,7 @@ import tyro
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
@@ -430,6 +431,20 @@ def _schedule(info: Any) -> Any:
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+@_registry.primitive_rule
+def _network(info: Any) -> Any:
+    """What makes a network, by its path."""
+    if info.type != NetworkSetting:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:FUNCTION",
+        instance_from_str=lambda words: Source.of(words[0], "network"),
+        is_instance=lambda value: value is None or isinstance(value, Source),
+        str_from_instance=lambda value: [str(value)],
     )
 
 
