@@ -155,7 +155,7 @@ class StackRecord:
         self, records: Records, policies: Sequence[int], settings: ReaderSettings, room: int, spec: ReplaySpec
     ) -> None:
         self._records, self._policies, self._settings, self._room = records, tuple(policies), settings, room
-        self.priorities = _places(spec) if settings.prioritised else 0
+        self.priorities = _size_of(spec) if settings.prioritised else 0
         """Number of priorities of each policy that its vault holds too."""
         self._position = {policy: i for i, policy in enumerate(policies)}
         self.words: npt.NDArray[np.uint64] = np.stack([np.zeros_like(records.read(p, 0)) for p in policies])
@@ -166,7 +166,7 @@ class StackRecord:
         """Return the part of a vault's header that holds it, and all priorities: shape and dtype by name."""
         items: dict[str, tuple[tuple[int, ...], str]] = {"record": ((policies, spec.n_lanes, 2), "uint64")}
         if prioritised:
-            items["priorities"] = (policies, _places(spec)), "float32"
+            items["priorities"] = (policies, _size_of(spec)), "float32"
         return items
 
     def turn_to(self, phase: int, readers: Sequence[LimitedReader]) -> None:
@@ -195,5 +195,5 @@ class StackRecord:
         return int(fragments // self._settings.batch_size)
 
 
-def _places(spec: ReplaySpec) -> int:
+def _size_of(spec: ReplaySpec) -> int:
     return spec.lane_capacity * spec.n_lanes
