@@ -91,6 +91,11 @@ class SharedMemory:
             self.records = Records(roster, self.replays, self.board, segment)
 
     @property
+    def size(self) -> int:
+        """Size of the shared memory in bytes."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
     def main_process(self) -> int:
         """The board's row of the process that supervises the others, after those of actors, learners and evaluator."""
         return self.roster.actors + len(self.roster.processes) + 1
