@@ -1,7 +1,7 @@
 """Resume a run with other processes, worlds or pace: the settings that may change, and the checkpoint adapted to them.
 
-Steps and updates before the change count as settled, and the new pace holds from there. If the number of lanes changes,
-the rows in a checkpoint (``keep_replay``) do not fit the new lanes: they count as lost. Results of a league survive.
+Steps and updates before the change count as settled, and the new pace holds from there. If the actors or their worlds
+change, the rows in a checkpoint (``keep_replay``) do not fit the new lanes: they count as lost. Results of a league survive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def moved(checkpoint: Checkpoint, roster: Roster, before: Settings, now: Setting
         if name not in agents:
             continue  # ``fill`` says so
         held = agents[name] = dict(agents[name])
-        if len(held["reader"]) != spec.reader_words:
+        if (before.actors, before.worlds_per_actor) != (now.actors, now.worlds_per_actor):
             dropped[name] = sum(stored_rows(lane) for lane in replay.pop(name, {}).values())
             kept = held["reader"][: spec.reader_words - 2 * spec.n_lanes]  # without the positions in the lanes
             held["reader"] = np.concatenate([kept, np.zeros(2 * spec.n_lanes, np.uint64)])
