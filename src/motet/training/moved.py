@@ -1,7 +1,8 @@
 """Resume a run with other processes, worlds or pace: the settings that may change, and the checkpoint adapted to them.
 
 Steps and updates before the change count as settled, and the new pace holds from there. If the actors or their worlds
-change, the rows in a checkpoint (``keep_replay``) do not fit the new lanes: they count as lost. Results of a league survive.
+change, the rows in a checkpoint (``keep_replay``) do not fit the new lanes: they count as lost. Results of a league
+survive.
 """
 
 from __future__ import annotations
