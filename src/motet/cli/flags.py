@@ -74,6 +74,7 @@ class TrainRequest:
     settings: Settings
     run: Path | None
     wandb: bool
+    compare_exact: bool = False
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -273,12 +274,23 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
+        ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
         HELP_ALL,
     ]
 
 
 def _values(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in dataclasses.fields(config) if item.init}
+
+
+_COMPARE_HELP = "With empower: at the end, compare the robot with the exact solution of the model."
+
+
+def _compares(chosen: Any) -> bool:
+    """Whether to compare the result with the exact solution; raise if the algorithm has none."""
+    if chosen.compare_exact and "empower" not in type(chosen.config_).__mro__[1].__module__:
+        raise SettingError("compare_exact is only valid with --algorithm empower")
+    return bool(chosen.compare_exact)
 
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
@@ -313,6 +325,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         settings=chosen.settings,
         run=None if chosen.run is None else Path(chosen.run),
         wandb=chosen.wandb,
+        compare_exact=_compares(chosen),
     )
 
 
