@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
-from torch import nn
 
 from benchmarks import Comparison, Measure, Result, Settings, interleave
 from motet.algorithm import stacked_batch
 from motet.algorithms import DQNConfig
 from motet.replay import Field, Replay, ReplaySpec
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["run"]
 
@@ -41,11 +42,15 @@ COMPARISONS = {
 
 def mlp(space: Any, outputs: int) -> nn.Module:
     """Return the network of the shipped DQN as a user writes it."""
+    from torch import nn
+
     return nn.Sequential(nn.Linear(space.shape[0], 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
 def run(settings: Settings) -> Result:
     """Measure everything."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
