@@ -20,7 +20,8 @@ from motet.isolation.policy import PolicyLimits
 from motet.plan import enumerate_states, solve
 from motet.training.settings import Settings
 
-VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "regret", "report", "resume", "tournament", "train"]
+VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "read_run", "regret", "report", "resume"]
+VERBS += ["tournament", "train", "train_seeds"]
 NOUNS = [
     *("Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League", "MotetError", "Pace"),
     *("Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "StopRun"),

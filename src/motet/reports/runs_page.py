@@ -143,7 +143,7 @@ def _doubts(group: Group) -> list[Html]:
                     level="warning",
                 )
             )
-    ends = [(run.snapshots.team["steps"][-1], run.name) for run in group.shown]
+    ends = [(run.curves.team["steps"][-1], run.name) for run in group.shown]
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
@@ -184,7 +184,7 @@ def _runs_table(groups: Sequence[Group]) -> Html:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            returns = run.snapshots.team.get("mean_return", np.zeros(0))
+            returns = run.curves.team.get("mean_return", np.zeros(0))
             best = run.evaluations.team.get("mean", np.zeros(0))
             rows.append(
                 [
@@ -329,7 +329,7 @@ def _agents_table(group: Group) -> Html:
     rows: list[list[Cell]] = []
     for agent in group.agents:
 
-        def cell(y: str, how: Callable[[Array], Any], of: str = "snapshots", agent: str = agent) -> Shown:
+        def cell(y: str, how: Callable[[Array], Any], of: str = "curves", agent: str = agent) -> Shown:
             found = [column(agent, y, of=of)(run)[1] for run in group.shown]
             known = [values[np.isfinite(values)] for values in found]
             return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
@@ -448,7 +448,7 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
         name
         for group in groups
         for run in group.shown
-        for columns in run.snapshots.agents.values()
+        for columns in run.curves.agents.values()
         for name in columns
         if name.startswith("metrics.")
     )
