@@ -198,7 +198,7 @@ def test_flags_of_train_are_the_parameters_of_train():
     options = flags.static_flags()
     kinds = {item.name: item for item in dataclasses.fields(options)}
     assert kinds["settings"].default == Settings()
-    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run"}
+    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run", "seeds"}  # seeds: of train_seeds
     python = defaults(motet.train)
     assert python["algorithm"] == kinds["algorithm"].default == Experiment("").algorithm
     assert python["run"] is kinds["run"].default is None
