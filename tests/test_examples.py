@@ -18,6 +18,7 @@ from support import EXAMPLES
         ("replay_two_processes", "transitions sampled"),
         ("publication_two_processes", "versions taken whole"),
         ("isolated", "18 of 20 decisions were made"),
+        ("own_network", " updates"),
     ],
 )
 def test_examples_that_need_nothing(name, last):

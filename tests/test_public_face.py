@@ -23,9 +23,9 @@ from motet.training.settings import Settings
 VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "read_run", "regret", "report", "resume"]
 VERBS += ["tournament", "train", "train_seeds"]
 NOUNS = [
-    *("Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League", "MotetError", "Pace"),
-    *("Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits", "Settings", "StopRun"),
-    *("Tournament", "World"),
+    *("AgentSettings", "Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League"),
+    *("MotetError", "Pace", "Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits"),
+    *("Settings", "StopRun", "Tournament", "World"),
 ]
 
 

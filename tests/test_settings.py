@@ -192,7 +192,7 @@ def test_made_pages_are_up_to_date(page):
 
 def test_a_table_says_what_is_declared():
     rows = {row.name: row for row in describe_settings(Settings)}
-    assert rows["steps"][1:4] == ("int", "100000", ">= 1") and rows["seconds"][1:4] == ("float | None", "None", "> 0")
+    assert rows["seed"][1:4] == ("int", "0", ">= 0") and rows["seconds"][1:4] == ("float | None", "None", "> 0")
     assert bounds_of(kinds_of(CONFIGS[0])["hidden"]) == "1 or more, each >= 1"
     assert rows["publish"].text.startswith("How policies are published")
 
@@ -201,7 +201,7 @@ def test_the_help_text_says_the_bounds(capsys):
     with pytest.raises(SystemExit):
         parse(["matrix", "--help"])
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for words in ("--steps INT Number of steps per agent", "(default: 100000; >= 1)", "(default: 0.99; from 0 to 1)"):
+    for words in ("--seed INT Random seed.", "(default: 10; >= 1)", "(default: 0.99; from 0 to 1)"):
         assert words in said
     assert parse(["matrix", "--steps", "7", "--seconds", "2.5", "--dqn.hidden", "8", "9"]).settings.steps == 7
 

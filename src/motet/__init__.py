@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from motet.training.league import League
     from motet.training.run import resume, train
     from motet.training.seeds import train_seeds
-    from motet.training.settings import Settings
+    from motet.training.settings import AgentSettings, Settings
     from motet.world import World, as_world
 
 __all__ = [
+    "AgentSettings",
     "Cluster",
     "Evaluation",
     "EvaluationSettings",
@@ -70,6 +71,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "AgentSettings": "motet.training.settings",
         "Cluster": "motet.placement",
         "Evaluation": "motet.evaluation.result",
         "EvaluationSettings": "motet.evaluation.evaluate",

@@ -213,8 +213,8 @@ class Behaviour(Protocol):
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
         ``masks`` ``[B, n]`` is True where an action is allowed. A row's result depends on the other rows only through
-        the random numbers drawn, and each row always draws the same number of them. The returned arrays belong to the
-        caller: later calls do not change them.
+        the random numbers drawn (and in torch by rounding), and each row always draws the same number of them. The
+        returned arrays belong to the caller: later calls do not change them.
         """
         ...
 

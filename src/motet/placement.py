@@ -1,15 +1,54 @@
-"""Placement: the resources that a run uses on a Ray cluster. These are settings only; nothing here loads Ray."""
+"""Placement: the devices of learners, and the resources that a run uses on a Ray cluster.
+
+These are settings only; nothing here loads Ray or torch.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
 
+from motet.errors import SettingError
 from motet.settings import FINITE, check_fields
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "check_device", "placed"]
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+def check_device(name: str, given: str | None) -> None:
+    """Raise SettingError unless a setting names a device, or is None."""
+    if given is not None and not _DEVICE.fullmatch(given):
+        raise SettingError(f"{name} must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got {given!r}")
+
+
+def placed(wanted: str, turn: int, found: Sequence[str]) -> str:
+    """Return the device that a setting means for a learner process.
+
+    Args:
+        wanted: the setting.
+        turn: number of the learner process; ``auto`` goes round by it.
+        found: the devices that this machine has beside the CPU.
+
+    >>> gpus = ["cuda:0", "cuda:1"]
+    >>> [placed("auto", turn, gpus) for turn in range(3)], placed("auto", 0, ["mps"]), placed("auto", 0, [])
+    (['cuda:0', 'cuda:1', 'cuda:0'], 'mps', 'cpu')
+    >>> placed("cuda", 0, ["mps"])
+    Traceback (most recent call last):
+        ...
+    motet.errors.SettingError: device must be one that torch finds here (cpu, mps), got 'cuda'; try motet doctor
+    """
+    gpus = [device for device in found if device.startswith("cuda")]
+    if wanted == "auto":
+        return (gpus or [device for device in found if device == "mps"] or ["cpu"])[turn % max(1, len(gpus))]
+    if wanted not in ("cpu", *found) and not (wanted == "cuda" and gpus):
+        there = ", ".join(("cpu", *found))
+        raise SettingError(f"device must be one that torch finds here ({there}), got {wanted!r}; try motet doctor")
+    return wanted
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from tests.support.poisoned_device import PoisonedDevice, Strayed
+from support.poisoned_device import PoisonedDevice, Strayed
 
 from motet.algorithm import Algorithm, AlgorithmConfig, Batch, stacked_batch
 from motet.algorithms._device import Device

@@ -128,7 +128,7 @@ def test_doctor_ends_with_1_if_the_core_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "motet._native", None)
-    monkeypatch.setattr(_doctor, "_torch", lambda: _doctor.Finding("torch", "ok", "not looked at"))
+    monkeypatch.setattr(_doctor, "_torch", lambda: [_doctor.Finding("torch", "ok", "not looked at")])
     assert _doctor.doctor(json=True) == 1
     report = json.loads(capsys.readouterr().out)
     core = next(f for f in report["findings"] if f["name"] == "native core")

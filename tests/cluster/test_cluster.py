@@ -1,5 +1,6 @@
 """The same loop on Ray: two nodes on this machine, which the tests start, kill and stop."""
 
+import json
 import os
 import signal
 import sys
@@ -11,9 +12,11 @@ import pytest
 from support.eager_workers import make_eager
 from support.family import descendants
 from support.gated import Gated, Standstill
+from support.poisoned_device import PoisonedDQN
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
+from motet.algorithms.dqn import DQNConfig
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
@@ -191,6 +194,13 @@ def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     same_agents(serial, spread)
 
 
+def test_a_device_on_a_cluster_learns_what_the_cpu_does(two_nodes):
+    small = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
+    chosen = {"steps": 120, "learner_processes": 1, "updates_per_step": 0.5}
+    here = train(WORLD, DQNConfig(**small), settings(**{**chosen, "engine": "serial"}))
+    same_agents(here, train(WORLD, PoisonedDQN(**small), settings(**chosen, slack=0)))
+
+
 def kill_when(name, at_least, kill):
     """A watch that ends a process once, when so many steps are done."""
     done = threading.Event()
@@ -254,6 +264,16 @@ def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
     for now in last:
         assert all(row.spent_s and min(row.spent_s.values()) > 0 for row in now.processes)
         assert now.bottleneck and now.main is not None and now.main.spent_s
+
+
+def test_episodes_are_exact_on_a_cluster(two_nodes, tmp_path):
+    result = train(
+        WORLD, StandIn(), settings(steps=None, actors=2, worlds_per_actor=2, episodes=7), run=tmp_path / "run"
+    )
+    assert result.state == "done"
+    assert RunDirectory(tmp_path / "run").load().notes["ended"] == [[2, 2], [2, 1]]
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert [row["episodes"] for row in status["agents"]] == [7] * len(status["agents"])
 
 
 def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):

@@ -267,6 +267,36 @@ def test_draws_follow_priorities_and_weights_the_formula():
     assert ((counts - expected) ** 2 / expected).sum() < 39 + 5 * np.sqrt(78)
 
 
+def test_draws_follow_priorities_within_the_shares_of_partitions():
+    shares, sizes = {"near": 3, "far": 1, "empty": 4}, {"near": 24, "far": 12}
+    replay = make(120, lanes={"near": 2, "far": 1, "empty": 1})
+    for lane in range(3):
+        fill(replay, 13, lane)
+    reader = replay.reader(prioritised=True, alpha=0.7, epsilon=0.01, shares=shares, seed=5)
+    priority = np.random.default_rng(2).exponential(1, (3, 12)).astype(np.float32)
+    left = set(range(36))
+    while left:
+        batch = reader.sample(36)
+        rows = batch.row.astype(int)
+        left -= set((12 * batch.lane + batch.row).astype(int).tolist())
+        reader.update(batch, priority[batch.lane, rows])
+    mass = ((priority + np.float32(0.01)) ** np.float32(0.7)).astype(np.float64)
+    of_partition = np.array([mass[:2].sum()] * 2 + [mass[2].sum()])[:, None]
+    within = mass / of_partition  # chance of a row among those of its partition
+    share = np.array([0.75, 0.75, 0.25])[:, None]
+    size = np.array([sizes["near"]] * 2 + [sizes["far"]])[:, None]
+    counts = np.zeros((3, 12))
+    for _ in range(2000):
+        batch = reader.sample(32, beta=0.6)
+        lane, row = batch.lane.astype(int), batch.row.astype(int)
+        np.add.at(counts, (lane, row), 1)
+        assert (lane < 2).sum() == 24, "the share of a partition is exact in each batch"
+        weight = (size * within)[lane, row] ** -0.6  # corrects for priorities, and leaves the shares alone
+        np.testing.assert_allclose(batch.weight, weight / weight.max(), rtol=2e-6)
+    expected = 64000 * share * within
+    assert ((counts - expected) ** 2 / expected).sum() < 34 + 5 * np.sqrt(68)
+
+
 def test_new_rows_get_the_highest_priority_so_far():
     replay, reader = _prioritised(epsilon=0.0, alpha=1.0)
     _give(reader, np.full(40, 8.0, np.float32))

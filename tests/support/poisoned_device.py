@@ -7,6 +7,7 @@ were handed over, and before something is handed back into them. Each crossing i
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,10 @@ import torch
 from torch import Tensor
 
 from motet.algorithms._device import Device
+from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 
 BACK = {"numpy", "cpu", "tolist", "item", "__array__", "__bool__", "__float__", "__int__", "__index__", "to_dense"}
 """Names of the functions by which a tensor leaves a device without the device's knowledge."""
@@ -87,3 +92,29 @@ def _parts(nest: Any) -> Iterator[Any]:
         return
     for one in nest:
         yield from _parts(one)
+
+
+class _OnThePoisonedDevice:
+    """Makes a shipped config build its learner on this device."""
+
+    def build(self, observations: Any, actions: Any, agents: int, seeds: Any, device: str = "cpu") -> Any:
+        shipped = next(one for one in type(self).__mro__ if one.__module__.startswith("motet.algorithms."))
+        name = shipped.__name__.removesuffix("Config")
+        module = importlib.import_module(f"motet.algorithms._{name.lower()}_learner")
+        return getattr(module, name)(self, observations, actions, seeds, PoisonedDevice())
+
+
+class PoisonedDQN(_OnThePoisonedDevice, DQNConfig):
+    pass
+
+
+class PoisonedIQN(_OnThePoisonedDevice, IQNConfig):
+    pass
+
+
+class PoisonedTD3(_OnThePoisonedDevice, TD3Config):
+    pass
+
+
+class PoisonedPPO(_OnThePoisonedDevice, PPOConfig):
+    pass

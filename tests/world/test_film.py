@@ -1,6 +1,7 @@
 """Films: what can be drawn is drawn, by the filmed copy alone, and what cannot says why."""
 
 import functools
+import os
 import sys
 from typing import ClassVar
 
@@ -91,6 +92,23 @@ def test_gymnasium_environments_are_drawn():
     assert len(film.frames) > 5
     assert len(np.unique(film.frames[0].reshape(-1, 3), axis=0)) > 3  # a track, a cart and a pole
     assert not np.array_equal(film.frames[0], film.frames[-1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere SDL has a driver without a window system")
+@pytest.mark.parametrize(("screen", "driver"), [("", "dummy"), (":0", None)])
+def test_sdl_does_not_look_for_a_screen_where_there_is_none(screen, driver, monkeypatch):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", screen)
+    drivers = []
+
+    class Drawn(Pole):
+        def render(self):
+            drivers.append(os.environ.get("SDL_VIDEODRIVER"))
+            return super().render()
+
+    filmed(Drawn)
+    assert set(drivers) == {driver} and "SDL_VIDEODRIVER" not in os.environ
 
 
 def test_factories_with_any_keyword_are_drawn():

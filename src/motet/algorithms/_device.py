@@ -22,11 +22,12 @@ __all__ = ["Device"]
 class Device:
     """A device by its name in torch: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
 
+    >>> import numpy as np
     >>> cpu = Device("cpu")
     >>> array = np.array([1.0, 2.0], "float32")
     >>> tensor = cpu.to_device(array)
-    >>> cpu.to_host(tensor.mul_(10)), array  # the CPU shares the memory
-    (array([10., 20.], dtype=float32), array([10., 20.], dtype=float32))
+    >>> cpu.to_host(tensor.mul_(10)).tolist(), array.tolist()  # the CPU shares the memory
+    ([10.0, 20.0], [10.0, 20.0])
     """
 
     def __init__(self, name: str) -> None:

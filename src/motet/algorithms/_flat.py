@@ -79,6 +79,10 @@ class FlatRows:
         for name, value in zip(values, found, strict=True):
             self._metrics[name][:] = value
 
+    def _seed(self, agent: int) -> int:
+        """Return the next seed of an agent's stream, for a pass that draws random numbers."""
+        return int(self._streams[agent].integers(2**63))
+
     def _measures(self) -> bool:
         """Return whether to compute metrics in this update; count it.
 

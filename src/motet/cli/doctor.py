@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from motet._version import __version__
-from motet.errors import MotetError, SettingError
+from motet.errors import MotetError, SettingError, StartError
+from motet.system.devices import torch_found
 from motet.system.machine import available_bytes, cgroup_room, meminfo, usable_cores
 
 __all__ = ["Finding", "doctor", "examine"]
@@ -71,7 +72,7 @@ def examine(directory: str | None = None) -> Iterator[Finding]:
     yield Finding("start method", *_start_method())
     yield Finding("open files", *_open_files())
     yield Finding("policy limits", *_policy_limits())
-    yield _torch()
+    yield from _torch()
     for name, what in (
         ("ray", "needed for runs on several machines"),
         ("wandb", "needed for --wandb (Weights & Biases)"),
@@ -229,35 +230,58 @@ def _policy_limits() -> Look:
     return "ok", found, ""
 
 
-_TORCH = """
-import json, time
-begun = time.perf_counter()
-import torch
-took_s = time.perf_counter() - begun
-devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-if torch.backends.mps.is_available():
-    devices.append("mps")
-print(json.dumps([torch.__version__, devices, took_s]))
-"""
-
-
-def _torch() -> Finding:
-    """Import torch in a separate process, so that an import that hangs or crashes becomes a finding."""
-    advice = "pip install torch; replays, publications and planning work without it"
-    if importlib.util.find_spec("torch") is None:
-        return Finding("torch", "missing", "not installed", advice)
+def _torch() -> Iterator[Finding]:
+    """What torch finds, and whether each device beside the CPU can learn."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=TORCH_S, check=False
-        )
+        found = torch_found(TORCH_S)
+    except StartError as error:
+        slow = "the disk may be too slow"
+        advice = "pip install torch; replays, publications and planning work without it"
+        yield Finding("torch", "missing", str(error), slow if "took more" in str(error) else advice)
+        return
+    devices = "".join(f", {label}" for label in found.devices.values())
+    yield Finding("torch", "ok", f"{found.version}, cpu{devices}; the import takes {found.took_s:.1f} s")
+    for device in found.devices:
+        if problem := device_problem(device):
+            yield Finding(f"device {device}", "warning", problem, "use another device, or the CPU")
+        else:
+            yield Finding(f"device {device}", "ok", f"it learns as the CPU does; train with --device {device} or auto")
+
+
+def device_problem(device: str) -> str:
+    """Learn on a device in a separate process, and return what is wrong with it; empty if nothing is."""
+    command = [sys.executable, "-c", f"from motet.cli import doctor\ndoctor.learn_on({device!r})"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_S, check=False)
     except subprocess.TimeoutExpired:
-        return Finding("torch", "missing", f"the import took more than {TORCH_S:.0f} s", "the disk may be too slow")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Finding("torch", "missing", f"the import fails: {last}", advice)
-    version, devices, took_s = json_format.loads(done.stdout.strip().splitlines()[-1])
-    found = f"{version}, cpu{''.join(', ' + d for d in devices)}; the import takes {took_s:.1f} s"
-    return Finding("torch", "ok", found)
+        return f"a learner did not finish three updates within {TORCH_S:.0f} s"
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
+
+
+def learn_on(device: str) -> None:
+    """Update a learner on a device and one on the CPU, restart it, and raise unless their weights agree."""
+    import numpy as np
+    from gymnasium.spaces import Box, Discrete
+
+    from motet.algorithm import stacked_batch
+    from motet.algorithms import DQNConfig
+
+    config, spaces = DQNConfig(batch_size=32, min_rows=32), (Box(-1, 1, (8,)), Discrete(3))
+    learners = [config.build(*spaces, 2, [0, 1], one) for one in ("cpu", device)]
+    batch, rng = stacked_batch(*spaces, config.replay(*spaces), 2), np.random.default_rng(0)
+    for _ in range(3):
+        for array in (batch.observation, batch.next_observation, batch.reward):
+            array[...] = rng.normal(size=array.shape)
+        batch.action[...] = rng.integers(0, 3, batch.action.shape)
+        for learner in learners:
+            learner.update(batch, [0, 0])
+            learner.save()
+            learner.load()
+    here, there = (learner.weights() for learner in learners)
+    if not np.allclose(here, there, rtol=1e-3, atol=1e-5):
+        raise MotetError(
+            f"after three updates its weights differ from the CPU's by up to {np.abs(here - there).max():g}"
+        )
 
 
 def _package(name: str, what: str) -> Look:

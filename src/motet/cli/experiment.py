@@ -24,6 +24,7 @@
     [agents.agent_2]               # for this agent only, as --agents.agent_2.algorithm
     algorithm = "iqn"
     batch_size = 128
+    publish_every = 1              # publish, publish_every and device may differ from those of the run
 
     [agents.agent_1]               # an agent that does not learn: it acts by a given policy, as in motet eval -p
     policy = "runs/old"
@@ -41,13 +42,14 @@ from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
 from motet.settings import check_value, json_schema, kinds_of, takes_function
 from motet.system.imports import import_function
 from motet.text import nearest
-from motet.training.settings import Settings
+from motet.training.settings import OWN, AgentSettings, Settings
 from motet.worlds.catalogue import suggestions, world_factory
 
 if TYPE_CHECKING:
@@ -75,8 +77,11 @@ class Experiment:
         config: AlgorithmConfig = changed(given, self.tables.get(short_name(algorithm), {}), short_name(algorithm))
         return config
 
-    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | Partner:
-        """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn."""
+    def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | AgentSettings | Partner:
+        """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn.
+
+        Together with settings of its own, if the table has some.
+        """
         if name not in self.agents:
             return default
         own = dict(self.agents[name])
@@ -84,8 +89,9 @@ class Experiment:
             return _partner(own, f"agents.{name}")
         algorithm = own.pop("algorithm", self.algorithm)
         base = default if algorithm == self.algorithm else self.config(algorithm)
+        of_run = {key: own.pop(key) for key in OWN if key in own}
         config: AlgorithmConfig = changed(base, own, f"agents.{name}")
-        return config
+        return changed(AgentSettings(config), of_run, f"agents.{name}") if of_run else config
 
 
 def _partner(own: dict[str, Any], where: str) -> Partner:
@@ -158,6 +164,8 @@ def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
             found[name] = tuple(value)  # checked by the class itself
+        elif isinstance(value, str) and kinds.get(name) == NetworkSetting:
+            found[name] = value  # made into a source by the config
         elif isinstance(value, str) and takes_function(kinds.get(name)):
             found[name] = import_function(value, f"{where}: {name}")
         else:
@@ -228,14 +236,20 @@ def experiment_schema() -> dict[str, Any]:
         "propertyNames": {"not": {"enum": ["start", "end"]}},
         "additionalProperties": {"anyOf": plain},
     }
-    tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
+    forms = {Staged: by_stage, Source: {"type": "string", "pattern": ":"}}
+    tables = {name: json_schema(type(algorithm_config(name)), forms) for name in ALGORITHMS}
     text = {"type": "string"}
+    described = json_schema(AgentSettings, {})["properties"]
+    of_agent = {name: described[name] for name in OWN}
     own = {
         "world": {"type": "object", "properties": {"name": text}, "required": ["name"]},
         "algorithm": text | {"default": "dqn"},
         "agents": {
             "type": "object",
-            "additionalProperties": {"type": "object", "properties": {"algorithm": text} | _partner_schema()},
+            "additionalProperties": {
+                "type": "object",
+                "properties": {"algorithm": text} | of_agent | _partner_schema(),
+            },
         },
     }
     return {

@@ -24,6 +24,7 @@ import tyro
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
@@ -32,7 +33,7 @@ from motet.errors import SettingError
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
-from motet.training.settings import ScoreFunction, Settings
+from motet.training.settings import AgentSettings, ScoreFunction, Settings
 from motet.worlds.catalogue import WORLDS, world_factory
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ _SEEDS = (
 )
 
 COMMON = {
-    "run": ("steps", "seconds", "seed", "evaluate_every"),
+    "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
     "speed": (
         *("engine", "actors", "worlds_per_actor", "learner_processes", "updates_per_step", "slack"),
-        *("publish", "publish_every", "sync_interval"),
+        *("publish", "publish_every", "sync_interval", "device"),
     ),
 }
 """The fields of Settings that ``--help`` shows, by group."""
@@ -73,7 +74,7 @@ class TrainRequest:
     algorithm: str
     """Short name of the algorithm, for the run directory; "mixed" if agents have different ones."""
     factory: Callable[[], Any]
-    configs: AlgorithmConfig | dict[str, AlgorithmConfig | Partner]
+    configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
     wandb: bool
@@ -438,6 +439,20 @@ def _schedule(info: Any) -> Any:
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+@_registry.primitive_rule
+def _network(info: Any) -> Any:
+    """What makes a network, by its path."""
+    if info.type != NetworkSetting:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:FUNCTION",
+        instance_from_str=lambda words: Source.of(words[0], "network"),
+        is_instance=lambda value: value is None or isinstance(value, Source),
+        str_from_instance=lambda value: [str(value)],
     )
 
 

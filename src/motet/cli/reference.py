@@ -22,7 +22,7 @@ from motet.schedule import Exponential, Linear, Stages
 from motet.settings import describe_settings
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, Settings
 
 __all__ = ["PAGES", "schema_file", "settings_page"]
 
@@ -47,6 +47,7 @@ def settings_page() -> str:
         ("RestartLimits (`limits`): when processes are restarted", RestartLimits),
         ("Cluster (`cluster`): resources of a Ray cluster", Cluster),
         *((f"{_config(name).__name__} (`{name}`)", _config(name)) for name in ALGORITHMS),
+        ("motet.AgentSettings (`agents.NAME`): settings of a single agent that learns", AgentSettings),
         ("motet.Partner (`agents.NAME`): the policy of an agent that does not learn", Partner),
         ("Linear", Linear),
         ("Exponential", Exponential),

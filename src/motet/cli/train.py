@@ -60,6 +60,7 @@ def _check_empty(run: Path) -> None:
 def resume(
     run: tyro.conf.Positional[Path],
     steps: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
     wandb: bool = False,
@@ -70,6 +71,7 @@ def resume(
     Args:
         run: The run directory.
         steps: Number of additional steps. By default the steps that remain of the original number.
+        episodes: Number of additional episodes, in the same way.
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
@@ -78,5 +80,14 @@ def resume(
     """
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    result = go_on(run, steps=steps, checkpoint=checkpoint, trust=trust, address=address, display="table", wandb=wandb)
+    result = go_on(
+        run,
+        steps=steps,
+        episodes=episodes,
+        checkpoint=checkpoint,
+        trust=trust,
+        address=address,
+        display="table",
+        wandb=wandb,
+    )
     return 130 if result.interrupted else 0

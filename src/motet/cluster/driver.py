@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,6 @@ def on_cluster(
     policies: bool,
 ) -> Iterator[RemoteRun]:
     """Yield a run on a cluster, ready to be supervised. ``policies``: whether the driver needs published policies."""
-    if cluster.learner_gpus:
-        roster = replace(roster, policies=tuple(replace(policy, device="cuda") for policy in roster.policies))
     need = roster.actors * cluster.actor_cpus + len(roster.processes) * cluster.learner_cpus
     with connected(cluster, need) as ray:
         there = ray.cluster_resources()
@@ -255,8 +252,7 @@ class RemoteRun:
         self._see_to_learners()
         with self._lock:
             self._actor_numbers[i] = n
-            if self.shared.episodes is not None:
-                self._episodes_lost[i] = self.shared.episodes.lost[i]
+            self._episodes_lost[i] = self.shared.episodes.lost[i]
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         host = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
             Shipment(self._roster),
@@ -267,6 +263,7 @@ class RemoteRun:
             self._limits,
             self._cluster.age_s(len(self._roster.processes)),
             came,
+            self.shared.board.ended[i].tolist(),
         )
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
@@ -444,12 +441,12 @@ class RemoteRun:
             board.set_spent(i, self._spent_before[i] + report.spent)
             board.rounds[i] = report.round
             board.episodes.words[i] = report.episodes
+            board.ended[i] = report.counted
             shared.nodes[i] = report.node
-            if (rings := shared.episodes) is not None:
-                writer = rings.writer(i)
-                for record in report.ended:
-                    writer.append(record)
-                rings.lost[i] = self._episodes_lost[i] + report.ended_lost
+            writer = shared.episodes.writer(i)
+            for record in report.ended:
+                writer.append(record)
+            shared.episodes.lost[i] = self._episodes_lost[i] + report.ended_lost
             self._made[i], self._came[i] = report.made, report.came
             self._newest = list(map(max, self._newest, report.newest))
             for process, number in enumerate(report.heard):

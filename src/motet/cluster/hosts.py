@@ -346,6 +346,7 @@ class ActorHost:
         limits: time limits for starts and heartbeats.
         block_age_s: longest time in seconds that rows wait before they are sent.
         came: by policy, how many of the rows ``made`` are known to have arrived.
+        ended: by world, episodes that have ended before this start.
     """
 
     def __init__(
@@ -358,6 +359,7 @@ class ActorHost:
         limits: RestartLimits,
         block_age_s: float,
         came: Sequence[int] = (),
+        ended: Sequence[int] | None = None,
     ) -> None:
         _settle_in()
         roster: Roster = shipment.value
@@ -366,8 +368,8 @@ class ActorHost:
         self._reporting = threading.Lock()  # two threads report at the end
         # Longer than the restart of a learner takes: until then no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
-        rings = self._memory.episodes
-        self._ended = None if rings is None else rings.reader(index)
+        self._memory.board.ended[index] = 0 if ended is None else ended
+        self._ended = self._memory.episodes.reader(index)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
             for i, learner in enumerate(learners)
@@ -413,11 +415,12 @@ class ActorHost:
             spent,
             int(board.rounds[self._index]),
             board.episodes.words[self._index].copy(),
+            board.ended[self._index].copy(),
             [replay.made for replay in replays],
             [sum(replay.carried) for replay in replays],
             [link.newest for link in self._links],
             [replay.table[replay.lanes] for replay in replays],
-            [] if self._ended is None else self._ended.read(),
-            0 if self._ended is None else self._ended.lost,
+            self._ended.read(),
+            self._ended.lost,
             [link.heard for link in self._links],
         )

@@ -57,6 +57,8 @@ class ActorReport(NamedTuple):
     """As in :meth:`Board.spent`."""
     round: int
     episodes: npt.NDArray[np.float64]
+    counted: npt.NDArray[np.uint64]
+    """By world, episodes that have ended."""
     made: list[int]
     """Rows made in this incarnation, by policy."""
     came: list[int]

@@ -117,7 +117,9 @@ def differing(groups: Sequence[Group]) -> list[str]:
 def _exactly(config: Mapping[str, Any]) -> str:
     """Return all settings of a run except the seed, as a string to compare."""
     settings = {key: value for key, value in config["settings"].items() if key != "seed"}
-    return _ADDRESS.sub("", json.dumps([config["world"], config["agents"], settings], sort_keys=True))
+    return _ADDRESS.sub(
+        "", json.dumps([config["world"], config["agents"], config.get("own_settings"), settings], sort_keys=True)
+    )
 
 
 def _completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

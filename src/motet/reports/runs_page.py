@@ -79,6 +79,7 @@ def _sections(groups: Sequence[Group], refused: Mapping[Path, str]) -> list[Sect
             ("Learning", _learning(groups)),
             ("Evaluations", _evaluations(groups)),
             ("Agents", _agents(groups)),
+            ("Measured by the world", _measured(groups)),
             ("Time", _time(groups)),
             ("Pace and lag", _pace(groups)),
             ("Learner metrics", _learners(groups)),
@@ -264,6 +265,17 @@ def _learning(groups: Sequence[Group]) -> list[Child]:
         )
         parts.append(side_by_side(*charts))
     return parts
+
+
+def _measured(groups: Sequence[Group]) -> list[Child]:
+    """Return a chart for each number that worlds measured."""
+    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.snapshots.team if n.startswith("metrics."))
+    charts = [
+        lines(found, title=name.partition(".")[2], x_label="steps", y_label="mean of the last episodes", height_rem=11)
+        for name in names
+        if (found := by_group(groups, column(None, name)))
+    ]
+    return [side_by_side(*charts)] if charts else []
 
 
 def _apart(curves: Sequence[Line], what: str) -> str | None:

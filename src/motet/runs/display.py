@@ -177,7 +177,7 @@ def frame(
     processes: bool = True,
 ) -> RenderableType:
     """Format a snapshot for a terminal of this size."""
-    below = 3 if processes and snapshot.bottleneck else 0
+    below = (3 if processes and snapshot.bottleneck else 0) + bool(snapshot.metrics)
     fit = max(1, height - 8 - below - len(snapshot.partners[:_PARTNERS_SHOWN]))
     shown = snapshot.agents if len(snapshot.agents) <= fit else snapshot.agents[: max(1, fit - 1)]
     parts: list[RenderableType] = []
@@ -190,6 +190,9 @@ def frame(
         Text(text, style="dim", no_wrap=True, overflow="ellipsis")
         for text in _partners(snapshot, 24 if width >= _WIDE else 10)
     ]
+    if snapshot.metrics:
+        words = ", ".join(f"{plain(name)} {short(value)}" for name, value in snapshot.metrics.items())
+        parts.append(Text(words, style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))

@@ -232,6 +232,7 @@ class SessionCounts:
         agents = {row.name: _row(row) for row in now.agents}
         returns = [row["mean_return"] for row in agents.values()]
         team = {"steps": float(now.steps), "seconds": float(now.seconds), "steps_per_s": float(now.steps_per_s)}
+        team |= {f"metrics.{name}": _float(value) for name, value in now.metrics.items()}
         before = self.newest
         is_new = before is None or before.state != "running" or team["seconds"] < before.seconds
         if before is not None and is_new:

@@ -73,6 +73,7 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """Every number of a snapshot with its name, such as ``return/agent_0``, so that the same metric is grouped."""
     yield "run/steps_per_s", snapshot.steps_per_s
     yield "run/restarts", float(sum(row.restarts for row in snapshot.processes))
+    yield from ((f"episode/{plain(name).replace('/', '.')}", value) for name, value in snapshot.metrics.items())
     for role, shares in snapshot.shares_by_role().items():
         yield from ((f"time/{role}.{name}", share) for name, share in shares.items())
     for row in snapshot.agents:

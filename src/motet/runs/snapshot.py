@@ -142,6 +142,7 @@ class Snapshot:
     seconds: float
     steps: int
     limit: int
+    """Number of steps that end the run; if episodes end it, estimated from those that have ended."""
     steps_per_s: float
     left_s: float | None
     agents: list[AgentRow]
@@ -151,6 +152,10 @@ class Snapshot:
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
     """The world's late draws from global random generators, in words; empty if there were none."""
+    episodes: int = 0
+    """Episodes that have ended in all worlds, including those before the run was resumed."""
+    episode_limit: int = 0
+    """Number of episodes that end the run; 0 if there is no limit."""
     skipped_evaluations: int = 0
     """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
@@ -158,6 +163,8 @@ class Snapshot:
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
     episodes_lost: int = 0
     """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
     bottleneck: str = ""

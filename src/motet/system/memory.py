@@ -203,7 +203,7 @@ def _short(size: int, available: int | None, directory: str | os.PathLike[str] |
     where = "of memory" if directory is None else f"on the file system of {os.fspath(directory)!r}"
     free = "an unknown amount" if available is None else format_bytes(available)
     hint = (
-        "a smaller capacity or, in Python, directory=… to keep it on a disk"
+        "a smaller capacity, or keep it on a disk (directory=…; for the replays of a run replay_directory)"
         if directory is None
         else "a smaller capacity"
     )

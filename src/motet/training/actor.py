@@ -394,6 +394,8 @@ class Actor:
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         policy_of: for each agent of the worlds, the index of its policy; by default one policy each, in order.
         times: where it adds the time that policies take.
+        share: number of episodes that each world plays; None: no limit.
+        ended: where it counts the episodes that have ended, by world.
     """
 
     def __init__(
@@ -403,6 +405,8 @@ class Actor:
         seed_of: Callable[[int, int], int],
         policy_of: Sequence[int] | None = None,
         times: Times | None = None,
+        share: Sequence[int] | None = None,
+        ended: npt.NDArray[Any] | None = None,
     ) -> None:
         self.worlds, self.policies, self._seed_of = worlds, tuple(policies), seed_of
         self._times = times or no_times()
@@ -412,6 +416,8 @@ class Actor:
         self._one_each = max(self._sizes) == 1
         self.episodes = [0] * worlds.size
         """Number of episodes begun, by world."""
+        self._share, self._playing = share, [False] * worlds.size
+        self._ended = np.zeros(worlds.size, np.uint64) if ended is None else ended
         self.seeds = [0] * worlds.size
         """Seeds of the present episodes, by world."""
         self.rounds = 0
@@ -423,8 +429,8 @@ class Actor:
         """Worlds whose episode broke off; the caller removes them."""
         self.acted: set[int] = set()
         """The policies whose agents acted or ended in the last round."""
-        self.is_done = any(policy.is_done for policy in policies)
-        """Whether a policy has done its share of the run's steps."""
+        self.is_done = any(policy.is_done for policy in policies) or self._has_played()
+        """Whether a policy has done its share of the run's steps, or all worlds have played their episodes."""
 
     @property
     def published(self) -> list[PublishedPolicy]:
@@ -459,6 +465,8 @@ class Actor:
                 for total, steps, i in finished
             )
             acted.add(policy)
+        if worlds.over:
+            self._count_ended()
         if worlds.broken:
             self._break_off()
         self.rounds += 1
@@ -488,13 +496,32 @@ class Actor:
 
     def _begin_episodes(self) -> None:
         """Begin new episodes in the worlds whose episode is over."""
-        over = list(self.worlds.over)
+        over = [world for world in self.worlds.over if not self._rests(world)]
+        if not over:
+            return
         for world in over:
             self.seeds[world] = self._seed_of(world, self.episodes[world])
             self.episodes[world] += 1
         self.worlds.reset(over, [self.seeds[world] for world in over])
+        for world in over:
+            self._playing[world] = world not in self.worlds.over  # otherwise there is no agent to act
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.begin(_of_each_agent(np.array(over), size))
+
+    def _rests(self, world: int) -> bool:
+        """Whether a world has played its share of the episodes. Then it is not reset, and its agents do not act."""
+        return self._share is not None and int(self._ended[world]) >= self._share[world]
+
+    def _has_played(self) -> bool:
+        return self._share is not None and all(self._rests(world) for world in range(self.worlds.size))
+
+    def _count_ended(self) -> None:
+        """Count the episodes that have ended in this round, but not those that broke off."""
+        for world in self.worlds.over:
+            if self._playing[world]:
+                self._playing[world] = False
+                self._ended[world] += world not in self.worlds.broken
+        self.is_done = self.is_done or self._has_played()
 
     def _break_off(self) -> None:
         """Break off the episodes of worlds that raised and were replaced. Their rows have no end."""
@@ -517,6 +544,7 @@ class Actor:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+        self._playing = [world not in self.worlds.over for world in range(self.worlds.size)]
         self.seeds = [self._seed_of(world, max(0, begun - 1)) for world, begun in enumerate(self.episodes)]
         for policy, kept in zip(self.policies, state["places"], strict=True):
             policy.set_state({"turns": self.rounds, **kept})  # older states counted rounds

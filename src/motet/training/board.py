@@ -153,10 +153,13 @@ class Board:
         policies: number of policies.
         segment: a segment with room for :meth:`layout`.
         fixed: number of agents that act by partners.
+        worlds: number of worlds of each actor.
     """
 
-    def __init__(self, processes: int, actors: int, policies: int, segment: Segment, fixed: int = 0) -> None:
-        self._size = (processes, actors, policies, fixed)
+    def __init__(
+        self, processes: int, actors: int, policies: int, segment: Segment, fixed: int = 0, worlds: int = 1
+    ) -> None:
+        self._size = (processes, actors, policies, fixed, worlds)
         self._segment = segment
         for name in self.layout(*self._size):
             segment[name][...] = 0
@@ -167,7 +170,7 @@ class Board:
         self.processes.heartbeat[:] = time.monotonic()
 
     @staticmethod
-    def layout(processes: int, actors: int, policies: int, fixed: int = 0) -> dict[str, ArraySpec]:
+    def layout(processes: int, actors: int, policies: int, fixed: int = 0, worlds: int = 1) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such a board."""
         return {
             "board/stop": ArraySpec((_WORDS,), "uint64"),
@@ -177,6 +180,7 @@ class Board:
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/times": ArraySpec((processes, _TIMES), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
+            "board/ended": ArraySpec((actors, -(-worlds // _WORDS) * _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
             "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
             "board/metrics": ArraySpec((policies, _METRICS), "float64"),
@@ -195,6 +199,7 @@ class Board:
         self.processes = ProcessColumns(part["board/processes"])
         self._times: Numbers = part["board/times"]
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
+        self.ended: Words = part["board/ended"][:, : self._size[4]]  # by actor and world: episodes that have ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])
         self.metrics = part["board/metrics"]

@@ -33,6 +33,7 @@ from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, 
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
 from motet.training.progress import ActorProgress
+from motet.training.roster import dealt
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 
@@ -88,7 +89,9 @@ def make_actor(
     times = times or no_times()
     policies = [_published_policy(shared, i, index, start, goes_on, times) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
-    actor = Actor(worlds, policies, partial(seed_for, roster.seed, _WORLD, index, start), policy_of, times)
+    share = None if roster.episodes is None else dealt(roster.episodes, roster.actors, roster.worlds_per_actor)[index]
+    seed_of = partial(seed_for, roster.seed, _WORLD, index, start)
+    actor = Actor(worlds, policies, seed_of, policy_of, times, share, shared.board.ended[index])
     if isinstance(worlds, PartneredWorlds):
         actor.finished = worlds.finished  # episodes of learners and partners, in one list
     return actor
@@ -155,7 +158,7 @@ class EpisodeLog:
 
     def __init__(self, shared: SharedMemory, index: int) -> None:
         self._episodes, self._index = shared.board.episodes, index
-        self._ring = None if shared.episodes is None else shared.episodes.writer(index)
+        self._ring = shared.episodes.writer(index)
         self._rule = shared.roster.win_rule
         size = shared.roster.worlds_per_actor, len(episode_names(shared.roster))
         # Of the present episodes, by world and agent; an episode may have several segments of an agent.
@@ -189,8 +192,6 @@ class EpisodeLog:
 
     def _append(self, actor: Actor, world: int) -> None:
         """Write the episode of a world, which is over, to the ring."""
-        if self._ring is None:
-            return
         winner = opponent = side = None
         if isinstance(actor.worlds, Versus):
             opponent, won, side = actor.worlds.outcome(world)
@@ -203,6 +204,7 @@ class EpisodeLog:
             EpisodeRecord(
                 world, actor.rounds, actor.seeds[world], self._returns[world].tolist(), self._steps[world].tolist(),
                 versions, winner, opponent, side,
+                dict(actor.worlds.measured.pop(world, {})),
             )
         )  # fmt: skip
 

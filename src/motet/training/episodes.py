@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -35,6 +36,7 @@ _HEAD = struct.Struct("<QII")  # number, checksum, length of the text
 _RING_BYTES, _ALL_BYTES = 2**20, 2**24  # of one ring, and of all
 _LEAST, _MOST = 16, 1024  # records of a ring
 _TEXT = 1024  # bytes of a record's text without those that grow with the number of agents
+_EPISODES = 100  # number of episodes of each actor over which metrics are averaged
 _EACH = 96  # bytes for the numbers of each agent
 
 
@@ -175,29 +177,39 @@ class EpisodeRecorder:
 
     Args:
         shared: the shared memory of the run.
-        directory: the run directory.
-        limit_bytes: size at which the file is thinned.
+        directory: the run directory; None: no file is written.
+        limit_bytes: size at which the file is thinned; 0: no file is written.
         kept: what :meth:`notes` returned, from the checkpoint from which the run was resumed; None for a new run.
     """
 
     def __init__(
-        self, shared: SharedMemory, directory: RunDirectory, limit_bytes: float, kept: Mapping[str, Any] | None
+        self, shared: SharedMemory, directory: RunDirectory | None, limit_bytes: float, kept: Mapping[str, Any] | None
     ) -> None:
-        assert shared.episodes is not None
         self._rings, self._board, self._roster = shared.episodes, shared.board, shared.roster
         self._readers = [shared.episodes.reader(actor) for actor in range(shared.roster.actors)]
         self._names = names(shared.roster)
-        self._file = EpisodeFile(directory, limit_bytes, None if kept is None else int(kept.get("count", 0)))
+        self._file: EpisodeFile | None = None
+        if directory is not None and limit_bytes > 0:
+            self._file = EpisodeFile(directory, limit_bytes, None if kept is None else int(kept.get("count", 0)))
+        self._measured: dict[str, dict[int, deque[float]]] = {}  # of the last episodes, by name and actor
         self._steps = dict.fromkeys(self._names, 0) | dict((kept or {}).get("steps", {}))
 
     @property
     def lost(self) -> int:
-        """Number of episodes without a line, because their actor's ring was full."""
+        """Number of episodes that were not read, because their actor's ring was full."""
         return sum(reader.lost for reader in self._readers) + sum(self._rings.lost)
 
     def notes(self) -> dict[str, Any]:
         """Return what a resumed run needs, for a checkpoint."""
-        return {"count": self._file.count, "steps": dict(self._steps)}
+        return {} if self._file is None else {"count": self._file.count, "steps": dict(self._steps)}
+
+    def metrics(self) -> dict[str, float]:
+        """Return the mean of each number that worlds measured, over the last episodes of every actor."""
+        means = {
+            name: [sum(values) / len(values) for values in by_actor.values()]
+            for name, by_actor in self._measured.items()
+        }
+        return {name: sum(values) / len(values) for name, values in means.items()}
 
     def write(self, seconds: float, everything: bool = False) -> None:
         """Append the episodes that have finished since the last call; ``everything``: no process plays any more."""
@@ -207,7 +219,11 @@ class EpisodeRecorder:
             for actor, reader in enumerate(self._readers)
             for record in reader.read(rounds)
         ]
-        if found:
+        for _, actor, _, record in found:
+            for name, value in record.metrics.items():
+                of_actors = self._measured.setdefault(name, {})
+                of_actors.setdefault(actor, deque(maxlen=_EPISODES)).append(value)
+        if found and self._file is not None:
             found.sort(key=lambda item: item[:3])
             self._file.append([self._line(actor, record, seconds) for _, actor, _, record in found])
 

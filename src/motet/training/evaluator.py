@@ -66,6 +66,7 @@ def play_greedily(
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
     carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
+    worlds.measured.clear()
     worlds.reset(range(worlds.size), seeds)
     while playing.any():
         actions = []
@@ -141,7 +142,10 @@ class _Trial:
         return Outcome(totals, float(totals.sum(1).mean()), self._notes(), names)
 
     def _notes(self) -> dict[str, Any]:
-        """Return the returns of the partners' agents, which do not count for the score."""
+        """Return what the worlds measured, and the partners' returns, which do not count for the score."""
+        return _measured(self._worlds) | self._of_partners()
+
+    def _of_partners(self) -> dict[str, Any]:
         if not isinstance(self._worlds, PartneredWorlds):
             return {}
         columns = {
@@ -154,6 +158,15 @@ class _Trial:
     def close(self) -> None:
         """End the processes of isolated partners."""
         close_partners(self._worlds)
+
+
+def _measured(worlds: WorldBatch) -> dict[str, Any]:
+    """Return the mean of each number that worlds measured in their episodes, as a field of an evaluation's line."""
+    values: dict[str, list[float]] = {}
+    for measured in worlds.measured.values():
+        for name, value in measured.items():
+            values.setdefault(name, []).append(value)
+    return {"metrics": {name: sum(found) / len(found) for name, found in values.items()}} if values else {}
 
 
 class _Challenge:

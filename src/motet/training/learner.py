@@ -114,8 +114,9 @@ class StackMember:
     """The reader's batch, whose arrays are this policy's part of the stacked one."""
     stage: int = 0
     """Index of the stage that was entered last."""
-    resting: bool = False
-    """Whether its replay was cleared and does not have enough new rows yet."""
+    awaits: int = 0
+    """While it rests: the number of rows with which the rest ends. It rests after its replay was cleared, and while the
+    replay has fewer transitions than a batch, since episodes ended or broke off. 0: it does not rest."""
     waived: int = 0
     """Updates that became due while it rested, and are skipped."""
     step: int = 0
@@ -124,11 +125,11 @@ class StackMember:
     @property
     def progress(self) -> tuple[int, int, int]:
         """Stage, rest and waived updates, for the vault."""
-        return self.stage, int(self.resting), self.waived
+        return self.stage, self.awaits, self.waived
 
-    def restore(self, stage: int, resting: int, waived: int) -> None:
+    def restore(self, stage: int, awaits: int, waived: int) -> None:
         """Continue from what the vault contains."""
-        self.stage, self.resting, self.waived = int(stage), bool(resting), int(waived)
+        self.stage, self.awaits, self.waived = int(stage), int(awaits), int(waived)
 
 
 def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -221,7 +222,9 @@ class Learner:
         due = [True] * len(self.members) if due is None else due
         if self.streams is not None:
             self.streams.enter()
-        update = self._update(due)
+        due, update = self._update(due)
+        if update is None:
+            return
         updates = self.algorithm.counters[:, 0].tolist()
         if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):
             self.publish()
@@ -284,21 +287,30 @@ class Learner:
 
     # One update
 
-    def _update(self, due: Sequence[bool]) -> Update:
+    def _update(self, due: Sequence[bool]) -> tuple[list[bool], Update | None]:
+        """Update the policies that are due and have enough rows; the others of them rest. Returns who took part."""
         settings, members, times, began = self._settings, self.members, self._times, monotonic()
         steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
-        for member, step, count, is_due in zip(members, steps, updates, due, strict=True):
-            if not is_due:
+        due = list(due)
+        for i, (member, step, count) in enumerate(zip(members, steps, updates, strict=True)):
+            if not due[i]:
                 continue
             if not settings.once:
                 beta = value_at(settings.beta, step, settings.stages, count)
-                member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
+                try:
+                    member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
+                except NotReadyError:
+                    member.awaits, due[i] = settings.batch_size, False
             elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
                 raise NotReadyError(
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
                     "the replay does not have yet"
                 )
         drawn = monotonic()
+        if not all(due) and any(member.awaits for member in members):
+            self._show_stages()
+        if not any(due):
+            return due, None
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
         updated = monotonic()
         if update.priorities is not None and settings.prioritised:
@@ -307,7 +319,7 @@ class Learner:
                     member.reader.update(member.batch, priorities)
         times[_UPDATES] += updated - drawn
         times[_BATCHES] += drawn - began + monotonic() - updated
-        return update
+        return due, update
 
     def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
         """Update the whole stack in one pass, then restore the policies that are not due to their state before."""
@@ -332,32 +344,34 @@ class Learner:
         """Enter the stages that have been reached, and publish them, update or not; review the league."""
         if self._league is not None and self._league.due(steps := self.members[0].steps()):
             self._league.review(steps, self.algorithm.weights()[0])
-        if not self._has_stages:
-            return
         stages, members = self._settings.stages, self.members
+        if not self._has_stages:
+            if any(member.awaits for member in members):
+                self._end_rests()
+            return
         updates = self.algorithm.counters[:, 0].tolist()
         reached = [stages.index(member.steps(), count) for member, count in zip(members, updates, strict=True)]
         if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
             for stage, member in zip(reached, members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
                     member.reader.forget()
-                    member.resting = True
+                    member.awaits = max(self._settings.min_rows, self._settings.batch_size)
                 member.stage = max(member.stage, stage)
             self.publish()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()
-        elif any(member.resting for member in members):
+        elif any(member.awaits for member in members):
             self._end_rests()
 
     def _end_rests(self) -> None:
         """End the rest of policies whose replays have enough rows again."""
-        rows, members = max(self._settings.min_rows, self._settings.batch_size), self.members
-        ready = [not member.resting or member.reader.ready() >= rows for member in members]
+        members = self.members
+        ready = [not member.awaits or member.reader.ready() >= member.awaits for member in members]
         # Policies in step continue together, so that they share a pass again.
         together = [all(ready[i] for i in group) for group in self.progress.in_step()]
-        over = [i for i, member in enumerate(members) if member.resting and together[i]]
+        over = [i for i, member in enumerate(members) if member.awaits and together[i]]
         for i in over:
             members[i].waived += max(0, self.progress.owed(i))
-            members[i].resting = False
+            members[i].awaits = 0
         if over:
             self.publish()  # a restarted learner neither rests again nor waives more
             self._show_stages()
@@ -373,10 +387,10 @@ class Learner:
         """Write stages and rests to the board. ``resting`` is set before the other columns, and reset after them."""
         learned = self._learned
         for policy, member in zip(self.policies, self.members, strict=True):
-            if member.resting:
+            if member.awaits:
                 learned.resting[policy] = 1
             learned.waived[policy], learned.stage[policy] = member.waived, member.stage
-            if not member.resting:
+            if not member.awaits:
                 learned.resting[policy] = 0
 
     def _report(self, position: int, update: Update) -> None:

@@ -318,6 +318,11 @@ class Versus:
         return self._worlds.over
 
     @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended. The caller removes it."""
+        return self._worlds.measured
+
+    @property
     def broken(self) -> list[int]:
         """Indices of the worlds that raised an error and were replaced."""
         return self._worlds.broken

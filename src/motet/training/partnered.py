@@ -8,7 +8,7 @@ before the learners' policies act and awaited after that, so that isolated ones 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,11 @@ class PartneredWorlds:
     def over(self) -> list[int]:
         """Indices of the worlds that wait for a reset."""
         return self._worlds.over
+
+    @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended. The caller removes it."""
+        return self._worlds.measured
 
     @property
     def broken(self) -> list[int]:

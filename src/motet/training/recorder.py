@@ -29,7 +29,7 @@ from motet.streams import generators_of
 from motet.system.supervisor import Role
 from motet.training.episodes import EpisodeRecorder
 from motet.training.league import Standings
-from motet.training.roster import LearnedPolicy, Roster
+from motet.training.roster import LearnedPolicy, Roster, dealt
 from motet.training.serial import Serial
 from motet.training.shared import SharedMemory
 from motet.training.watch import Watch
@@ -140,17 +140,15 @@ class Recorder:
         self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
         self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
         self._started = self._shown = self._read_episodes = time.monotonic()
-        every = settings.checkpoint_every or max(1, settings.steps // 10)
+        every = settings.checkpoint_every or max(1, settings.step_limit // 10)
         self._every, self._next = every, self._began // every * every + every
         # With its replay, a checkpoint of the serial engine is large and exact, so only steps trigger it.
         by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
         self._standings = None if shared.league is None else Standings(shared.league)
-        self._episodes: EpisodeRecorder | None = None
-        if self._directory is not None and shared.episodes is not None:
-            kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
-            self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
+        kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
+        self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
         self._final: Checkpoint | None = None
 
     @contextlib.contextmanager
@@ -179,14 +177,13 @@ class Recorder:
 
     def _write_episodes(self, everything: bool = False) -> None:
         self._read_episodes = time.monotonic()
-        if self._episodes is not None:
-            with self._writing():
-                self._episodes.write(time.monotonic() - self._started, everything)
+        with self._writing():
+            self._episodes.write(time.monotonic() - self._started, everything)
 
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
-        if (by_steps or by_clock) and steps < self._shared.roster.steps:  # close() writes the last one
+        if (by_steps or by_clock) and not self._is_done():  # close() writes the last one
             with self._writing():
                 directory.save(self.checkpoint(steps))
             self._saved = steps
@@ -195,6 +192,12 @@ class Recorder:
                 self._due = now + took_s + max(_EVERY_S, _REST * took_s)
         if by_steps:
             self._next = steps // self._every * self._every + self._every
+
+    def _is_done(self) -> bool:
+        """Whether all steps or all episodes have been done."""
+        roster = self._shared.roster
+        ended = roster.episodes is not None and int(self._shared.board.ended.sum()) >= roster.episodes
+        return ended or self._steps() >= roster.steps
 
     def _steps(self) -> int:
         return self._shared.most_steps() if self._serial is None else self._serial.steps
@@ -213,7 +216,7 @@ class Recorder:
     def _show(self, state: str) -> Snapshot:
         snapshot = self._watch.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
-        snapshot.episodes_lost = 0 if self._episodes is None else self._episodes.lost
+        snapshot.episodes_lost, snapshot.metrics = self._episodes.lost, self._episodes.metrics()
         if self._directory is not None:
             with self._writing():
                 self._directory.append_line("metrics.jsonl", snapshot.as_dict())
@@ -297,10 +300,10 @@ class Recorder:
         notes: dict[str, Any] = {
             "seconds": time.monotonic() - self._started,
             "evaluations": int(shared.board.evaluation.count[0]),
+            "ended": shared.board.ended.tolist(),
         }
-        if self._episodes is not None:
-            self._write_episodes()
-            notes["episodes"] = self._episodes.notes()
+        self._write_episodes()
+        notes["episodes"] = self._episodes.notes()
         if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
             notes["serial"] = self._serial.write_down()
         return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
@@ -351,7 +354,7 @@ class Recorder:
 
     def end(self, interrupted: bool) -> Result:
         """End the run with its last checkpoint and return the result. If a callback raised, raise its exception."""
-        raised, unfinished = self._run.callbacks.raised, self._steps() < self._shared.roster.steps
+        raised, unfinished = self._run.callbacks.raised, not self._is_done()
         result = self.close("failed" if raised else "stopped" if unfinished else "done", interrupted)
         self._run.callbacks.check(self._run.path)
         return result
@@ -410,6 +413,7 @@ def fill(
     """
     roster = shared.roster
     shared.board.evaluation.count[0] = checkpoint.notes.get("evaluations", 0)
+    _count_ended(shared, checkpoint.notes.get("ended", []))
     chosen = range(len(roster.stacks)) if stacks is None else stacks
     if shared.league is not None and checkpoint.league:
         shared.league.restore(checkpoint.league, version)
@@ -450,6 +454,20 @@ def fill(
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
 
 
+def _count_ended(shared: SharedMemory, ended: Sequence[Sequence[int]]) -> None:
+    """Count the episodes that had ended at a checkpoint. In other worlds than before, deal out those that are left."""
+    roster, counts = shared.roster, np.array(ended, np.uint64)
+    total = int(counts.sum())
+    if roster.episodes is not None:
+        size = roster.actors, roster.worlds_per_actor
+        share = np.array(dealt(roster.episodes, *size), np.uint64)
+        if counts.shape != share.shape or (counts > share).any():
+            counts = share - np.array(dealt(roster.episodes - total, *size), np.uint64)
+    elif counts.shape != shared.board.ended.shape:
+        counts = np.array(dealt(total, roster.actors, roster.worlds_per_actor), np.uint64)
+    shared.board.ended[...] = counts
+
+
 def _newest(checkpoint: Checkpoint, policy: str) -> int | None:
     """Return the newest published version of a policy; None if the checkpoint does not contain it."""
     published = checkpoint.notes.get("serial", {}).get("published")
@@ -457,7 +475,7 @@ def _newest(checkpoint: Checkpoint, policy: str) -> int | None:
 
 
 def unused(policy: LearnedPolicy, spec: ReplaySpec, checkpoint: Checkpoint) -> int:
-    """Return how many steps of a policy that reads rows once a checkpoint counts but has neither used nor kept."""
+    """Return the number of steps in a checkpoint whose rows were neither learned from nor saved (for ``once``)."""
     if not policy.settings.once or policy.name in checkpoint.replay or policy.name not in checkpoint.agents:
         return 0
     held = checkpoint.agents[policy.name]

@@ -21,17 +21,19 @@ from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
 from motet.algorithms.catalogue import algorithm_config
 from motet.errors import MotetError, SettingError, WorldError
 from motet.pace import Pace
+from motet.placement import placed
 from motet.policies.partner import as_partner
 from motet.policy import PLAYER
 from motet.replay import Field, ReplaySpec
 from motet.streams import Streams, StreamUser, streams_returned
+from motet.system.devices import torch_found
 from motet.system.imports import import_named
 from motet.system.machine import usable_cores
 from motet.system.portable import Portable
 from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
 from motet.training.partners import FixedPolicy, fixed_policies
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, Settings
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.world.winning import WinRule
@@ -79,13 +81,15 @@ class LearnedPolicy:
     masked: bool = False
     """Whether its agents have action masks."""
     device: str = "cpu"
-    """Device on which it is learned."""
+    """Device on which it is learned; while the roster is made, the setting that says so."""
     slots: int = 2
     """Number of slots of its publication: 1 or 2."""
     publish_every: int = 10
     """Updates between two published versions."""
     partitions: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
     """The partitions of its replay, with the share of a batch that comes from each."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that were given for it alone (:class:`AgentSettings`)."""
     lanes_per_world: int = 1
     """Lanes for each world in each partition: one for each agent of the policy whose steps are recorded. In self-play
     that is one of the two agents, since the league plays the other side."""
@@ -114,7 +118,7 @@ class Roster:
     actors: int
     worlds_per_actor: int
     steps: int
-    """Steps of each agent, summed over all worlds."""
+    """Steps of each agent, summed over all worlds; UNLIMITED if only episodes or seconds end the run."""
     pace: Pace
     seed: int
     sync_interval: int = 1
@@ -123,10 +127,12 @@ class Roster:
     remake_worlds: bool = False
     self_play: SelfPlay | None = None
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
+    episodes: int | None = None
+    """Episodes of the run, which are dealt to the worlds; None: no limit."""
     partners: tuple[FixedPolicy, ...] = ()
     """The policies that are given, and only act."""
-    log_episodes: bool = True
-    """Whether finished episodes are written to ``episodes.jsonl``."""
+    replay_directory: str | None = None
+    """Folder of the file that holds the replays; None if they are in memory."""
     win_rule: WinRule | None = None
     """How a two-player world says that a game is won; None if it does not."""
 
@@ -172,7 +178,9 @@ class Roster:
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        least = settings.batch_size + lanes * (settings.n_step + settings.n_frames + 1)
+        # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
+        starts = settings.batch_size * (2 if settings.prioritised else 1)
+        least = starts + lanes * (settings.n_step + settings.n_frames + 1)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
@@ -187,6 +195,16 @@ class Roster:
             once=settings.once,
             checked=self.checked,
         )
+
+
+def dealt(episodes: int, actors: int, worlds: int) -> list[list[int]]:
+    """Return how many episodes each world of each actor plays: equal parts, and one more for the first worlds.
+
+    >>> dealt(7, actors=2, worlds=2)
+    [[2, 2], [2, 1]]
+    """
+    least, more = divmod(episodes, actors * worlds)
+    return [[least + (actor * worlds + world < more) for world in range(worlds)] for actor in range(actors)]
 
 
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
@@ -219,15 +237,17 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     probe = as_world(made)
     probe.reset(settings.seed)
     everybody = _members(probe, settings)
-    given = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(everybody, algorithm)
-    if set(given) != set(everybody):
-        raise SettingError(f"algorithm must be given for each of {list(everybody)}, got {sorted(given)}")
-    partners = {name: partner for name in everybody if (partner := as_partner(given[name])) is not None}
+    chosen = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(everybody, algorithm)
+    if set(chosen) != set(everybody):
+        raise SettingError(f"algorithm must be given for each of {list(everybody)}, got {sorted(chosen)}")
+    given = {name: AgentSettings.of(one) for name, one in chosen.items()}
+    partners = {name: partner for name in everybody if (partner := as_partner(given[name].algorithm)) is not None}
     members = {name: agents for name, agents in everybody.items() if name not in partners}
-    _check_partners(partners, members, settings)
+    _check_partners(partners, members, given, settings)
     masked, suggests = masked_agents(probe), suggestions(factory)
+    configs = {name: algorithm_config(given[name].algorithm, suggests) for name in members}
     policies = [
-        _policy(name, agents, probe, algorithm_config(given[name], suggests), not masked.isdisjoint(agents), settings)
+        _policy(name, agents, probe, configs[name], given[name].own, not masked.isdisjoint(agents), settings)
         for name, agents in members.items()
     ]
     self_play = None
@@ -238,7 +258,9 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     agents = _agents(probe, members, masked)
     fixed = fixed_policies(partners, probe, factory, masked) if partners else ()
     probe.close()
-    stacks, processes = _share_out(policies, settings, local_room(settings) if room is None else room)
+    parts = _parts(len(policies), settings, local_room(settings) if room is None else room)
+    policies = _placed(policies, parts, settings)
+    stacks, processes = _stacked(policies, parts)
     return Roster(
         world=Portable(factory, "world"),
         agents=agents,
@@ -247,7 +269,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         processes=processes,
         actors=settings.actors,
         worlds_per_actor=settings.worlds_per_actor,
-        steps=settings.steps,
+        steps=settings.step_limit,
+        episodes=settings.episodes,
         pace=pace_of(policies, settings),
         seed=settings.seed,
         sync_interval=settings.sync_interval,
@@ -256,12 +279,17 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         remake_worlds=settings.remake_worlds,
         self_play=self_play,
         partners=fixed,
-        log_episodes=settings.episodes_mb > 0,
+        replay_directory=settings.replay_directory,
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
 
 
-def _check_partners(partners: Mapping[str, Any], members: Mapping[str, Any], settings: Settings) -> None:
+def _check_partners(
+    partners: Mapping[str, Any], members: Mapping[str, Any], given: Mapping[str, AgentSettings], settings: Settings
+) -> None:
+    for name in partners:
+        if own := given[name].own:
+            raise SettingError(f"{', '.join(own)} of {name}: only valid for agents that learn (got a policy)")
     if partners and settings.self_play:
         raise SettingError(
             f"partners are not valid in self-play (got one for {', '.join(partners)}): one policy learns both sides, "
@@ -293,9 +321,15 @@ def _agents(world: World, members: Mapping[str, Sequence[int]], masked: Collecti
 
 
 def _policy(
-    name: str, agents: tuple[int, ...], world: World, config: AlgorithmConfig, masked: bool, settings: Settings
+    name: str,
+    agents: tuple[int, ...],
+    world: World,
+    config: AlgorithmConfig,
+    own: Mapping[str, Any],
+    masked: bool,
+    settings: Settings,
 ) -> LearnedPolicy:
-    """Make the policy of some agents, which have equal spaces."""
+    """Make the policy of some agents, which have equal spaces. ``own``: settings that replace those of the run."""
     spaces = world.observation_spaces[agents[0]], world.action_spaces[agents[0]]
     try:
         replay = config.replay(*spaces, masked=masked)
@@ -310,8 +344,10 @@ def _policy(
         replay,
         sizes,
         masked,
-        slots=1 if settings.publish == "snapshot" else 2,
-        publish_every=settings.publish_every,
+        device=own.get("device", settings.device) or ("cuda" if settings.cluster.learner_gpus else "cpu"),
+        slots=1 if own.get("publish", settings.publish) == "snapshot" else 2,
+        publish_every=own.get("publish_every", settings.publish_every),
+        own=own,
     )
 
 
@@ -385,19 +421,44 @@ def _made(factory: Callable[[], Any]) -> Any:
         raise WorldError(f"the world could not be made: {type(error).__name__}: {error}") from error
 
 
-def _share_out(
-    policies: Sequence[LearnedPolicy], settings: Settings, room: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Divide policies evenly among learner processes. Policies of one kind in a process form a stack."""
+def _parts(policies: int, settings: Settings, room: int) -> list[list[int]]:
+    """Divide policies evenly among learner processes, by index."""
     wanted = settings.learner_processes or room
-    count = min(wanted, len(policies))
-    if settings.learner_processes is not None and settings.learner_processes > len(policies):
-        raise SettingError(f"learner_processes must be at most {len(policies)}, one for each agent, got {wanted}")
+    if settings.learner_processes is not None and settings.learner_processes > policies:
+        raise SettingError(f"learner_processes must be at most {policies}, one for each agent, got {wanted}")
+    return [part.tolist() for part in np.array_split(np.arange(policies), min(wanted, policies))]
+
+
+def _placed(
+    policies: Sequence[LearnedPolicy], parts: Sequence[Sequence[int]], settings: Settings
+) -> list[LearnedPolicy]:
+    """Say for each policy which device it is learned on; raise if there is no such device."""
+    if all(policy.device == "cpu" for policy in policies):
+        return list(policies)  # and torch need not be asked
+    if settings.engine == "ray":  # a process there sees the devices that Ray reserves for it, and no other
+        gpus = math.ceil(settings.cluster.learner_gpus)
+        if not gpus and any(policy.device.startswith("cuda") for policy in policies):
+            raise SettingError(
+                "device must be 'cpu' with cluster.learner_gpus=0, got 'cuda': Ray hides GPUs that are not reserved; "
+                "fix: set cluster.learner_gpus"
+            )
+        found = ["cuda", *(f"cuda:{i}" for i in range(gpus))] if gpus else []
+        turns = [0] * len(parts)
+    else:
+        found, turns = list(torch_found().devices), list(range(len(parts)))
+    turn_of = {policy: turn for turn, part in zip(turns, parts, strict=True) for policy in part}
+    return [replace(policy, device=placed(policy.device, turn_of[i], found)) for i, policy in enumerate(policies)]
+
+
+def _stacked(
+    policies: Sequence[LearnedPolicy], parts: Sequence[Sequence[int]]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Form stacks of the policies of one kind in a process. Returns the stacks, and the stacks of each process."""
     stacks: list[tuple[int, ...]] = []
     processes: list[tuple[int, ...]] = []
-    for members in np.array_split(np.arange(len(policies)), count):
+    for members in parts:
         equal: dict[tuple[int | None, str], list[int]] = {}
-        for i in members.tolist():
+        for i in members:
             # Rows that are read once set the pace: in a shared stack the policy with the fewest would delay the others.
             alone = i if policies[i].settings.once else None
             equal.setdefault((alone, policies[i].kind), []).append(i)

@@ -31,12 +31,13 @@ from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
+from motet.system.devices import idle_device
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
-from motet.training.settings import Settings
+from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
 from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory, world_name
@@ -49,9 +50,11 @@ Algorithms = (
     AlgorithmConfig
     | type[AlgorithmConfig]
     | str
-    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | Partner]
+    | AgentSettings
+    | Mapping[str, AlgorithmConfig | type[AlgorithmConfig] | str | Path | AgentSettings | Partner]
 )
-"""An algorithm, given as a config or a name: one for all agents, or a mapping from agent to algorithm or partner."""
+"""An algorithm, given as a config, a name or :class:`AgentSettings`: one for all agents, or a mapping from agent to
+algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
@@ -81,7 +84,7 @@ def train(
         world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these. In the mapping, the name
             of a built-in policy, a run directory or a :class:`~motet.Partner` is the policy of an agent that does not
-            learn.
+            learn. :class:`~motet.AgentSettings` holds an algorithm together with settings of the agent's own.
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
@@ -142,6 +145,7 @@ def resume(
     run: str | os.PathLike[str],
     *,
     steps: int | None = None,
+    episodes: int | None = None,
     checkpoint: int | None = None,
     world: WorldSource | None = None,
     algorithm: Algorithms | None = None,
@@ -162,6 +166,7 @@ def resume(
     Args:
         run: the run directory.
         steps: steps to do in addition to those already done; by default those that remain of the run's ``steps``.
+        episodes: the same for episodes.
         checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
         world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script). The config
             then names this one.
@@ -175,14 +180,15 @@ def resume(
         on_update: as in :func:`train`.
         on_message: as in :func:`train`.
     """
-    if steps is not None and steps < 1:
-        raise SettingError(f"steps must be an int >= 1, in addition to those already done, got {steps}")
+    for name, more in (("steps", steps), ("episodes", episodes)):
+        if more is not None and more < 1:
+            raise SettingError(f"{name} must be an int >= 1, in addition to those already done, got {more}")
     directory, shown = RunDirectory.open(run), resolved(display)
     title = _title_of(directory)
     history = None if shown == "off" else History.of(read_history(directory))
     with showing(run, title, shown, history=history, wandb=wandb) as show:
         callbacks = Callbacks(on_update, on_message, show)
-        result = _resume(directory, steps, checkpoint, world, algorithm, trust, address, callbacks)
+        result = _resume(directory, steps, episodes, checkpoint, world, algorithm, trust, address, callbacks)
         _draw_unseen(result, shown, pictures, callbacks)
     if shown != "off":
         _summarise(result, pictures, trust=trust)
@@ -192,6 +198,7 @@ def resume(
 def _resume(
     directory: RunDirectory,
     steps: int | None,
+    episodes: int | None,
     checkpoint: int | None,
     world: WorldSource | None,
     algorithm: Algorithms | None,
@@ -206,18 +213,22 @@ def _resume(
         if not trust:
             refuse_untrusted(config["settings"])  # anchors too, which are imported with the league
         settings: Settings = rebuild(config["settings"], trust=trust)
-        settings = settings if steps is None else replace(settings, steps=kept.step + steps)
+        settings = _prolonged(settings, kept, steps, episodes)
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
-        if kept.step >= settings.steps:
-            raise SettingError(
-                f"{str(directory.path)!r} has already done its {settings.steps} steps; fix: set steps to the number "
-                "of steps to add"
-            )
+        done = ("steps", kept.step, settings.step_limit), ("episodes", _ended(kept), settings.episodes)
+        for name, count, limit in done:
+            if limit is not None and count >= limit:
+                raise SettingError(
+                    f"{str(directory.path)!r} has already done its {limit} {name}; fix: set {name} to the number of "
+                    f"{name} to add"
+                )
         factory = rebuild_world(config["world"], trust=trust) if world is None else world_factory(world)
         chosen = algorithm
         if chosen is None:
             chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
+            own = config.get("own_settings", {})
+            chosen = {name: AgentSettings(one, **own[name]) if name in own else one for name, one in chosen.items()}
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
@@ -228,7 +239,8 @@ def _resume(
         def begun(fell_back: str) -> None:
             same = {key: value for key, value in config.items() if key != "fell_back"}
             now = run_config(factory, roster, settings)
-            given = {"world": world is not None, "agents": algorithm is not None, "settings": True}
+            own_given = {"agents": algorithm is not None, "own_settings": algorithm is not None}
+            given = {"world": world is not None, **own_given, "settings": True}
             directory.change_config(config, {**same, **{key: now[key] for key, new in given.items() if new}})
             _note(directory, fell_back)
             if gone := directory.give_up_after(kept.step):
@@ -240,6 +252,21 @@ def _resume(
             if algorithm is not None:
                 _copy_partners(directory, roster)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
+
+
+def _ended(kept: Checkpoint) -> int:
+    """Return the number of episodes that had ended at a checkpoint."""
+    return sum(map(sum, kept.notes.get("ended", [])))
+
+
+def _prolonged(settings: Settings, kept: Checkpoint, steps: int | None, episodes: int | None) -> Settings:
+    """Return the settings with more steps or episodes. If only one is given, the other one ends the run no more."""
+    if steps is not None:
+        settings = replace(settings, steps=kept.step + steps, episodes=settings.episodes if episodes else None)
+    if episodes is not None:
+        kept_steps = settings.steps if steps is not None else None
+        settings = replace(settings, steps=kept_steps, episodes=_ended(kept) + episodes)
+    return settings
 
 
 @dataclass
@@ -361,6 +388,8 @@ def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
 
 
 def _play(run: Run) -> Result:
+    if words := _about_devices(run.roster):
+        run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
     else:
@@ -373,6 +402,21 @@ def _play(run: Run) -> Result:
         except (UnpicklableError, StartError) as error:
             run.fall_back(error)
     return engines.play_serially(run)
+
+
+def _about_devices(roster: Roster) -> str:
+    """Say which devices learn; where none does, say that one is there. Empty if there is nothing to say."""
+    by_device: dict[str, list[str]] = {}
+    for policy in roster.policies:
+        by_device.setdefault(policy.device, []).append(policy.name)
+    if set(by_device) != {"cpu"}:
+        return "learning on " + ", ".join(f"{device} ({', '.join(names)})" for device, names in by_device.items())
+    if kind := idle_device():
+        return (
+            f"this machine seems to have a device for torch ({kind}), and learning is on the CPU, which suits small "
+            "networks; to use the device: device='auto' (--device auto)"
+        )
+    return ""
 
 
 @contextlib.contextmanager

@@ -11,12 +11,15 @@ from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
 from motet.pace import Pace
-from motet.placement import Cluster
+from motet.placement import Cluster, check_device
 from motet.settings import FINITE, check_fields
 from motet.system.supervisor import RestartLimits
 from motet.training.league import League
 
-__all__ = ["ScoreFunction", "Settings"]
+__all__ = ["OWN", "UNLIMITED", "AgentSettings", "ScoreFunction", "Settings"]
+
+UNLIMITED = 2**62
+"""Number of steps of a run that only episodes or seconds end."""
 
 ScoreFunction = Callable[[Any], float]
 """Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
@@ -30,8 +33,12 @@ class Settings:
     2
     """
 
-    steps: Annotated[int, Ge(1)] = 100_000
-    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share."""
+    steps: Annotated[int, Ge(1)] | None = None
+    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
+    default 100,000; if episodes is given, there is no limit by default."""
+    episodes: Annotated[int, Ge(1)] | None = None
+    """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
+    so the number is exact. The run ends sooner if steps or seconds do."""
     seed: Annotated[int, Ge(0)] = 0
     """Random seed. Asynchronous runs with the same seed differ; lockstep runs (slack 0) and serial runs are equal."""
     engine: Literal["processes", "serial", "ray"] = "processes"
@@ -53,6 +60,10 @@ class Settings:
     """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
     """How policies are published: through two slots (double_buffer) or one (snapshot)."""
+    device: str | None = None
+    """Device on which policies are learned: auto, cpu, cuda, cuda:N or mps. auto takes CUDA, else MPS, else the CPU;
+    with several GPUs, learner processes take turns. By default the CPU, or CUDA where cluster.learner_gpus reserves
+    it."""
     sync_interval: Annotated[int, Ge(1)] = 1
     """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
@@ -89,6 +100,9 @@ class Settings:
     line; 0 writes no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
+    replay_directory: str | None = None
+    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory. For buffers that
+    exceed the memory. Not valid with engine ray."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
@@ -107,7 +121,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_device("device", self.device)
         self._check_rules()
+
+    @property
+    def step_limit(self) -> int:
+        """The number of steps that ends the run."""
+        if self.steps is not None:
+            return self.steps
+        return 100_000 if self.episodes is None else UNLIMITED
 
     @property
     def evaluates(self) -> bool:
@@ -120,9 +142,9 @@ class Settings:
                 raise SettingError(
                     f"{name} is only valid with evaluate_every or evaluate_every_s (got evaluate_every=None)"
                 )
-        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.steps:
+        if self.until_return is not None and self.evaluate_every is not None and self.evaluate_every > self.step_limit:
             raise SettingError(
-                f"evaluate_every must be at most the {self.steps} steps of the run if until_return is given, got "
+                f"evaluate_every must be at most the {self.step_limit} steps of the run if until_return is given, got "
                 f"{self.evaluate_every}"
             )
         if self.self_play and self.until_return is not None:
@@ -134,7 +156,52 @@ class Settings:
             raise SettingError("league is only valid with self_play=True (got self_play=False)")
         if self.engine != "ray" and self.cluster != Cluster():
             raise SettingError(f"cluster is only valid with engine='ray' (got engine={self.engine!r})")
+        if self.engine == "ray" and self.replay_directory is not None:
+            raise SettingError(
+                f"replay_directory must be None with engine='ray', got {self.replay_directory!r}: each node has the "
+                "replays of its learners in memory"
+            )
         Pace(
             1.0 if self.updates_per_step is None else self.updates_per_step,
             math.inf if self.slack is None else self.slack,
         )
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Algorithm of an agent, with settings of its own where they differ from those of the run.
+
+    >>> from motet import Settings, train
+    >>> quick = AgentSettings("dqn", publish="snapshot", publish_every=1)
+    >>> settings = Settings(steps=100, engine="serial")
+    >>> train("matrix", {"player_0": quick, "player_1": "dqn"}, settings).state
+    'done'
+    """
+
+    algorithm: Any
+    """Its algorithm: a config or a name."""
+    publish: Literal["double_buffer", "snapshot"] | None = None
+    """How its policy is published. None: as the run says."""
+    publish_every: Annotated[int, Ge(1)] | None = None
+    """Number of updates between two published versions of its policy. None: as the run says."""
+    device: str | None = None
+    """Where its policy is learned. None: as the run says."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_device("device", self.device)
+
+    @classmethod
+    def of(cls, given: Any) -> AgentSettings:
+        """Return what was given for an agent: itself, or an algorithm without settings of its own."""
+        return given if isinstance(given, AgentSettings) else cls(given)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings that differ from those of the run, by name."""
+        values = {name: getattr(self, name) for name in OWN}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+OWN = ("publish", "publish_every", "device")
+"""The fields of :class:`AgentSettings` that an agent may set for itself."""

@@ -20,7 +20,10 @@ __all__ = ["SharedMemory"]
 
 
 class SharedMemory:
-    """The memory that the processes of a run share: board, replays, publications, vaults and league in one segment."""
+    """The memory that the processes of a run share: board, replays, publications, vaults and league in one segment.
+
+    The replays may be in a second one, a file on a disk (``replay_directory``).
+    """
 
     steps_before: list[int]
     """Steps of each policy before its replay began; above 0 if the run was resumed without its old rows."""
@@ -35,8 +38,9 @@ class SharedMemory:
         self.steps_before, self.updates_before, self.versions_before = ([0] * len(policies) for _ in range(3))
         specs = [roster.replay_spec(i) for i in range(len(policies))]
         layout: dict[str, ArraySpec] = {}
+        rows: dict[str, ArraySpec] = {}
         for i, (spec, policy) in enumerate(zip(specs, policies, strict=True)):
-            layout |= self._replay_layout(i, spec)
+            rows |= self._replay_layout(i, spec)
             layout |= Publication.layout(
                 policy.sizes.weights, _header(policy), slots=policy.slots, prefix=f"policy{i}/publication"
             )
@@ -44,19 +48,22 @@ class SharedMemory:
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
         fixed = len(roster.fixed_agents)
-        layout |= Board.layout(*size, fixed)
-        if roster.log_episodes:
-            layout |= EpisodeRings.layout(roster)
+        layout |= Board.layout(*size, fixed, roster.worlds_per_actor)
+        layout |= EpisodeRings.layout(roster)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
-        self._segment = segment = Segment(layout)
-        self.board = Board(*size, segment, fixed)
-        self.episodes = EpisodeRings(roster, segment) if roster.log_episodes else None
+        if (directory := roster.replay_directory) is None:
+            self._segments = [Segment(layout | rows)]
+        else:
+            self._segments = [Segment(layout), Segment(rows, directory)]
+        segment = self._segments[0]
+        self.board = Board(*size, segment, fixed, roster.worlds_per_actor)
+        self.episodes = EpisodeRings(roster, segment)
         self.league: LeagueBoard | None = None
         if play is not None:
             self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
-        self.replays = [self._replay(i, spec, segment) for i, spec in enumerate(specs)]
+        self.replays = [self._replay(i, spec, self._segments[-1]) for i, spec in enumerate(specs)]
         self.publications = [
             Publication(
                 policy.sizes.weights,
@@ -82,7 +89,8 @@ class SharedMemory:
 
     def hide_from_children(self) -> None:
         """Leave this memory out of processes that the calling process forks."""
-        self._segment.hide_from_children()
+        for segment in self._segments:
+            segment.hide_from_children()
 
     def _replay_layout(self, policy: int, spec: ReplaySpec) -> dict[str, ArraySpec]:
         return spec.layout(f"policy{policy}/replay")

@@ -55,12 +55,17 @@ class Watch:
             for i in range(len(steps))
         ]
         done, rate = max(steps), max(row.steps_per_s for row in agents)
-        left = (roster.steps - done) / rate if rate > 0 else None
+        ended, limit = int(shared.board.ended.sum()), roster.steps
+        if roster.episodes is not None:  # expect as many steps for each of the other episodes
+            limit = min(limit, max(done, done * roster.episodes // (ended + 1)))
+        left = (limit - done) / rate if rate > 0 else None
         spent = self._spend(now)
         found = Snapshot(
             seconds=now - self._started,
             steps=done,
-            limit=roster.steps,
+            limit=limit,
+            episodes=ended,
+            episode_limit=roster.episodes or 0,
             steps_per_s=rate,
             left_s=left,
             agents=agents,

@@ -13,7 +13,7 @@ is written. It changes at resets only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +93,11 @@ class WorldBatch(Protocol):
     can_save: bool
     user: StreamUser
     """The worlds as a user of the global random streams."""
+
+    @property
+    def measured(self) -> dict[int, Mapping[str, float]]:
+        """What worlds measured in the episodes that have ended, by world. The caller removes it."""
+        ...
 
     @property
     def over(self) -> list[int]:
@@ -198,6 +203,7 @@ class LoopedWorlds:
         self._streams = [Streams(self.user) for _ in self._worlds]
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
+        self.measured: dict[int, Mapping[str, float]] = {}
         agents = len(self._worlds[0].agents)
         self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...], of this turn and of the last
         self._seen_before: list[Nest] = [None] * agents
@@ -302,6 +308,8 @@ class LoopedWorlds:
                     row = (w, end.terminated, end.truncated and not end.terminated, reward, seen)
                     ends.setdefault(end.agent, []).append(row)
                 if not world.group():
+                    if measured := _metrics_of(world):
+                        self.measured[w] = measured
                     self._streams[w].end()
                     self.over.append(w)
             except WorldError:
@@ -336,6 +344,12 @@ class LoopedWorlds:
             _continue_streams(self.user, self._streams, rest[0])
 
 
+def _metrics_of(world: Any) -> Mapping[str, Any]:
+    """Return what a world measured; nothing if its class does not inherit or define the method."""
+    found: Mapping[str, Any] = world.metrics() if hasattr(world, "metrics") else {}
+    return found
+
+
 def _continue_streams(user: StreamUser, streams: Sequence[Streams], state: Any) -> None:
     known, *each = state
     user.set_state(known)
@@ -367,6 +381,7 @@ class VectorWorlds:
         self.size = vector.worlds
         self.lanes = self._everywhere = np.arange(self.size)
         self.over, self.broken = list(range(self.size)), list[int]()
+        self.measured: dict[int, Mapping[str, float]] = {}
         self.can_save = vector.can_save
         self._owed = np.zeros((len(vector.agents), self.size))
         self._owed_to = list(self._owed)  # the rows of _owed, by agent
@@ -377,9 +392,11 @@ class VectorWorlds:
         """Begin an episode in each of these worlds."""
         if len(seeds):
             self._streams.begin(seeds[0])
-        self._vector.reset(np.array(at), seeds)
+        # Worlds that stay over go through an episode with the others, unseen: all may have to be at the same turn.
+        idle = [world for world in self.over if world not in at]
+        self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
         self._owed[:, at] = 0.0
-        self.over = [world for world in self.over if world not in at]
+        self.over = idle
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
@@ -388,16 +405,28 @@ class VectorWorlds:
         turns = []
         for agent in self._vector.group():
             owed = self._owed_to[agent]
-            turns.append(Turn(agent, self._everywhere, self._vector.observe(agent), owed.copy(), None))
+            turn = Turn(agent, self._everywhere, self._vector.observe(agent), owed.copy(), None)
+            turns.append(self._without_over(turn) if self.over else turn)
             owed.fill(0.0)
         return turns
+
+    def _without_over(self, turn: Turn) -> Turn:
+        """Return a turn without the worlds that wait for a reset."""
+        at = np.setdiff1d(turn.at, self.over)
+        return Turn(turn.agent, at, map_nest(lambda array: array[at], turn.observation), turn.reward[at], None)
+
+    def _with_over(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the actions for all worlds. Those that wait for a reset get that of another one."""
+        everywhere = np.repeat(actions[:1], self.size, axis=0)
+        everywhere[np.setdiff1d(self._everywhere, self.over)] = actions
+        return everywhere
 
     def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
         if EXCHANGE.current is not self._streams:
             self._streams.enter()
-        vector.act(actions)
+        vector.act([self._with_over(given) for given in actions] if self.over else actions)
         earners = self._earners()
         for agent in earners:
             sums = self._owed_to[agent]
@@ -414,6 +443,8 @@ class VectorWorlds:
             ended = np.setdiff1d(ended, self.over)
         if not len(ended):
             return []
+        if found := _metrics_of(vector):
+            self.measured |= {int(w): {name: float(values[w]) for name, values in found.items()} for w in ended}
         self._streams.end()
         self.over.extend(ended.tolist())
         flags = terminated[ended], truncated[ended] & ~terminated[ended]

@@ -25,7 +25,7 @@ If the agent is in a group again after its end, its next segment begins, and the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -149,6 +149,13 @@ class World(Protocol):
         After its end, an agent must be in a group again before it can end again.
         """
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return numbers that describe the episode, by name. Called when it is over; shown wherever metrics are.
+
+        Environments that are converted report them in ``info["metrics"]``.
+        """
+        return {}
+
     def get_state(self) -> Any:
         """Return everything that determines what happens next, for an exact resume.
 
@@ -235,6 +242,13 @@ class VectorWorld(Protocol):
     @abstractmethod
     def ended(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which worlds the last ``act`` terminated and which it truncated, ``[K]`` each."""
+
+    def metrics(self) -> Mapping[str, NDArray[Any]]:
+        """Return numbers that describe the present episode of each world, ``[K]`` by name.
+
+        Called when episodes have ended, before the reset; only the numbers of their worlds are read.
+        """
+        return {}
 
     def get_state(self) -> Any:
         """Return everything that determines what happens next in all worlds, as plain values and arrays."""

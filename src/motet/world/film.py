@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import io
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +57,24 @@ def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
     if not any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD for one in known):
         return factory(), ""
     try:
-        return factory(render_mode="rgb_array"), ""
+        with _no_window():
+            return factory(render_mode="rgb_array"), ""
     except Exception as error:  # noqa: BLE001 - reported if there are no frames; the episode is played all the same
         return factory(), f"with render_mode='rgb_array' the world raised {type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _no_window() -> Iterator[None]:
+    """On a machine without a screen, let SDL, with which many worlds draw, not look for one: it prints an error."""
+    name = "SDL_VIDEODRIVER"
+    if sys.platform != "linux" or any(os.environ.get(one) for one in (name, "DISPLAY", "WAYLAND_DISPLAY")):
+        yield
+        return
+    os.environ[name] = "dummy"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def frames_per_s(env: Any) -> float:
@@ -108,7 +126,7 @@ class Film:
     def _draw(self, world: Any) -> None:
         """Draw one frame. An error while drawing is recorded, and does not end the episode."""
         try:
-            with global_streams_kept():  # a film does not change the episode
+            with global_streams_kept(), _no_window():  # a film does not change the episode
                 picture = world.render()
         except Exception as error:  # noqa: BLE001 - reported at the end
             raised = f"render() raised {type(error).__name__}{f': {error}' if str(error) else ''}"

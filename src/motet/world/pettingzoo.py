@@ -12,6 +12,7 @@ from motet.errors import SettingError, WorldError
 from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers, picture_of
+from motet.world.measured import EpisodeMetrics
 from motet.world.objects import ObjectEnvironment
 from motet.world.spaces import InvalidValue, action_checker, freeze, observation_caster, thaw
 
@@ -54,6 +55,7 @@ class _Adapter(World):
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
         self._seed: int | None = None
         self._resets = 0  # resets without a seed since the last one with a seed
+        self._measured = EpisodeMetrics()
         self._begin()
 
     def _begin(self) -> None:
@@ -65,6 +67,14 @@ class _Adapter(World):
         self._seen: list[Any] = [None] * count  # AtOnce: last observations; InTurn: only of agents that ended
         self._masks: list[Any] = [None] * count  # the action masks given with them
         self._ends: list[End] = []
+        self._measured.clear()
+
+    def metrics(self) -> Mapping[str, float]:
+        return self._measured.means()
+
+    def _whose(self, agent: int) -> str:
+        """Return under whose name the metrics of an agent are shown: not of the only agent of a world."""
+        return self.agents[agent] if len(self.agents) > 1 else ""
 
     def _reset(self, seed: int | None) -> Any:
         self._begin()
@@ -130,12 +140,14 @@ class _Adapter(World):
         masks = tuple(None if mask is None else freeze(np.array(mask, np.bool_)) for mask in self._masks)
         ends = tuple(tuple(end[:3]) for end in self._ends)
         counts = (self._step, self._seed, self._resets)
-        return (self._env.get_state(), counts, self._group, tuple(self._owed), tuple(self._over), ends, seen, masks)
+        return (self._env.get_state(), counts, self._group, tuple(self._owed), tuple(self._over), ends, seen, masks,
+                self._measured.get_state())  # fmt: skip
 
     def set_state(self, state: Any) -> None:
         if not self.can_save:
             super().set_state(state)
-        inner, counts, group, owed, over, ends, seen, masks = state
+        inner, counts, group, owed, over, ends, seen, masks, *rest = state
+        self._measured.set_state(rest[0] if rest else ())  # older states do not contain metrics
         self._env.set_state(inner)
         self._step, self._seed, self._resets = counts
         self._group = tuple(group)
@@ -242,6 +254,9 @@ class InTurn(_Adapter):
         except Exception as error:
             raise self._error(f"step() raised {_named(error)}", agent, chosen) from error
         self._step += 1
+        info = env.infos.get(self._names[agent])
+        if info and "metrics" in info:
+            self._measured.add(info, self._whose(agent))
         self._select()
 
     def unread_reward(self, agent: int) -> float:
@@ -420,6 +435,8 @@ class AtOnce(_Adapter):
             agent = index.get(name, -1)  # infos may hold more than agents
             if agent >= 0 and not over[agent]:
                 self._masks[agent] = info.get("action_mask") if info else None
+            if info and "metrics" in info:
+                self._measured.add(info, self._whose(agent) if agent >= 0 else "")
 
     def _close(self, seen: Mapping[Any, Any], terminated: Mapping[Any, Any], truncated: Mapping[Any, Any]) -> None:
         """Keep the last observations of the agents whose episode ended in this step, and report their ends."""
