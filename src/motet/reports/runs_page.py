@@ -269,7 +269,7 @@ def _learning(groups: Sequence[Group]) -> list[Child]:
 
 def _measured(groups: Sequence[Group]) -> list[Child]:
     """Return a chart for each number that worlds measured."""
-    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.snapshots.team if n.startswith("metrics."))
+    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.curves.team if n.startswith("metrics."))
     charts = [
         lines(found, title=name.partition(".")[2], x_label="steps", y_label="mean of the last episodes", height_rem=11)
         for name in names
