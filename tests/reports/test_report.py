@@ -46,7 +46,8 @@ def look(steps, seconds, returns=(1.0, 2.0), state="running", restarts=0, broken
             "steps_per_s": 100.0,
             "updates_per_s": 50.0,
             "replay_fill": steps / 1000,
-            "replay_ratio": 4.0,
+            "updates_per_step": 0.125,
+            "samples_per_row": 4.0,
             "version": steps // 20,
             "lag_versions": 1,
             "lag_steps": 7,
@@ -125,7 +126,7 @@ def test_seeds_of_one_experiment_are_one_curve_with_its_interval(seeds, tmp_path
     assert set(found["Return of each agent"]) == {"left", "right"}
     assert found["Return of each agent"]["right"]["y"][-1] == pytest.approx(2 * 3 * 1000)
     assert found["Team return over time"]["all runs"]["x"][-1] == 10
-    ratio = found["Replay ratio"]["left"]
+    ratio = found["Samples per row"]["left"]
     assert set(ratio["y"]) == set(ratio["l"]) == set(ratio["h"]) == {4.0}
     assert {"Policy lag", "Steps since the newest version", "Steps per second", "Replay fill", "loss"} <= set(found)
     text = words(made.path)
@@ -206,8 +207,8 @@ def test_long_names_list_only_what_tells_groups_apart(tmp_path):
 def test_charts_of_one_value_are_folded(seeds, tmp_path):
     text = report(seeds, tmp_path / "out.html").path.read_text()
     folded = re.search(r"<summary>(Constant: .*?)</summary>(.*?)</details>", text, re.S)
-    assert folded[1].startswith("Constant: Replay ratio 4, Policy lag 1,")
-    assert "<strong>Replay ratio</strong>" in folded[2] and "<strong>Replay fill</strong>" not in folded[2]
+    assert folded[1].startswith("Constant: Updates per step 0.125, Samples per row 4, Policy lag 1,")
+    assert "<strong>Samples per row</strong>" in folded[2] and "<strong>Replay fill</strong>" not in folded[2]
 
 
 def test_runs_without_common_time_are_named(tmp_path):

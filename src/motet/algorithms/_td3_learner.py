@@ -82,7 +82,7 @@ class TD3(FlatRows):
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
         self._action_space = action_space
         self._layout = layout = TD3Layout.of(config, observation_space, action_space)
-        metrics = ("loss", "mean_q", "grad_norm")
+        metrics = ("loss", "policy_loss", "mean_q", "grad_norm")
         super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, metrics, streams=True)
         agents, n, c = len(seeds), layout.weights, layout.size
         self._features = self._encoder.size if layout.encoder is None else layout.encoder.outputs
@@ -120,6 +120,7 @@ class TD3(FlatRows):
             self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
         self._batches: dict[int, _Transitions] = {}
+        self._policy_loss: Tensor | None = None  # of the last policy update, shown with the next metrics
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         layout = self._layout
@@ -215,7 +216,8 @@ class TD3(FlatRows):
         if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
             norm = norms.view(agents, 2).mean(1)
-            self._measure({"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm})
+            measured = {"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm}
+            self._measure(measured if self._policy_loss is None else {**measured, "policy_loss": self._policy_loss})
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
@@ -242,6 +244,7 @@ class TD3(FlatRows):
         actions = acting.out.tanh()
         data.show_first(actions)
         judging = self._first_critic.forward(data.first, learn=True)
+        self._policy_loss = -judging.out.mean((1, 2))
         back = self._first_critic.backward(judging, torch.full_like(judging.out, -1.0 / rows))
         assert back is not None
         grad = back[..., self._features :] * actions.square_().neg_().add_(1.0)

@@ -80,6 +80,7 @@ class TrainRequest:
     wandb: bool
     seeds: int | None = None
     """Number of seeds, each in a run of its own; None: a single run."""
+    compare_exact: bool = False
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -280,12 +281,23 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
         ("seeds", Annotated[int | None, arg(help=_SEEDS, metavar="NUMBER")], None),
+        ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
         HELP_ALL,
     ]
 
 
 def _values(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in dataclasses.fields(config) if item.init}
+
+
+_COMPARE_HELP = "With empower: at the end, compare the robot with the exact solution of the model."
+
+
+def _compares(chosen: Any) -> bool:
+    """Whether to compare the result with the exact solution; raise if the algorithm has none."""
+    if chosen.compare_exact and "empower" not in type(chosen.config_).__mro__[1].__module__:
+        raise SettingError("compare_exact is only valid with --algorithm empower")
+    return bool(chosen.compare_exact)
 
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
@@ -321,6 +333,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         run=None if chosen.run is None else Path(chosen.run),
         wandb=chosen.wandb,
         seeds=chosen.seeds,
+        compare_exact=_compares(chosen),
     )
 
 

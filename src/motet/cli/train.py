@@ -36,6 +36,10 @@ def train(asked: TrainRequest) -> int:
             with contextlib.suppress(OSError):
                 run.rmdir()  # fails, as it should, if something was written into it
         raise
+    if asked.compare_exact and not result.interrupted:
+        from motet.evaluation.exact import compare_exact
+
+        sys.stdout.write(f"exact solution: {compare_exact(run, trust=True)}\n")
     return 130 if result.interrupted else 0
 
 

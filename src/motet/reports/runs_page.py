@@ -335,7 +335,7 @@ def _agents_table(group: Group) -> Html:
         Column("length", number=True, hint="mean length of the last episodes in steps"),
         Column("steps/s", number=True, hint="median over the run"),
         Column("updates/s", number=True, hint="median over the run"),
-        Column("replay ratio", number=True, hint="sampled transitions per step"),
+        Column("samples per row", number=True, hint="sampled transitions per step"),
         Column("lag in versions", number=True, hint="median over the run"),
     ]
     rows: list[list[Cell]] = []
@@ -358,7 +358,7 @@ def _agents_table(group: Group) -> Html:
                 cell("mean_length", _last),
                 cell("steps_per_s", np.median),
                 cell("updates_per_s", np.median),
-                cell("replay_ratio", _last),
+                cell("samples_per_row", _last),
                 cell("lag_versions", np.median),
             ]
         )
@@ -445,7 +445,8 @@ def _share(spent: Mapping[str, float], name: str) -> Shown:
 def _pace(groups: Sequence[Group]) -> list[Child]:
     """Return charts over steps: by agent for one group, means over all agents for several groups."""
     wanted = (
-        ("replay_ratio", "Replay ratio", "sampled transitions per step", True),
+        ("updates_per_step", "Updates per step", "updates per step of the agent", True),
+        ("samples_per_row", "Samples per row", "sampled transitions per step", True),
         ("lag_versions", "Policy lag", "versions (actor furthest behind)", True),
         ("lag_steps", "Steps since the newest version", "steps of the agent", True),
         ("steps_per_s", "Steps per second", "steps of an agent", True),

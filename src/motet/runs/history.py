@@ -32,7 +32,16 @@ Array = npt.NDArray[np.float64]
 Table = dict[str, Array]
 """Columns of equal length by name; unknown values are ``nan``."""
 
-_SHOWN = ("steps", "mean_return", "mean_length", "steps_per_s", "updates_per_s", "replay_fill", "replay_ratio")
+_SHOWN = (
+    "steps",
+    "mean_return",
+    "mean_length",
+    "steps_per_s",
+    "updates_per_s",
+    "replay_fill",
+    "updates_per_step",
+    "samples_per_row",
+)
 _LAGS = ("lag_versions", "lag_steps")
 _NOT_COUNTED = {"steps", "updates", "version", "version_before", "restarts", *_LAGS}  # processes count restarts
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _NOT_COUNTED)

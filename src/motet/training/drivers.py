@@ -48,6 +48,7 @@ __all__ = [
     "play_learner",
 ]
 
+_SCHEDULED = ("learning_rate", "epsilon", "noise")  # settings of algorithms that are shown with their metrics
 _EPISODES = 100  # number of episodes over which returns are averaged
 
 _WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
@@ -325,6 +326,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         None if shared.league is None else LeagueTable(shared.league),
         None if is_shipped(algorithm) else streams,
         times,
+        {name: value for name in _SCHEDULED if (value := getattr(first.config, name, None)) is not None},
     )
 
 

@@ -13,7 +13,7 @@ yet. Either way each row has been used once by the state that survives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
 from motet.runs.snapshot import Work
-from motet.schedule import value_at
+from motet.schedule import Schedule, value_at
 from motet.streams import Streams
 from motet.training.board import Board, Pulse, Times, no_times
 from motet.training.league import LeagueTable
@@ -171,6 +171,7 @@ class Learner:
         league: in self-play, the player's league.
         streams: the global random streams of an algorithm that may draw from them.
         times: where it adds the time that batches, updates and publishing take.
+        scheduled: settings that may change over time, and are shown with the metrics.
     """
 
     def __init__(
@@ -186,8 +187,9 @@ class Learner:
         league: LeagueTable | None = None,
         streams: Streams | None = None,
         times: Times | None = None,
+        scheduled: Mapping[str, Schedule] | None = None,
     ) -> None:
-        self._times = times or no_times()
+        self._times, self._scheduled = times or no_times(), dict(scheduled or {})
         self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
@@ -401,4 +403,6 @@ class Learner:
             rows = {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
         metrics = {name: float(values[position]) for name, values in update.metrics.items()}
         rates = {} if self._league is None else self._league.rates()
-        self._board.write_metrics(self.policies[position], metrics | rows | rates)
+        step, updates = self.members[position].step, int(self.algorithm.counters[position, 0])
+        now = {name: value_at(value, step, self._settings.stages, updates) for name, value in self._scheduled.items()}
+        self._board.write_metrics(self.policies[position], metrics | now | rows | rates)

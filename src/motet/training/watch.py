@@ -40,6 +40,7 @@ class Watch:
         self._started = time.monotonic()
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
+        self._episodes = 0  # of the agent with the most, at the last snapshot
 
     def snapshot(self, state: str = "running") -> Snapshot:
         """Return the present state of the run."""
@@ -60,6 +61,7 @@ class Watch:
             limit = min(limit, max(done, done * roster.episodes // (ended + 1)))
         left = (limit - done) / rate if rate > 0 else None
         spent = self._spend(now)
+        episodes_before, self._episodes = self._episodes, max(row.episodes for row in agents)
         found = Snapshot(
             seconds=now - self._started,
             steps=done,
@@ -67,6 +69,7 @@ class Watch:
             episodes=ended,
             episode_limit=roster.episodes or 0,
             steps_per_s=rate,
+            episodes_per_s=(self._episodes - episodes_before) / span,
             left_s=left,
             agents=agents,
             processes=[self._process(i, role, now, spent[i]) for i, role in enumerate(self._roles)],
@@ -182,7 +185,11 @@ class Watch:
             steps_per_s=steps_per_s,
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
-            replay_ratio=updates * policy.settings.batch_size * (policy.settings.length if once else 1) / max(steps, 1),
+            updates_per_step=updates / max(steps, 1),
+            samples_per_row=updates
+            * policy.settings.batch_size
+            * (policy.settings.length if once else 1)
+            / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes.version[:, i].min())),
             lag_steps=max(0, steps - shared.newest_step(i)),
