@@ -44,8 +44,9 @@ def train(asked: TrainRequest) -> int:
 
 
 def _train_seeds(asked: TrainRequest, run: Path, seeds: int) -> int:
-    if asked.wandb:
-        raise SettingError("wandb is not valid with --seeds; send each run on its own, or leave one of them out")
+    for name in ("wandb", "compare_exact"):
+        if getattr(asked, name):
+            raise SettingError(f"{name} is not valid with --seeds; train each seed on its own, or leave it out")
     found = train_seeds(asked.factory, asked.configs, asked.settings, seeds=seeds, run=run, display="table")
     return 130 if found.interrupted else 1 if found.failures else 0
 
