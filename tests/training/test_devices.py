@@ -246,6 +246,10 @@ def test_a_successor_on_a_device_goes_on_as_on_the_cpu(once):
             # two updates and one publication, whose vault takes all; rows that are read once: two of these
             expected = Counter(there=12, back=10) if once else Counter(there=10, back=2)
             assert device.crossed == expected
+        if not once:  # only some of the stack are due, then all
+            learner.update([True, False, True])
+            learner.update([False, True, False])
+            learner.update()
         state, header = learner.state()
         states.append([state.tobytes(), *(header[name].tobytes() for name in ("counters", "random", "reader"))])
     assert states[0] == states[1]
