@@ -275,7 +275,7 @@ def _started(job: Callable[[], Any], log: Path) -> subprocess.Popen[bytes]:
     given = cloudpickle.dumps((sys.path, job))
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from motet.training import seeds; seeds._work()"],
+            [sys.executable, "-c", f"import {__name__} as seeds; seeds._work()"],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
