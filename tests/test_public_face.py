@@ -20,7 +20,8 @@ from motet.isolation.policy import PolicyLimits
 from motet.plan import enumerate_states, solve
 from motet.training.settings import Settings
 
-VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "regret", "report", "resume", "tournament", "train"]
+VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "read_run", "regret", "report", "resume"]
+VERBS += ["tournament", "train", "train_seeds"]
 NOUNS = [
     *("AgentSettings", "Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League"),
     *("MotetError", "Pace", "Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits"),
@@ -152,7 +153,7 @@ def fields(kind):
     return {item.name for item in dataclasses.fields(kind)}
 
 
-SHOWN = {"name_", "help_all", "format", "out", "html", "video", "wandb"}
+SHOWN = {"name_", "help_all", "format", "out", "html", "video", "wandb", "compare_exact"}
 """Flags that say how a result is shown or where it goes; and the name of the world."""
 REPEATED = {"policy": "policies", "pairing": "pairings"}
 """Flags that are given several times, and the parameter that takes them all."""
@@ -197,7 +198,7 @@ def test_flags_of_train_are_the_parameters_of_train():
     options = flags.static_flags()
     kinds = {item.name: item for item in dataclasses.fields(options)}
     assert kinds["settings"].default == Settings()
-    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run"}
+    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run", "seeds"}  # seeds: of train_seeds
     python = defaults(motet.train)
     assert python["algorithm"] == kinds["algorithm"].default == Experiment("").algorithm
     assert python["run"] is kinds["run"].default is None

@@ -33,6 +33,7 @@ __all__ = [
     "Behaviour",
     "Field",
     "HeaderSpec",
+    "LearnsInPhases",
     "OwnStreams",
     "ReaderSettings",
     "SavesStream",
@@ -213,8 +214,8 @@ class Behaviour(Protocol):
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
         ``masks`` ``[B, n]`` is True where an action is allowed. A row's result depends on the other rows only through
-        the random numbers drawn, and each row always draws the same number of them. The returned arrays belong to the
-        caller: later calls do not change them.
+        the random numbers drawn (and in torch by rounding), and each row always draws the same number of them. The
+        returned arrays belong to the caller: later calls do not change them.
         """
         ...
 
@@ -232,6 +233,15 @@ class SavesStream(Protocol):
 
     def set_stream(self, stream: Any) -> None:
         """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
+        ...
+
+
+@runtime_checkable
+class LearnsInPhases(Protocol):
+    """Optional interface of an algorithm that does something when a phase of a reproducible run begins."""
+
+    def begin_phase(self) -> None:
+        """A phase begins. It may consist of any number of updates, also of none."""
         ...
 
 

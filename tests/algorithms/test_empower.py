@@ -13,7 +13,9 @@ from motet import Settings, resume, train
 from motet.algorithms._device import Device
 from motet.algorithms._empower_learner import Formulas, ModelRows
 from motet.algorithms.empower import EmpowerConfig
+from motet.cli.flags import parse
 from motet.errors import ModelError, SettingError
+from motet.evaluation.exact import ExactEmpowerment
 from motet.plan import Robot, enumerate_states, solve_robot
 from motet.replay import ReplaySpec
 from motet.schedule import Linear, Stages
@@ -317,6 +319,46 @@ def test_a_model_of_another_project_is_learned_unchanged():
         enumerate_states(model), STANDING, hurry, Robot(5.0, gamma=0.95), gamma=0.95, achieved="stay", **roles
     )
     assert exact.value(exact.graph.states[0], 0) == pytest.approx(-9.94866, abs=1e-4)
+
+
+# ---- compared with the exact solution
+
+
+def loaded(config, world, state, counters=None):
+    """A behaviour with the weights of a learner's state."""
+    behaviour = config.behaviour(*spaces(world))
+    behaviour.load(state[: config.sizes(*spaces(world)).weights], {"beta": 0.0, "epsilon": 0.0})
+    return behaviour
+
+
+def test_the_exact_tables_have_no_gap():
+    model = Bushes(horizon=3)
+    world, graph = OneMind(model), enumerate_states(model)
+    behaviour = loaded(EXACT, world, induced(world, graph, EXACT).state[0])
+    gap = ExactEmpowerment(behaviour).gap(behaviour)
+    assert gap.share == pytest.approx(1.0, abs=1e-5)
+    assert gap.agreement == 1.0
+    assert max(gap.policy_error, gap.attainment_error) < 1e-6
+    assert gap.value == pytest.approx(-7.96125, abs=1e-4) == gap.exact_value
+    assert gap.random_error > 0.01
+
+
+def test_a_random_robot_has_gone_no_part_of_the_way():
+    world = OneMind(Bushes(horizon=3))
+    config = EmpowerConfig(beta=0.0, stages=Stages(), **SMALL)
+    behaviour = loaded(config, world, config.build(*spaces(world), agents=1, seeds=[0]).state[0])
+    behaviour.config = replace(config, beta=5.0)
+    exact = ExactEmpowerment(behaviour)
+    behaviour.config = config
+    gap = exact.gap(behaviour)
+    assert gap.share == pytest.approx(0.0, abs=1e-9)
+    assert gap.policy_error == pytest.approx(gap.random_error)
+
+
+def test_only_empowerment_is_compared_on_the_command_line():
+    with pytest.raises(SettingError, match="compare_exact is only valid with --algorithm empower"):
+        parse(["bushes", "--compare-exact"])
+    assert parse(["bushes", "--algorithm", "empower", "--compare-exact"]).compare_exact
 
 
 # ---- models that are wrong

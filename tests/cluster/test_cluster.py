@@ -47,7 +47,7 @@ def two_nodes():
 
 
 def settings(**changes):
-    return Settings(**{"engine": "ray", "steps": 600, "seed": 3, **changes})
+    return Settings(**{"engine": "ray", "steps": 600, "seed": 3, "metrics_every_s": 0.1, **changes})
 
 
 def same_agents(one, two):
@@ -225,13 +225,6 @@ def all_done(result, steps):
     return steps <= result.steps <= steps + 4
 
 
-@pytest.fixture
-def often(monkeypatch):
-    """Whoever watches looks ten times a second."""
-    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
-
-
-@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
     gate = tmp_path / "gate"

@@ -436,9 +436,8 @@ def head():
         yield cluster
 
 
-def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path, monkeypatch):
+def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path):
     """The learner has room there alone; its successor waits until another node comes."""
-    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
     node = {"num_cpus": 4, "object_store_memory": 100 * 2**20}
     victim = head.add_node(**node)
     head.wait_for_nodes()
@@ -454,7 +453,7 @@ def test_the_node_of_a_learner_and_an_actor_dies(head, tmp_path, monkeypatch):
 
     chosen = Settings(
         engine="ray", steps=8000, seed=3, actors=2, updates_per_step=0.25, slack=8, checkpoint_every=500,
-        keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2),
+        keep_replay=True, cluster=Cluster(actor_cpus=1, learner_cpus=2, keep_every_s=0.2), metrics_every_s=0.1,
     )  # fmt: skip
     world = partial(Gated, gate, 500, pause_s=0.05, agents=2)  # both get slow when 500 steps are done together
     result = train(world, StandIn(), chosen, run=tmp_path / "run", on_update=watch, on_message=lines.append)

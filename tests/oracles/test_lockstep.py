@@ -6,6 +6,7 @@ import os
 
 import gymnasium
 import pytest
+from support.foreign_networks import Dropped, mlp
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
@@ -25,6 +26,8 @@ ALGORITHMS = {
     "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=200),
     "dqn": DQNConfig(**SMALL),
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
+    "own network": DQNConfig(network=mlp, **SMALL),
+    "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "iqn": IQNConfig(**SMALL),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
 }
@@ -57,7 +60,7 @@ def both(world, algorithm, least=100, **settings):
     return fingerprint(serial), fingerprint(lockstep)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "own" not in name])
 def test_one_learner_each_is_the_serial_run(name):
     one, other = both(HUNT, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=3)
     assert one == other
@@ -66,6 +69,14 @@ def test_one_learner_each_is_the_serial_run(name):
 @pytest.mark.parametrize("name", ["stand-in", "dqn", "iqn"])
 def test_packed_agents_are_the_serial_run(name):
     one, other = both(HUNT, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=1)
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["own network", "own network that draws"])
+def test_stacked_agents_with_own_networks_are_the_serial_run(name):
+    """Four agents are enough for stacked passes, where the network does not draw."""
+    world = functools.partial(TreasureHunt, agents=4, turns=20)
+    one, other = both(world, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=1)
     assert one == other
 
 

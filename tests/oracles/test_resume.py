@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from support.coins import Coins
+from support.foreign_networks import Dropped, mlp
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
@@ -32,8 +33,10 @@ ALGORITHMS = {
     "stand-in": StandIn(),
     "dqn": DQNConfig(**SMALL),
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, n_step=2),
+    "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "dqn, frames": DQNConfig(**SMALL, n_frames=3),
     "iqn": IQNConfig(**SMALL),
+    "ppo, own networks": PPOConfig(network=mlp, critic=mlp, batch_size=3, length=9, minibatches=3, epochs=2),
     "ppo": PPOConfig(hidden=(16,), batch_size=3, length=9, minibatches=3, epochs=2, n_frames=2, normalise=True),
 }
 

@@ -46,7 +46,8 @@ def look(steps, seconds, returns=(1.0, 2.0), state="running", restarts=0, broken
             "steps_per_s": 100.0,
             "updates_per_s": 50.0,
             "replay_fill": steps / 1000,
-            "replay_ratio": 4.0,
+            "updates_per_step": 0.125,
+            "samples_per_row": 4.0,
             "version": steps // 20,
             "lag_versions": 1,
             "lag_steps": 7,
@@ -125,7 +126,7 @@ def test_seeds_of_one_experiment_are_one_curve_with_its_interval(seeds, tmp_path
     assert set(found["Return of each agent"]) == {"left", "right"}
     assert found["Return of each agent"]["right"]["y"][-1] == pytest.approx(2 * 3 * 1000)
     assert found["Team return over time"]["all runs"]["x"][-1] == 10
-    ratio = found["Replay ratio"]["left"]
+    ratio = found["Samples per row"]["left"]
     assert set(ratio["y"]) == set(ratio["l"]) == set(ratio["h"]) == {4.0}
     assert {"Policy lag", "Steps since the newest version", "Steps per second", "Replay fill", "loss"} <= set(found)
     text = words(made.path)
@@ -206,8 +207,8 @@ def test_long_names_list_only_what_tells_groups_apart(tmp_path):
 def test_charts_of_one_value_are_folded(seeds, tmp_path):
     text = report(seeds, tmp_path / "out.html").path.read_text()
     folded = re.search(r"<summary>(Constant: .*?)</summary>(.*?)</details>", text, re.S)
-    assert folded[1].startswith("Constant: Replay ratio 4, Policy lag 1,")
-    assert "<strong>Replay ratio</strong>" in folded[2] and "<strong>Replay fill</strong>" not in folded[2]
+    assert folded[1].startswith("Constant: Updates per step 0.125, Samples per row 4, Policy lag 1,")
+    assert "<strong>Samples per row</strong>" in folded[2] and "<strong>Replay fill</strong>" not in folded[2]
 
 
 def test_runs_without_common_time_are_named(tmp_path):
@@ -271,7 +272,7 @@ def test_damage_is_named_and_the_rest_is_shown(seeds, tmp_path):
     assert "seed0: evaluation.jsonl: line 1 is ignored" in text
     assert "status.json cannot be read" in text and "the last line of metrics.jsonl is shown instead" in text
     assert "episode.gif cannot be shown" in text
-    assert len(read_run(seeds[0]).snapshots) == 6
+    assert len(read_run(seeds[0]).curves) == 6
     assert set(made.problems) == set(seeds[:2])
 
 
@@ -323,10 +324,8 @@ def test_a_resumed_run_is_one_run(tmp_path):
     path = write(tmp_path / "run", [*first, *second, *third], evaluations=[(100, 1.0), (300, 2.0), (200, 9.0)])
     run = read_run(path)
     assert run.sessions == 3 and run.restarts == {"actor-0": 3, "learner-0": 0}
-    assert run.snapshots.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], (
-        "a future that was given up is left out"
-    )
-    assert run.snapshots.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
+    assert run.curves.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], "a future that was given up is left out"
+    assert run.curves.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
     assert run.seconds == 4 + 2.5 + 0.5
     assert run.counters["left"]["broken"] == 3, "a counter that goes on is not counted twice"
     assert run.counters["left"]["episodes"] == 40 + 25 + 5, "one that begins again is"
@@ -456,4 +455,4 @@ def test_the_run_directory_that_is_written_can_be_read(tmp_path):
     )
     for one in course():
         directory.append_line("metrics.jsonl", one)
-    assert len(read_run(directory.path).snapshots) == 10
+    assert len(read_run(directory.path).curves) == 10

@@ -10,6 +10,7 @@ from rich.console import Console
 from motet.runs.display import History, Lines, Live, clock, display, frame, line, short, sparkline
 from motet.runs.sinks import Feed, TensorBoard, Wandb, scalars
 from motet.runs.snapshot import AgentRow, ProcessRow, Snapshot
+from motet.runs.status import snapshot_from
 
 
 def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, state="running", reward=50.0):
@@ -25,7 +26,8 @@ def snapshot(t=10.0, agents=2, steps=None, *, waits="", beat_s=0.1, restarts=0, 
             steps_per_s=1234.5,
             updates_per_s=98.7,
             replay_fill=0.42,
-            replay_ratio=8.0,
+            updates_per_step=0.1,
+            samples_per_row=8.0,
             version=int(t * 10),
             lag_versions=17,
             lag_steps=120,
@@ -316,3 +318,32 @@ def test_progress_is_in_no_colour_of_warnings(steps):
     console.print(frame(snapshot(30.0, 1, steps=steps), History(), "", 80, processes=False))
     bar = next(row for row in console.file.getvalue().splitlines() if "of 100,000" in row)
     assert re.findall(r"\x1b\[([\d;]+)m━", bar)[0] == ("36" if steps < 100_000 else "32"), "cyan, and green at the end"
+
+
+def test_tags_are_in_groups_and_bookkeeping_stays_out():
+    now = snapshot(3.0, 4)
+    for i, row in enumerate(now.agents):
+        row.evaluated, row.metrics = 10.0 + i, {"loss": 1.0, "epsilon": 0.5, "rows_overwritten_unread": 3.0}
+    tags = dict(scalars(now))
+    assert tags["return/team"] == 50 + 51 + 52 + 53 and tags["evaluation/team"] == 10 + 11 + 12 + 13
+    assert tags["speed/updates_per_step"] == pytest.approx(0.1) and tags["speed/samples_per_row"] == 8.0
+    groups = {tag.partition("/")[0] for tag in tags}
+    assert groups == {"return", "evaluation", "length", "loss", "epsilon", "speed", "system"}
+    system = {tag.partition("/")[2].partition(".")[0] for tag in tags if tag.startswith("system/")}
+    assert system == {"lag_versions", "lag_steps", "replay_fill", "forced", "rows_overwritten_unread", "restarts"}
+    assert "return/team" not in dict(scalars(snapshot(3.0, 1)))
+
+
+def test_plain_lines_show_episodes_updates_and_replay_fill():
+    text = line(snapshot(3.0), History())
+    assert "| 30 episodes | 600 updates |" in text and "| replay 42% |" in text
+
+
+def test_snapshots_of_older_runs_are_read():
+    plain = snapshot(3.0).as_dict()
+    for row in plain["agents"]:
+        del row["updates_per_step"]
+        row["replay_ratio"] = row.pop("samples_per_row")
+    found = snapshot_from(plain)
+    assert [row.samples_per_row for row in found.agents] == [8.0, 8.0]
+    assert [row.updates_per_step for row in found.agents] == [0.1, 0.1]

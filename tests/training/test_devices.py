@@ -95,6 +95,7 @@ def test_files_flags_and_python_mean_the_same(tmp_path):
         (lambda: AgentSettings("dqn", device="gpu"), "device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got"),
         (lambda: Settings(device="cuda:x"), "device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got 'cuda:x'"),
         (lambda: AgentSettings("dqn", publish_every=0), "publish_every must be an int >= 1"),
+        (lambda: parse(["treasure_hunt", "--agents.agent_1.publish-evry", "2"]), "publish_every"),
         (lambda: parse(["treasure_hunt", "--agents.agent_1.device", "tpu"]), "agents.agent_1: device must be 'auto'"),
         (lambda: Settings(engine="ray", replay_directory="/tmp"), "replay_directory must be None with engine='ray'"),
     ],
@@ -246,6 +247,10 @@ def test_a_successor_on_a_device_goes_on_as_on_the_cpu(once):
             # two updates and one publication, whose vault takes all; rows that are read once: two of these
             expected = Counter(there=12, back=10) if once else Counter(there=10, back=2)
             assert device.crossed == expected
+        if not once:  # only some of the stack are due, then all
+            learner.update([True, False, True])
+            learner.update([False, True, False])
+            learner.update()
         state, header = learner.state()
         states.append([state.tobytes(), *(header[name].tobytes() for name in ("counters", "random", "reader"))])
     assert states[0] == states[1]

@@ -71,7 +71,6 @@ sys.path.insert(0, {tests!r})
 from support.stand_in import StandIn
 from motet.errors import StorageError
 from motet import Settings, train
-from motet.training import recorder
 from motet.worlds import TreasureHunt
 
 def fill_up(look):
@@ -81,10 +80,10 @@ def fill_up(look):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    recorder._SNAPSHOT_S = 0.1
     try:
         world = functools.partial(TreasureHunt, agents=2)
-        train(world, StandIn(), Settings(steps=10**8, engine={engine!r}), run={run!r}, on_update=fill_up)
+        settings = Settings(steps=10**8, engine={engine!r}, metrics_every_s=0.1)
+        train(world, StandIn(), settings, run={run!r}, on_update=fill_up)
     except StorageError as error:
         print(error)
         sys.exit(3)

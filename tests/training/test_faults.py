@@ -26,15 +26,15 @@ from motet.worlds import TreasureHunt
 HUNT = functools.partial(TreasureHunt, agents=2)
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch):
-    """Whoever watches looks ten times a second, and need not be given time to."""
-    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.1)
+OFTEN = {"metrics_every_s": 0.1}
+"""Whoever watches looks ten times a second, and need not be given time to."""
 
 
 def paced(steps=8_000, **settings):
     """Slow enough that every learner does many updates."""
-    return Settings(steps=steps, updates_per_step=0.2, slack=100, learner_processes=2, limits=BRISK, **settings)
+    return Settings(
+        steps=steps, updates_per_step=0.2, slack=100, learner_processes=2, limits=BRISK, **OFTEN, **settings
+    )
 
 
 def run(killer, settings, world=HUNT, **more):
@@ -85,7 +85,9 @@ def test_a_stopped_process_counts_as_hung_and_is_replaced(no_leaks):
 def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
     """A learner killed in lockstep right after a version: its successor ends where an undisturbed one ends."""
     killer = Killer(lambda row: row.name == "learner-0", most=1)
-    settings = Settings(steps=3000, updates_per_step=0.2, slack=0, publish_every=1, limits=BRISK, learner_processes=1)
+    settings = Settings(
+        steps=3000, updates_per_step=0.2, slack=0, publish_every=1, limits=BRISK, learner_processes=1, **OFTEN
+    )
     disturbed = run(killer, settings)
     calm = train(HUNT, StandIn(), settings)
     assert killer.sent
@@ -97,7 +99,7 @@ def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
 
 def test_too_many_restarts_end_the_run(no_leaks):
     killer = Killer(lambda row: row.name == "learner-0", most=100, pause_s=0.0)
-    settings = Settings(steps=10**9, limits=RestartLimits(restarts=2, window_s=600), learner_processes=1)
+    settings = Settings(steps=10**9, limits=RestartLimits(restarts=2, window_s=600), learner_processes=1, **OFTEN)
     with pytest.raises(ChildError, match=r"learner-0 was killed by SIGKILL; the limit of 2 restarts"):
         run(killer, settings)
 
@@ -116,7 +118,7 @@ class Faulty(TreasureHunt):
 
 def test_a_world_that_raises_is_shown_and_the_run_ends_with_a_checkpoint(no_leaks, tmp_path):
     with pytest.raises(ChildError) as caught:
-        train(Faulty, StandIn(), Settings(steps=10_000), run=tmp_path / "run")
+        train(Faulty, StandIn(), Settings(steps=10_000, **OFTEN), run=tmp_path / "run")
     text = str(caught.value)
     for part in ("actor-0", "the roof fell in", "step", "seed", "action", "Faulty"):
         assert part in text
@@ -130,7 +132,7 @@ def test_a_world_that_raises_is_made_anew_if_asked_for(no_leaks):
     result = train(
         Faulty,
         StandIn(),
-        Settings(steps=2000, remake_worlds=True),
+        Settings(steps=2000, remake_worlds=True, **OFTEN),
         on_update=lambda s: broken.append(max(row.broken for row in s.agents)),
     )
     assert result.state == "done"
@@ -138,7 +140,7 @@ def test_a_world_that_raises_is_made_anew_if_asked_for(no_leaks):
 
 
 def test_a_time_limit_ends_the_run_in_order(no_leaks, tmp_path):
-    result = train(HUNT, StandIn(), Settings(steps=10**9, seconds=1.5), run=tmp_path / "run")
+    result = train(HUNT, StandIn(), Settings(steps=10**9, seconds=1.5, **OFTEN), run=tmp_path / "run")
     assert result.state == "stopped"
     assert RunDirectory.open(tmp_path / "run").steps() == [result.steps]
 
@@ -148,16 +150,15 @@ SCRIPT = """
     sys.path.insert(0, {tests!r})
     from support.stand_in import StandIn
     from motet import Settings, train
-    from motet.training import recorder
     from motet.worlds import TreasureHunt
 
     if __name__ == "__main__":
-        recorder._SNAPSHOT_S = 0.1
         def watch(snapshot):
             if all(row.steps for row in snapshot.agents):
                 print("pids", *[row.pid for row in snapshot.processes], flush=True)
         result = train(
-            functools.partial(TreasureHunt, agents=2), StandIn(), Settings(steps=10**9, learner_processes=2),
+            functools.partial(TreasureHunt, agents=2), StandIn(),
+            Settings(steps=10**9, learner_processes=2, metrics_every_s=0.1),
             run={run!r}, on_update=watch, on_message=functools.partial(print, flush=True),
         )
         print("state", result.state, flush=True)
@@ -279,6 +280,7 @@ def test_storm(no_leaks):
         learner_processes=2,
         actors=2,
         limits=RestartLimits(2.0, 60, 10**6),
+        **OFTEN,
     )
     total = 0
     while time.monotonic() < until:

@@ -190,3 +190,20 @@ def test_an_episode_does_not_begin_with_the_numbers_of_the_one_before():
             worlds.turns()
             worlds.act([np.zeros(1, np.int64)])
         assert worlds.measured.pop(0)["number"] == number
+
+
+def test_settings_that_change_and_the_loss_of_the_policy_are_shown():
+    from motet.algorithms.td3 import TD3Config
+    from motet.schedule import Linear
+    from motet.worlds.catalogue import world_factory
+
+    seen = []
+    config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16, epsilon=Linear(1.0, 0.0, steps=100), learning_rate=0.25)
+    train(Walk, config, Settings(steps=60, engine="serial"), on_update=seen.append)
+    shown = seen[-1].agents[0].metrics
+    assert shown["learning_rate"] == 0.25 and 0.35 < shown["epsilon"] < 0.65
+    td3 = TD3Config(hidden=(8,), batch_size=8, min_rows=16)
+    train(world_factory("gym:Pendulum-v1"), td3, Settings(steps=60, engine="serial"), on_update=seen.append)
+    shown = seen[-1].agents[0].metrics
+    assert shown["policy_loss"] != 0 and {"noise", "learning_rate"} <= shown.keys()
+    assert seen[-1].episodes_per_s >= 0

@@ -281,10 +281,9 @@ class Shift(Office):
         super().reset(seed)
 
 
-def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it(monkeypatch):
-    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.0)
+def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it():
     versions = []
-    settings = Settings(engine="serial", steps=700, publish_every=3)
+    settings = Settings(engine="serial", steps=700, publish_every=3, metrics_every_s=1e-9)
     watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
     result = train(functools.partial(Shift, 2), StandIn(), settings, on_update=watch)
     assert result.updates["clerk_0"] == 300 - 10
@@ -433,9 +432,8 @@ class Endless(Office):
 @pytest.mark.parametrize(("calls", "count"), [(10**9, 1), (90, 0)])
 def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
     monkeypatch.setattr("motet.training.recorder._ENDLESS", 100)
-    monkeypatch.setattr("motet.training.recorder._SNAPSHOT_S", 0.0)
     lines = []
-    settings = Settings(engine="serial", steps=400)
+    settings = Settings(engine="serial", steps=400, metrics_every_s=1e-9)
     train(functools.partial(Endless, calls), StandIn(), settings, on_message=lines.append)
     assert sum("no episode has ended in the last" in line for line in lines) == count, lines
 

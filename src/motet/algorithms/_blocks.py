@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from motet import _native
 from motet.algorithm import Space
-from motet.algorithms._plans import ActorNetwork, LearnerNetwork
+from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,7 @@ class DensePlan:
     """Weights are initialised orthogonally, times the first of these or (last layer) the second, and biases are zero.
     None: both are drawn uniformly within ``1 / sqrt(inputs)``."""
 
-    draws = False
+    draws = explores = False
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -73,7 +73,9 @@ class DensePlan:
         offsets = self.offsets
         return zip(self.sizes, self.sizes[1:], offsets[::2], offsets[1::2], strict=False)
 
-    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+    def bind(
+        self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
+    ) -> LearnerNetwork:
         """Make the networks of A agents."""
         from motet.algorithms._networks import DenseNetwork
 
@@ -137,7 +139,7 @@ class Picture:
     layers: tuple[tuple[int, int, int], ...]
     """Channels, kernel size and stride of each layer."""
 
-    draws = False
+    draws = explores = False
 
     @classmethod
     def of(cls, space: Space, n_frames: int = 1) -> Picture | None:
@@ -201,7 +203,9 @@ class Picture:
             row[weight:bias] = math.sqrt(2) * orthogonal(rng, shape[0], math.prod(shape[1:])).ravel()
             row[bias : bias + shape[0]] = 0
 
-    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+    def bind(
+        self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
+    ) -> LearnerNetwork:
         """Make the convolutions of A agents."""
         from motet.algorithms._convolution import Convolution
 

@@ -7,7 +7,6 @@ layers. Learning and acting both use torch, because the native core has no convo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ __all__ = ["ActingConvolution", "Convolution"]
 
 class Convolution:
     """A picture's layers for A agents on rows of ``flat`` ``[A, n]``; gradients go to the same offsets of ``grad``."""
-
-    draw: Callable[[int], int] | None = None
 
     def __init__(self, picture: Picture, flat: Tensor, grad: Tensor | None = None) -> None:
         self._picture, self._agents = picture, len(flat)

@@ -23,12 +23,12 @@ class DQN(ValueLearner):
     ) -> None:
         self.config = config
         plan = config._plan(observation_space, action_space)
-        super().__init__(config, observation_space, action_space, plan, seeds, device)
+        super().__init__(config, observation_space, action_space, plan, seeds, device, streams=plan.draws)
         part = slice(0, plan.size)
-        self._online = plan.bind(self._weights[:, part], self._grad[:, part])
+        self._online = plan.bind(self._weights[:, part], self._grad[:, part], seed=self._seed)
         self._target = plan.bind(self._targets[:, part])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, rows = self.config, batch.reward.shape[1]

@@ -35,6 +35,10 @@ class _InputLeaf:
     """The lowest value of a Discrete space."""
     scale: float
     """1 / 255 for uint8 with a highest value of 255, otherwise 1."""
+    shape: tuple[int, ...]
+    """Frames, then the axes of the space."""
+    highest: int
+    """Highest number of values of a component of a MultiDiscrete space; 0 for other spaces."""
 
 
 class Encoder:
@@ -45,7 +49,7 @@ class Encoder:
     """
 
     def __init__(self, space: Space, n_frames: int = 1) -> None:
-        self._leaves: list[_InputLeaf] = []
+        self._space, self._leaves = space, list[_InputLeaf]()
         self.size = 0
         for path, leaf in _leaves(space, ()):
             classes = int(leaf.n) if leaf.shape == () and hasattr(leaf, "n") else 0
@@ -54,7 +58,12 @@ class Encoder:
             size = n_frames * (classes or math.prod(leaf.shape))
             high = leaf.high if np.dtype(leaf.dtype) == np.uint8 and hasattr(leaf, "high") else 0
             scale = 1 / 255 if np.max(high) == 255 else 1.0
-            self._leaves.append(_InputLeaf(path, self.size, size, classes, int(getattr(leaf, "start", 0)), scale))
+            frames = (n_frames,) if n_frames > 1 else ()
+            start = int(leaf.start) if classes and hasattr(leaf, "start") else 0
+            highest = int(np.max(leaf.nvec, initial=0)) if hasattr(leaf, "nvec") else 0
+            self._leaves.append(
+                _InputLeaf(path, self.size, size, classes, start, scale, (*frames, *leaf.shape), highest)
+            )
             self.size += size
         only = self._leaves[0]
         self._plain = len(self._leaves) == 1 and not only.path and not only.classes
@@ -78,6 +87,50 @@ class Encoder:
             else:
                 np.multiply(part.reshape(into.shape), np.float32(leaf.scale), out=into, casting="unsafe")
         return rows
+
+    @property
+    def has_indices(self) -> bool:
+        """Whether :meth:`nest` returns integers among the numbers."""
+        return any(leaf.classes or leaf.highest for leaf in self._leaves)
+
+    @property
+    def exact(self) -> bool:
+        """Whether rows of float32 hold every index exactly."""
+        return all(leaf.highest <= 2**24 for leaf in self._leaves)
+
+    def draw_indices(self, rows: Tensor, rng: np.random.Generator) -> None:
+        """Replace what rows ``[B, size]`` hold of indices by valid ones."""
+        import torch
+
+        for leaf in self._leaves:
+            part = rows[:, leaf.first : leaf.first + leaf.size]
+            if leaf.classes:
+                drawn = np.eye(leaf.classes, dtype=np.float32)[
+                    rng.integers(leaf.classes, size=part.numel() // leaf.classes)
+                ]
+                part.copy_(torch.from_numpy(drawn.reshape(part.shape)))
+            elif leaf.highest:
+                part.zero_()
+
+    def nest(self, rows: Tensor) -> Any:
+        """Return rows ``[B, size]`` as the space has them: tensors ``[B, *shape]`` in its dicts and tuples.
+
+        Those of Discrete and MultiDiscrete spaces are int64, all others are float32; bytes up to 255 are scaled to
+        [0, 1].
+        """
+        if self._plain and not self._leaves[0].highest:
+            return rows.reshape(-1, *self._leaves[0].shape)
+        leaves = iter(self._leaves)
+
+        def part(_: Space) -> Tensor:
+            leaf = next(leaves)
+            values = rows[:, leaf.first : leaf.first + leaf.size]
+            if leaf.classes:
+                return values.reshape(-1, *leaf.shape, leaf.classes).argmax(-1) + leaf.start
+            values = values.reshape(-1, *leaf.shape)
+            return values.long() if leaf.highest else values
+
+        return map_space(part, self._space)
 
     def link(self, observations: Nest, into: Tensor, device: Device) -> Callable[[], None]:
         """Return a function that encodes the current arrays ``[A, B, ...]`` of a batch into ``[A, B, size]``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
 from motet.algorithms._device import Device
-from motet.algorithms._plans import Pass
+from motet.algorithms._plans import Pass, Seed
 from motet.algorithms._value_learner import ValueLearner
 from motet.algorithms.iqn import IQNConfig, IQNPlan
 
@@ -22,22 +22,66 @@ class _QuantilePass(NamedTuple):
     """Quantiles ``[A, B N, n]`` of states, and what the backward pass needs."""
 
     out: Tensor
-    embedding: Pass
-    head: Pass
+    kept: Any
 
 
-class _Quantiles:
+class _Quantiles(Protocol):
     """The networks of A agents, which map a state and tau to the tau-quantile of each action's return."""
 
-    def __init__(self, plan: IQNPlan, mean_cosines: Tensor, rows: Tensor, grad: Tensor | None = None) -> None:
-        trunk, embedding, head = ((rows[:, part], None if grad is None else grad[:, part]) for part in plan.parts)
-        self.trunk = plan.trunk.bind(*trunk)
-        self._embedding, self._head = plan.embedding.bind(*embedding), plan.head.bind(*head, inputs=True)
-        self._linear = len(plan.head.sizes) == 2
-        self._mean_cosines = mean_cosines.expand(len(rows), -1, -1)
+    def look(self, x: Tensor) -> Tensor:
+        """Return the states of observations."""
+        ...
+
+    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        """Return the states of two halves of observations; the first ones to learn from."""
+        ...
+
+    def look_to_learn(self, x: Tensor) -> Pass:
+        """Return the states of observations to learn from."""
+        ...
 
     def means(self, states: Tensor) -> Tensor:
         """Return action values ``[A, B, n]``: the means over the fixed taus."""
+        ...
+
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
+        """Return the quantiles of states for taus ``[A, B, N]``."""
+        ...
+
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+        """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
+        ...
+
+
+def _networks(
+    config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None = None, seed: Seed | None = None
+) -> _Quantiles:
+    return (_Whole if plan.head is None else _Parts)(config, plan, device, rows, grad, seed)
+
+
+class _Parts:
+    """A trunk, an embedding of taus, and a head on the product of both."""
+
+    def __init__(
+        self, config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None, seed: Seed | None
+    ) -> None:
+        trunk, embedding, head = ((rows[:, part], None if grad is None else grad[:, part]) for part in plan.parts)
+        assert plan.embedding is not None and plan.head is not None
+        self._trunk, self._embedding = plan.trunk.bind(*trunk, seed=seed), plan.embedding.bind(*embedding)
+        self._head, self._linear = plan.head.bind(*head, inputs=True), len(plan.head.sizes) == 2
+        self._mean_cosines = device.to_device(config._mean_cosines()).expand(len(rows), -1, -1)
+        self._multiples = device.to_device(config._multiples().astype(np.float32))
+
+    def look(self, x: Tensor) -> Tensor:
+        return self._trunk.forward(x).out
+
+    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        return self._trunk.forward_both(x)
+
+    def look_to_learn(self, x: Tensor) -> Pass:
+        return self._trunk.forward(x, learn=True)
+
+    def means(self, states: Tensor) -> Tensor:
         embedded = self._embedding.forward(self._mean_cosines).out  # [A, K, H]
         if self._linear:  # the mean of linear functions is the function of the mean
             return self._head.forward(states * embedded.mean(1, keepdim=True)).out
@@ -45,24 +89,54 @@ class _Quantiles:
         out = self._head.forward(product.flatten(1, 2)).out
         return out.view(*product.shape[:3], -1).mean(2)
 
-    def forward(self, states: Tensor, cosines: Tensor) -> _QuantilePass:
-        """Return the quantiles of states for cosines of taus ``[A, B N, C]``."""
-        agents, batch, width = states.shape
-        embedding = self._embedding.forward(cosines, learn=True)
-        product = states.unsqueeze(2) * embedding.out.view(agents, batch, -1, width)
-        head = self._head.forward(product.flatten(1, 2), learn=True)
-        return _QuantilePass(head.out, embedding, head)
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
+        cosines = (taus.flatten(1).unsqueeze(2) * self._multiples).cos_()  # [A, B N, C]
+        embedding = self._embedding.forward(cosines, learn)
+        product = states.unsqueeze(2) * embedding.out.view(*taus.shape, -1)
+        head = self._head.forward(product.flatten(1, 2), learn)
+        return _QuantilePass(head.out, (embedding, head))
 
-    def backward(self, trunk: Pass, done: _QuantilePass, grad: Tensor) -> None:
-        """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
-        states, embedded = trunk.out, done.embedding.out
-        back = self._head.backward(done.head, grad.flatten(1, 2))
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+        embedding, head = done.kept
+        back = self._head.backward(head, grad.flatten(1, 2))
         assert back is not None
-        shape = (*grad.shape[:3], states.shape[2])  # [A, B, N, H]
+        shape = (*grad.shape[:3], states.out.shape[2])  # [A, B, N, H]
         back = back.view(shape)
-        grad_states = (back * embedded.view(shape)).sum(2)
-        self._embedding.backward(done.embedding, back.mul_(states.unsqueeze(2)).flatten(1, 2))
-        self.trunk.backward(trunk, grad_states)
+        grad_states = (back * embedding.out.view(shape)).sum(2)
+        self._embedding.backward(embedding, back.mul_(states.out.unsqueeze(2)).flatten(1, 2))
+        self._trunk.backward(states, grad_states)
+
+
+class _Whole:
+    """One network of a user that takes observations and taus. The state is the observation."""
+
+    def __init__(
+        self, config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None, seed: Seed | None
+    ) -> None:
+        part = plan.parts[0]
+        self._net = plan.trunk.bind(rows[:, part], None if grad is None else grad[:, part], seed=seed)
+        self._n, self._fixed = plan.trunk.outputs, device.to_device(config._fixed_taus().astype(np.float32))
+
+    def look(self, x: Tensor) -> Tensor:
+        return x
+
+    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        half = x.shape[1] // 2
+        return Pass(x[:, :half]), x[:, half:]
+
+    def look_to_learn(self, x: Tensor) -> Pass:
+        return Pass(x)
+
+    def means(self, states: Tensor) -> Tensor:
+        taus = self._fixed.expand(*states.shape[:2], -1)
+        return self.quantiles(states, taus).out.view(*taus.shape, self._n).mean(2)
+
+    def quantiles(self, states: Tensor, taus: Tensor, learn: bool = False) -> _QuantilePass:
+        done = self._net.forward(torch.cat([states, taus], 2), learn)
+        return _QuantilePass(done.out.view(len(states), -1, self._n), done)
+
+    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+        self._net.backward(done.kept, grad.flatten(2))
 
 
 class IQN(ValueLearner):
@@ -74,29 +148,27 @@ class IQN(ValueLearner):
         self.config = config
         plan = config._plan(observation_space, action_space)
         super().__init__(config, observation_space, action_space, plan, seeds, device, streams=True)
-        mean_cosines = device.to_device(config._mean_cosines())
-        self._online = _Quantiles(plan, mean_cosines, self._weights, self._grad)
-        self._target = _Quantiles(plan, mean_cosines, self._targets)
-        self._multiples = device.to_device(config._multiples().astype(np.float32))
+        self._online = _networks(config, plan, device, self._weights, self._grad, self._seed)
+        self._target = _networks(config, plan, device, self._targets)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, rows = self.config, batch.reward.shape[1]
         data = self._fetched(batch)
-        taus, cosines, next_cosines = self._draw(rows)
+        taus, next_taus = self._draw(rows)
 
         # The order matters: passes of a network with equal numbers of rows share buffers, and the backward pass needs
         # the content of the last one.
         if config.double:
-            here, ahead = self._online.trunk.forward_both(data.inputs)
+            here, ahead = self._online.look_both(data.inputs)
         else:
-            here, ahead = self._online.trunk.forward(data.x, learn=True), None
-        next_states = self._target.trunk.forward(data.next_x).out
+            here, ahead = self._online.look_to_learn(data.x), None
+        next_states = self._target.look(data.next_x)
         best = data.best(self._target.means(next_states) if ahead is None else self._online.means(ahead))
-        next_quantiles = self._target.forward(next_states, next_cosines).out
+        next_quantiles = self._target.quantiles(next_states, next_taus).out
         goal = self._of(next_quantiles, best.squeeze(2)).mul_(data.discount.unsqueeze(2)).add_(data.reward.unsqueeze(2))
-        done = self._online.forward(here.out, cosines)
+        done = self._online.quantiles(here.out, taus, learn=True)
         chosen = self._of(done.out, data.action)  # [A, B, N]
 
         scale = 1.0 / rows if data.weight is None else (data.weight / rows).unsqueeze(2)
@@ -112,19 +184,15 @@ class IQN(ValueLearner):
             return Update(self._metrics)
         return Update(self._metrics, self._device.to_host((goal.mean(2) - chosen.mean(2)).abs_()))
 
-    def _draw(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw taus ``[A, B, N]``; return them, their cosines ``[A, B N, C]`` and those of the next states.
-
-        The cosines of the taus for the next states are ``[A, B N', C]``.
-        """
+    def _draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Draw taus ``[A, B, N]``, and those of the next states ``[A, B, N']``."""
         config = self.config
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
             stream.random(out=row, dtype=np.float32)
         taus = self._device.to_device(drawn)
-        cosines = (taus.unsqueeze(2) * self._multiples).cos_()
         split = rows * config.taus
-        return taus[:, :split].view(-1, rows, config.taus), cosines[:, :split], cosines[:, split:]
+        return taus[:, :split].view(-1, rows, config.taus), taus[:, split:].view(-1, rows, config.target_taus)
 
     @staticmethod
     def _of(quantiles: Tensor, action: Tensor) -> Tensor:

@@ -20,8 +20,6 @@ __all__ = ["DenseNetwork"]
 class DenseNetwork:
     """Fully connected networks of A agents on ``rows`` ``[A, n]``; gradients go to the same offsets of ``grad``."""
 
-    draw: Callable[[int], int] | None = None
-
     def __init__(self, plan: DensePlan, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> None:
         self._plan, self._rows, self._inputs, self._learns = plan, rows, inputs, grad is not None
         self._weights, self._biases = self._views(rows)

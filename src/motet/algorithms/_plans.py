@@ -20,7 +20,11 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ActorNetwork", "ChainPlan", "LearnerNetwork", "NetworkPlan", "Pass", "RowPlan", "chained", "padded"]
+__all__ = ["ActorNetwork", "ChainPlan", "LearnerNetwork", "NetworkPlan", "Pass", "RowPlan", "Seed", "chained", "padded"]
+
+
+Seed = Callable[[int], int]
+"""Returns the next seed of an agent of the stack."""
 
 
 def padded(n: int) -> int:
@@ -59,11 +63,18 @@ class NetworkPlan(RowPlan, Protocol):
         """Whether the network draws random numbers while it learns."""
         ...
 
-    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+    @property
+    def explores(self) -> bool:
+        """Whether the network draws random numbers while it acts, if it is to explore."""
+        ...
+
+    def bind(
+        self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
+    ) -> LearnerNetwork:
         """Make the networks of A agents on ``rows`` ``[A, size]``.
 
         Backward passes write the gradients of the rows to ``grad`` ``[A, size]``, if there is one. They return the
-        gradient of the inputs, if ``inputs``.
+        gradient of the inputs, if ``inputs``. A network that draws random numbers asks ``seed`` before each pass.
         """
         ...
 
@@ -82,9 +93,6 @@ class Pass(NamedTuple):
 
 class LearnerNetwork(Protocol):
     """The networks of A agents on their rows."""
-
-    draw: Callable[[int], int] | None
-    """Returns the seed of an agent's next pass that draws random numbers."""
 
     def forward(self, x: Tensor, learn: bool = False) -> Pass:
         """Compute the outputs for inputs ``[A, B, inputs]``; with ``learn`` a backward pass may follow."""
@@ -134,19 +142,21 @@ class ChainPlan:
     def __init__(self, first: NetworkPlan, second: NetworkPlan) -> None:
         self.first, self.second = first, second
         self.size, self.inputs, self.outputs = first.size + second.size, first.inputs, second.outputs
-        self.draws = first.draws or second.draws
+        self.draws, self.explores = first.draws or second.draws, first.explores or second.explores
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Fill a row with initial values."""
         self.first.initialise(row[: self.first.size], rng)
         self.second.initialise(row[self.first.size :], rng)
 
-    def bind(self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> LearnerNetwork:
+    def bind(
+        self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
+    ) -> LearnerNetwork:
         """Make the networks of A agents."""
         cut = self.first.size
         grads = (None, None) if grad is None else (grad[:, :cut], grad[:, cut:])
-        second = self.second.bind(rows[:, cut:], grads[1], inputs=True)
-        return _BoundChain(self.first.bind(rows[:, :cut], grads[0], inputs), second)
+        second = self.second.bind(rows[:, cut:], grads[1], True, seed)
+        return _BoundChain(self.first.bind(rows[:, :cut], grads[0], inputs, seed), second)
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting."""
@@ -156,14 +166,6 @@ class ChainPlan:
 class _BoundChain:
     def __init__(self, first: LearnerNetwork, second: LearnerNetwork) -> None:
         self._first, self._second = first, second
-
-    @property
-    def draw(self) -> Callable[[int], int] | None:
-        return self._first.draw
-
-    @draw.setter
-    def draw(self, draw: Callable[[int], int] | None) -> None:
-        self._first.draw = self._second.draw = draw
 
     def forward(self, x: Tensor, learn: bool = False) -> Pass:
         first = self._first.forward(x, learn)

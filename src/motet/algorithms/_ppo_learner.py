@@ -140,7 +140,7 @@ class PPO(FlatRows):
         grad = device.zeros(agents, end)
 
         def bound(plan: NetworkPlan, part: slice, inputs: bool) -> LearnerNetwork:
-            return plan.bind(self._rows[:, part], grad[:, part], inputs)
+            return plan.bind(self._rows[:, part], grad[:, part], inputs, self._seed)
 
         shared = layout.encoder is not None
         self._seeing = None if layout.encoder is None else bound(layout.encoder, layout.encoder_part, False)
@@ -173,7 +173,7 @@ class PPO(FlatRows):
         updates = int(self.counters[agent, 0])
         return {"learner_step": updates, "stage": self.config.stages.index(step, updates)}
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch of rows, in several epochs."""
         config = self.config

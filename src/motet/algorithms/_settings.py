@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from motet.algorithms.source import Source
 from motet.errors import SettingError
 from motet.schedule import check_stages
 from motet.settings import check_fields
@@ -13,8 +14,15 @@ __all__ = ["check_config", "check_min_rows", "check_seeds"]
 
 
 def check_config(config: Any) -> None:
-    """Check each field's declared bounds and the stages of schedules; turn sequences of layer widths into tuples."""
+    """Check each field's declared bounds and the stages of schedules; turn what fields accept into what they hold."""
+    for name in ("network", "encoder", "critic"):
+        if hasattr(config, name):
+            object.__setattr__(config, name, Source.of(getattr(config, name), name))
     check_fields(config)
+    if getattr(config, "encoder", None) is not None:
+        for name in ("network", "critic"):
+            if getattr(config, name, None) is not None:
+                raise SettingError(f"{name} is only valid without encoder: an encoder is followed by shipped layers")
     for name in ("hidden", "head"):
         if hasattr(config, name):
             object.__setattr__(config, name, tuple(int(width) for width in getattr(config, name)))

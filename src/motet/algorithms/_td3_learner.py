@@ -82,9 +82,10 @@ class TD3(FlatRows):
         self._encoder, self._scale = Encoder(observation_space, config.n_frames), ActionScale(action_space)
         self._action_space = action_space
         self._layout = layout = TD3Layout.of(config, observation_space, action_space)
-        metrics = ("loss", "mean_q", "grad_norm")
+        metrics = ("loss", "policy_loss", "mean_q", "grad_norm")
         super().__init__(layout.weights, 2 * layout.half, seeds, self._initialise, device, metrics, streams=True)
         agents, n, c = len(seeds), layout.weights, layout.size
+        self._features = self._encoder.size if layout.encoder is None else layout.encoder.outputs
         halves = self._rows.view(agents, 2, layout.half)
         first, second = halves[:, 0], halves[:, 1]
         critics = self._rows.view(2 * agents, layout.half)[:, layout.critics :]  # [2 A, 4 c]
@@ -92,9 +93,12 @@ class TD3(FlatRows):
         self._policy_grad = device.zeros(agents, n)
         self._critic_grad = device.zeros(2 * agents, c)
         acts, judges = layout.policy_part, slice(0, layout.critic.size)
-        self._policy = layout.policy.bind(first[:, acts], self._policy_grad[:, acts])
+        self._idle: list[int] = []  # agents whose policy does not learn in this update
+        self._policy = layout.policy.bind(first[:, acts], self._policy_grad[:, acts], seed=self._policy_seed)
         self._target_policy = layout.policy.bind(second[:, acts])
-        self._critics = layout.critic.bind(weights[:, judges], self._critic_grad[:, judges], layout.encoder is not None)
+        self._critics = layout.critic.bind(
+            weights[:, judges], self._critic_grad[:, judges], layout.encoder is not None, lambda i: self._seed(i // 2)
+        )
         self._target_critics = layout.critic.bind(targets[:, judges])
         self._first_critic = layout.critic.bind(weights[::2, judges], inputs=True)
         self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
@@ -110,12 +114,13 @@ class TD3(FlatRows):
         self._seeing: LearnerNetwork | None = None
         if layout.encoder is not None:
             sees = layout.encoder_part
-            self._seeing = layout.encoder.bind(first[:, sees], self._policy_grad[:, sees])
+            self._seeing = layout.encoder.bind(first[:, sees], self._policy_grad[:, sees], seed=self._seed)
             self._target_seeing = layout.encoder.bind(second[:, sees])
             self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
             self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
         self._batches: dict[int, _Transitions] = {}
+        self._policy_loss: Tensor | None = None  # of the last policy update, shown with the next metrics
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         layout = self._layout
@@ -130,6 +135,9 @@ class TD3(FlatRows):
             critic = half[layout.critics :]
             layout.critic.initialise(critic[: layout.critic.size], rng)
             critic[layout.size : 2 * layout.size] = critic[: layout.size]
+
+    def _policy_seed(self, agent: int) -> int:
+        return 0 if agent in self._idle else self._seed(agent)
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""
@@ -150,13 +158,13 @@ class TD3(FlatRows):
             "stage": config.stages.index(step, updates),
         }
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config = self.config
         if id(batch) not in self._batches:
             self._batches[id(batch)] = _Transitions(
-                batch, self._encoder, self._action_space, self._device, self._scale, self._layout.policy.inputs
+                batch, self._encoder, self._action_space, self._device, self._scale, self._features
             )
         data = self._batches[id(batch)]
         data.fetch()
@@ -172,15 +180,15 @@ class TD3(FlatRows):
         errors = self._learn_critics(data, seeing, rates)  # [A, 2, B]
         self.counters[:, 0] += 1
         updated = self.counters[:, 0].tolist()
-        early = [agent for agent, updates in enumerate(updated) if updates % config.policy_delay]
-        if len(early) < len(updated):
-            kept = [self._rows[agent].clone() for agent in early]
+        self._idle = [agent for agent, updates in enumerate(updated) if updates % config.policy_delay]
+        if len(self._idle) < len(updated):
+            kept = [self._rows[agent].clone() for agent in self._idle]
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
-            for agent, row in zip(early, kept, strict=True):  # their policy update is not due yet: undo
+            for agent, row in zip(self._idle, kept, strict=True):  # their policy update is not due yet: undo
                 self._rows[agent].copy_(row)
-            if early:
+            if self._idle:
                 self._policy_adam.load(self._steps_of(self.counters[:, 0] // config.policy_delay))
         if self._normaliser is not None:
             self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
@@ -208,7 +216,8 @@ class TD3(FlatRows):
         if self._measures():
             losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
             norm = norms.view(agents, 2).mean(1)
-            self._measure({"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm})
+            measured = {"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm}
+            self._measure(measured if self._policy_loss is None else {**measured, "policy_loss": self._policy_loss})
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
@@ -224,7 +233,7 @@ class TD3(FlatRows):
     def _learn_to_see(self, seeing: Pass, grad: Tensor, rates: Sequence[float]) -> None:
         """Take one gradient step of the encoder, given the sum of the gradients of both critics' inputs."""
         assert self._seeing is not None
-        self._seeing.backward(seeing, grad[..., : self._layout.policy.inputs])
+        self._seeing.backward(seeing, grad[..., : self._features])
         clip_rows(self._seeing_grad, self.config.max_grad_norm)
         self._seeing_adam.step(rates, self.config.adam_eps)
 
@@ -235,9 +244,10 @@ class TD3(FlatRows):
         actions = acting.out.tanh()
         data.show_first(actions)
         judging = self._first_critic.forward(data.first, learn=True)
+        self._policy_loss = -judging.out.mean((1, 2))
         back = self._first_critic.backward(judging, torch.full_like(judging.out, -1.0 / rows))
         assert back is not None
-        grad = back[..., self._layout.policy.inputs :] * actions.square_().neg_().add_(1.0)
+        grad = back[..., self._features :] * actions.square_().neg_().add_(1.0)
         self._policy.backward(acting, grad)
         clip_rows(self._policy_grad[:, self._layout.policy_part.start :], self.config.max_grad_norm)
         self._policy_adam.step(rates, self.config.adam_eps)

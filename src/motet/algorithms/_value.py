@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from motet import _native
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._settings import check_config, check_min_rows
+from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
@@ -27,7 +28,14 @@ class ValueConfig:
     """Settings of algorithms that learn action values from a replay buffer."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers; with a network of your own they are not used."""
+    network: NetworkSetting = None
+    """Your own network in place of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, or its path "module:function". The module maps an observation
+    to the values of all actions."""
+    encoder: NetworkSetting = None
+    """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, which
+    maps an observation to features, or its path "module:function"."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -45,8 +53,9 @@ class ValueConfig:
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
-    target_every: Annotated[int, Ge(1)] = 500
-    """Number of updates between two updates of the target network."""
+    target_every: Annotated[int, Ge(1)] | Literal["phase"] = 500
+    """Number of updates between two updates of the target network; phase: one when a phase of a reproducible run
+    begins."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
@@ -112,7 +121,7 @@ class EpsilonGreedy:
         self._encoder = encoder
         self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
-        self._loaded = False
+        self._loaded, self._explores = False, False
         self._epsilon = 1.0
 
     def begin(self, seed: int) -> None:
@@ -135,17 +144,18 @@ class EpsilonGreedy:
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B]`` for observations ``[B, ...]``, and no extra fields."""
-        values = self.values(observations)
+        values = self.values(observations, explore)
         actions = np.empty(len(values), np.int64)
         draws = self._rng.random((len(values), 2)) if explore else None
         _native.choose(values, masks, draws, self._epsilon, self._first, actions)
         return actions, {}
 
-    def values(self, observations: Nest) -> npt.NDArray[np.float32]:
-        """Return the action values ``[B, n]``."""
+    def values(self, observations: Nest, explore: bool = False) -> npt.NDArray[np.float32]:
+        """Return the action values ``[B, n]``; those of a network that explores by itself differ with ``explore``."""
         if not self._loaded:
             raise NotReadyError("this behaviour has no weights yet: call load first")
-        return self._values(self._encoder.rows(observations))
+        seed = int(self._rng.integers(2**63)) if explore and self._explores else None
+        return self._values(self._encoder.rows(observations), seed)
 
-    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
         raise NotImplementedError

@@ -17,8 +17,10 @@ import numpy.typing as npt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._plans import NetworkPlan, padded
+from motet.algorithms._own import Seen, check_plan
+from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
+from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ class DQNConfig(ValueConfig):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
-        n = padded(self._plan(observation_space, action_space).size)
-        return Sizes(weights=n, state=4 * n, counters=1, random=0)
+        plan = self._plan(observation_space, action_space)
+        check_plan(plan)
+        n = padded(plan.size)
+        return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES if plan.draws else 0)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -68,8 +72,11 @@ class DQNConfig(ValueConfig):
         return DQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
-        inputs = Encoder(observation_space, self.n_frames).size
-        return DensePlan((inputs, *self.hidden, n_actions(action_space) + self.dueling))
+        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space) + self.dueling
+        if self.network is not None:
+            return seen.network(self.network, "network", outputs)
+        first = None if self.encoder is None else seen.encoder(self.encoder)
+        return chained(first, DensePlan((seen.size if first is None else first.outputs, *self.hidden, outputs)))
 
 
 class DQNBehaviour(EpsilonGreedy):
@@ -78,7 +85,7 @@ class DQNBehaviour(EpsilonGreedy):
     def __init__(self, config: DQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
         plan = config._plan(observation_space, action_space)
-        self._net, self._size = plan.acting(self._encoder.scale), plan.size
+        self._net, self._size, self._explores = plan.acting(self._encoder.scale), plan.size, plan.explores
         self._dueling = config.dueling
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
@@ -86,8 +93,8 @@ class DQNBehaviour(EpsilonGreedy):
         super().load(weights, header)
         self._net.load(weights[: self._size])
 
-    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        values = self._net.forward(rows)
+    def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
+        values = self._net.forward(rows, seed)
         if not self._dueling:
             return values
         advantage = values[:, 1:]

@@ -82,6 +82,9 @@ class EmpowerConfig:
     """Attainment of a goal that holds already, as in ``motet.plan.Humans``: by its formula, 0, or 1."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """Exploration rate: probability of a random robot action."""
+    eagerness: Annotated[float, Ge(0), FINITE] = 1.0
+    """Factor of beta when acting in training. Above 1 the robot visits what good actions lead to more often. What is
+    learned does not depend on how rows were collected, only its accuracy does."""
     profiles: Literal["drawn", "all"] = "drawn"
     """Profiles of human actions in a row: one, drawn from the priors, or all of them (at most 32), which is exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
@@ -289,7 +292,7 @@ class EmpowerBehaviour:
         extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
         if not explore:
             return self.log_losses(observations).argmin(1), extra
-        shares = self.probabilities(observations, self._beta)
+        shares = self.probabilities(observations, self._beta * self.config.eagerness)
         shares = (1 - self._epsilon) * shares + self._epsilon / shares.shape[1]
         draws = self._rng.random((rows, 1 + len(self.coded.humans)))
         actions = (shares.cumsum(1) < draws[:, :1] * shares.sum(1, keepdims=True)).sum(1)

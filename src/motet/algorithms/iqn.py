@@ -20,7 +20,8 @@ from annotated_types import Ge, Gt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._plans import NetworkPlan, padded
+from motet.algorithms._own import Seen, check_plan
+from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
@@ -60,7 +61,9 @@ class IQNConfig(ValueConfig):
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
-        n = padded(self._plan(observation_space, action_space).size)
+        plan = self._plan(observation_space, action_space)
+        check_plan(plan.trunk)
+        n = padded(plan.size)
         return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES)
 
     def build(
@@ -78,14 +81,25 @@ class IQNConfig(ValueConfig):
         return IQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
-        trunk = DensePlan((Encoder(observation_space, self.n_frames).size, *self.hidden), activate_last=True)
+        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space), None
+        if self.network is not None:
+            trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)
+            if getattr(trunk, "second", ""):
+                return IQNPlan(trunk, None, None)
+        else:
+            first = None if self.encoder is None else seen.encoder(self.encoder)
+            inputs = seen.size if first is None else first.outputs
+            trunk = chained(first, DensePlan((inputs, *self.hidden), activate_last=True))
         embedding = DensePlan((self.cosines, trunk.outputs), activate_last=True)
-        return IQNPlan(trunk, embedding, DensePlan((trunk.outputs, *self.head, n_actions(action_space))))
+        return IQNPlan(trunk, embedding, DensePlan((trunk.outputs, *self.head, n)))
+
+    def _fixed_taus(self) -> npt.NDArray[np.float64]:
+        """Return the taus whose mean quantile is an action's value."""
+        return (np.arange(self.mean_taus) + 0.5) / self.mean_taus
 
     def _mean_cosines(self) -> npt.NDArray[np.float32]:
         """Return the cosine features ``[mean_taus, cosines]`` of the fixed taus."""
-        taus = (np.arange(self.mean_taus) + 0.5) / self.mean_taus
-        cosines: npt.NDArray[np.float32] = np.cos(taus[:, None] * self._multiples()).astype(np.float32)
+        cosines: npt.NDArray[np.float32] = np.cos(self._fixed_taus()[:, None] * self._multiples()).astype(np.float32)
         return cosines
 
     def _multiples(self) -> npt.NDArray[Any]:
@@ -97,27 +111,31 @@ class IQNPlan:
     """The parts of the network. They follow each other in an agent's row."""
 
     trunk: NetworkPlan
-    """Maps an observation to the features of a state."""
-    embedding: DensePlan
+    """Maps an observation to the features of a state; or, without the other parts, an observation and taus to the
+    quantiles of each action's return."""
+    embedding: DensePlan | None
     """Maps cosines of a tau to as many features."""
-    head: DensePlan
+    head: DensePlan | None
     """Maps the product of both to the tau-quantile of each action's return."""
 
     @property
     def size(self) -> int:
         """Number of values in a row."""
-        return self.trunk.size + self.embedding.size + self.head.size
+        return self.parts[2].stop
 
     @property
-    def parts(self) -> tuple[slice, slice, slice]:
-        """The parts of a row."""
-        first, second = self.trunk.size, self.trunk.size + self.embedding.size
-        return slice(0, first), slice(first, second), slice(second, self.size)
+    def parts(self) -> tuple[slice[int, int, None], slice[int, int, None], slice[int, int, None]]:
+        """The parts of a row; those of parts that do not exist are empty."""
+        first = self.trunk.size
+        second = first + (0 if self.embedding is None else self.embedding.size)
+        end = second + (0 if self.head is None else self.head.size)
+        return slice(0, first), slice(first, second), slice(second, end)
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Fill a row with initial values."""
         for plan, part in zip((self.trunk, self.embedding, self.head), self.parts, strict=True):
-            plan.initialise(row[part], rng)
+            if plan is not None:
+                plan.initialise(row[part], rng)
 
 
 class IQNBehaviour(EpsilonGreedy):
@@ -126,25 +144,31 @@ class IQNBehaviour(EpsilonGreedy):
     def __init__(self, config: IQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
         self._plan = plan = config._plan(observation_space, action_space)
-        self._trunk, self._embedding = plan.trunk.acting(self._encoder.scale), plan.embedding.acting()
-        self._head, self._linear = plan.head.acting(), not config.head
-        self._cosines, self._stale = config._mean_cosines(), True
-        self._embedded = np.zeros((0, 0), np.float32)
+        self._explores, self._stale = plan.trunk.explores, True
+        self._taus = config._fixed_taus().astype(np.float32)
+        self._cosines = config._mean_cosines()
         # Without hidden layers in the head, the mean over taus equals a network of the trunk and one linear layer.
         self._folded: DensePlan | None = None
-        if self._linear and isinstance(plan.trunk, DensePlan):
+        if not config.head and isinstance(plan.trunk, DensePlan):
             self._folded = DensePlan((*plan.trunk.sizes, self._n))
-            self._trunk = self._folded.acting(self._encoder.scale)
+        whole = plan.head is None
+        self._trunk = (self._folded or plan.trunk).acting(1.0 if whole else self._encoder.scale)
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
         super().load(weights, header)
         self._weights, self._stale = weights, True
 
-    def _values(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
         if self._stale:
             self._prepare(self._weights)
-        states = self._trunk.forward(rows)
+        if self._plan.head is None:
+            seen = np.multiply(rows, self._encoder.scale, dtype=np.float32)
+            taus = np.broadcast_to(self._taus, (len(rows), len(self._taus)))
+            quantiles = self._trunk.forward(np.concatenate([seen, taus], 1), seed).reshape(*taus.shape, self._n)
+            whole: npt.NDArray[np.float32] = quantiles.mean(1)
+            return whole
+        states = self._trunk.forward(rows, seed)
         if self._folded is not None:
             return states
         mean: npt.NDArray[np.float32] = self._head.forward(states[:, None] * self._embedded).mean(1)
@@ -152,17 +176,23 @@ class IQNBehaviour(EpsilonGreedy):
 
     def _prepare(self, weights: npt.NDArray[np.float32]) -> None:
         self._stale = False
-        trunk, embedding, head = (weights[part] for part in self._plan.parts)
-        self._embedding.load(embedding)
-        self._embedded = self._embedding.forward(self._cosines)  # [mean_taus, features]
-        if self._linear:  # the mean of linear functions is the function of the mean
+        plan = self._plan
+        trunk, embedding, head = (weights[part] for part in plan.parts)
+        if plan.embedding is None or plan.head is None:
+            self._trunk.load(trunk)
+            return
+        acting = plan.embedding.acting()
+        acting.load(embedding)
+        self._embedded = acting.forward(self._cosines)  # [mean_taus, features]
+        if len(plan.head.sizes) == 2:  # the mean of linear functions is the function of the mean
             self._embedded = self._embedded.mean(0, keepdims=True)
         if self._folded is None:
             self._trunk.load(trunk)
+            self._head = plan.head.acting()
             self._head.load(head)
             return
         folded = np.empty(self._folded.size, np.float32)
-        (_, _, _, bias), end = next(self._plan.head.layers), len(trunk)
+        (_, _, _, bias), end = next(plan.head.layers), len(trunk)
         folded[:end] = trunk
         folded[end : end + bias] = (head[:bias].reshape(self._n, -1) * self._embedded).ravel()
         folded[end + bias :] = head[bias:]

@@ -32,13 +32,15 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import DensePlan, Picture
+from motet.algorithms._blocks import DensePlan
 from motet.algorithms._distributions import Choices, actions_of
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_config, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
 from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Schedule, Stages
@@ -71,6 +73,16 @@ class PPOConfig(Freezing):
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
+    network: NetworkSetting = None
+    """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, or its path "module:function". The module maps an observation to logits, or to the means of
+    continuous actions."""
+    critic: NetworkSetting = None
+    """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation to a
+    value."""
+    encoder: NetworkSetting = None
+    """Your own encoder, which policy and critic share: a function of (observation_space) that makes a torch.nn.Module,
+    which maps an observation to features, or its path "module:function"."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
@@ -150,6 +162,7 @@ class PPOConfig(Freezing):
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
         layout = PPOLayout.of(self, observation_space, action_space)
+        check_plan(layout.encoder, layout.policy, layout.critic)
         return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
 
     def build(
@@ -195,12 +208,13 @@ class PPOLayout:
     def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> PPOLayout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
         start = padded(2 * inputs) if config.normalise else 0
-        encoder = Picture.of(observation_space, config.n_frames)
-        if encoder is not None and config.normalise:
-            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
-        features = inputs if encoder is None else encoder.outputs
-        policy = config._dense(features, actions.outputs, 0.01)
-        critic = config._dense(features, 1, 1.0)
+        seen = Seen(observation_space, config.n_frames)
+        encoder, policy, critic = seen.actor_critic(
+            config,
+            lambda n: config._dense(n, actions.outputs, 0.01),
+            lambda n: config._dense(n, 1, 1.0),
+            actions.outputs,
+        )
         first = start + (0 if encoder is None else encoder.size)
         own = slice(first + policy.size, first + policy.size + actions.parameters)
         weights = padded(own.stop)
@@ -228,9 +242,9 @@ class PPOBehaviour:
         layout = PPOLayout.of(config, observation_space, action_space)
         self._statistics, self._own = layout.statistics, layout.own
         self._part = slice(layout.encoder_part.start, layout.policy_part.stop)
-        self._net = chained(layout.encoder, layout.policy).acting(
-            self._encoder.scale if layout.statistics is None else 1.0
-        )
+        plan = chained(layout.encoder, layout.policy)
+        self._net = plan.acting(self._encoder.scale if layout.statistics is None else 1.0)
+        self._explores = plan.explores
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None
@@ -261,5 +275,6 @@ class PPOBehaviour:
         rows = self._encoder.rows(observations)
         if self._statistics is not None:
             rows = self._statistics.normalise(self._weights, rows, self._encoder.scale)
-        out = self._net.forward(rows)
+        seed = int(self._rng.integers(2**63)) if explore and self._explores else None
+        out = self._net.forward(rows, seed)
         return self._actions.draw(out, self._prepared, masks, self._rng if explore else None)

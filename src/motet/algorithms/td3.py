@@ -27,12 +27,14 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import DensePlan, Picture
+from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
 from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Schedule, Stages
@@ -65,6 +67,17 @@ class TD3Config(Freezing):
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (256, 256)
     """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
+    network: NetworkSetting = None
+    """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, or its path "module:function". The module maps an observation to the action before it is squashed
+    to [-1, 1]."""
+    critic: NetworkSetting = None
+    """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation and an
+    action [batch, numbers], scaled to [-1, 1], to a value; it is made twice."""
+    encoder: NetworkSetting = None
+    """Your own encoder, which policy and critics share and which learns with the critics: a function of
+    (observation_space) that makes a torch.nn.Module, which maps an observation to features, or its path
+    "module:function"."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -141,6 +154,7 @@ class TD3Config(Freezing):
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
         layout = TD3Layout.of(self, observation_space, action_space)
+        check_plan(layout.encoder, layout.policy, layout.critic)
         return Sizes(weights=layout.weights, state=2 * layout.half, counters=1, random=STREAM_BYTES)
 
     def build(
@@ -211,13 +225,14 @@ class TD3Layout:
     def of(cls, config: TD3Config, observation_space: Space, action_space: Space) -> TD3Layout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, ActionScale(action_space).size
         start = padded(2 * inputs) if config.normalise else 0
-        encoder = Picture.of(observation_space, config.n_frames)
-        if encoder is not None and config.normalise:
-            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
-        features = inputs if encoder is None else encoder.outputs
+        encoder, policy, critic = Seen(observation_space, config.n_frames).actor_critic(
+            config,
+            lambda n: DensePlan((n, *config.hidden, actions)),
+            lambda n: DensePlan((n + actions, *config.hidden, 1)),
+            actions,
+            actions,
+        )
         first = start if encoder is None else padded(start + encoder.size)
-        policy = DensePlan((features, *config.hidden, actions))
-        critic = DensePlan((features + actions, *config.hidden, 1))
         weights = padded(first + policy.size)
         statistics = Statistics(inputs, 0, 2 * weights) if config.normalise else None
         critics = 2 * weights + (padded(statistics.n_private) if statistics else 0)
@@ -239,6 +254,7 @@ class TD3Behaviour:
         self._statistics, scale = layout.statistics, self._encoder.scale if layout.statistics is None else 1.0
         self._seeing = None if layout.encoder is None else layout.encoder.acting(scale)
         self._net = layout.policy.acting(scale if layout.encoder is None else 1.0)
+        self._explores = layout.policy.explores or (layout.encoder is not None and layout.encoder.explores)
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
@@ -274,7 +290,8 @@ class TD3Behaviour:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)
         if not explore:
-            return self._scale.actions(self._greedy(self._weights, rows)), {}
+            return self._scale.actions(self._greedy(rows)), {}
+        seed = int(self._rng.integers(2**63)) if self._explores else None
         shape = (len(rows), self._scale.size)
         noise, uniform = self._rng.standard_normal(shape, np.float32), self._rng.random(shape, np.float32)
         if self._random:
@@ -282,7 +299,7 @@ class TD3Behaviour:
         if self._memory:
             noise = self._last(noise)
         noise *= self._noise
-        noise += self._greedy(self._weights, rows)
+        noise += self._greedy(rows, seed)
         return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), {}
 
     def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -296,9 +313,10 @@ class TD3Behaviour:
         fresh[:] = self._lasting[:n]
         return fresh
 
-    def _greedy(self, weights: npt.NDArray[np.float32], rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _greedy(self, rows: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
         """Return the policy's actions as vectors in [-1, 1]."""
         if self._statistics is not None:
-            rows = self._statistics.normalise(weights, rows, self._encoder.scale)
-        vectors = self._net.forward(rows if self._seeing is None else self._seeing.forward(rows))
+            assert self._weights is not None
+            rows = self._statistics.normalise(self._weights, rows, self._encoder.scale)
+        vectors = self._net.forward(rows if self._seeing is None else self._seeing.forward(rows, seed), seed)
         return np.tanh(vectors, out=vectors)

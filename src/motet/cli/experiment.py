@@ -35,13 +35,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
@@ -89,7 +90,7 @@ class Experiment:
         algorithm = own.pop("algorithm", self.algorithm)
         base = default if algorithm == self.algorithm else self.config(algorithm)
         of_run = {key: own.pop(key) for key in OWN if key in own}
-        config: AlgorithmConfig = changed(base, own, f"agents.{name}")
+        config: AlgorithmConfig = changed(base, own, f"agents.{name}", OWN)
         return changed(AgentSettings(config), of_run, f"agents.{name}") if of_run else config
 
 
@@ -151,18 +152,23 @@ def read(path: Path) -> Experiment:
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
 
-def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
-    """A copy of a dataclass with some fields replaced by the values of a TOML table."""
+def changed(config: Any, values: Mapping[str, Any], where: str, others: Collection[str] = ()) -> Any:
+    """A copy of a dataclass with some fields replaced by the values of a TOML table.
+
+    ``others``: further keys that the table may have, for the error that lists them.
+    """
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
-        raise SettingError(f"{where}: {unknown_keys(unknown, known, _name_of(cls))}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, known.union(others), _name_of(cls))}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
             found[name] = tuple(value)  # checked by the class itself
+        elif isinstance(value, str) and kinds.get(name) == NetworkSetting:
+            found[name] = value  # made into a source by the config
         elif isinstance(value, str) and takes_function(kinds.get(name)):
             found[name] = import_function(value, f"{where}: {name}")
         else:
@@ -233,7 +239,8 @@ def experiment_schema() -> dict[str, Any]:
         "propertyNames": {"not": {"enum": ["start", "end"]}},
         "additionalProperties": {"anyOf": plain},
     }
-    tables = {name: json_schema(type(algorithm_config(name)), {Staged: by_stage}) for name in ALGORITHMS}
+    forms = {Staged: by_stage, Source: {"type": "string", "pattern": ":"}}
+    tables = {name: json_schema(type(algorithm_config(name)), forms) for name in ALGORITHMS}
     text = {"type": "string"}
     described = json_schema(AgentSettings, {})["properties"]
     of_agent = {name: described[name] for name in OWN}

@@ -24,6 +24,7 @@ import tyro
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, short_name
+from motet.algorithms.source import NetworkSetting, Source
 from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
+_SEEDS = (
+    "Train this many seeds, from --seed on, with one table and one report; side by side if there are cores for them. "
+    "--run is then the folder for the runs; if it has runs of the same experiment, they are continued."
+)
 
 COMMON = {
     "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
@@ -73,6 +78,9 @@ class TrainRequest:
     settings: Settings
     run: Path | None
     wandb: bool
+    seeds: int | None = None
+    """Number of seeds, each in a run of its own; None: a single run."""
+    compare_exact: bool = False
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -272,12 +280,24 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
+        ("seeds", Annotated[int | None, arg(help=_SEEDS, metavar="NUMBER")], None),
+        ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
         HELP_ALL,
     ]
 
 
 def _values(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in dataclasses.fields(config) if item.init}
+
+
+_COMPARE_HELP = "With empower: at the end, compare the robot with the exact solution of the model."
+
+
+def _compares(chosen: Any) -> bool:
+    """Whether to compare the result with the exact solution; raise if the algorithm has none."""
+    if chosen.compare_exact and "empower" not in type(chosen.config_).__mro__[1].__module__:
+        raise SettingError("compare_exact is only valid with --algorithm empower")
+    return bool(chosen.compare_exact)
 
 
 def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
@@ -312,6 +332,8 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         settings=chosen.settings,
         run=None if chosen.run is None else Path(chosen.run),
         wandb=chosen.wandb,
+        seeds=chosen.seeds,
+        compare_exact=_compares(chosen),
     )
 
 
@@ -430,6 +452,20 @@ def _schedule(info: Any) -> Any:
         instance_from_str=lambda words: _read_schedule(words[0]),
         is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
         str_from_instance=lambda value: [_write_schedule(value)],
+    )
+
+
+@_registry.primitive_rule
+def _network(info: Any) -> Any:
+    """What makes a network, by its path."""
+    if info.type != NetworkSetting:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="MODULE:FUNCTION",
+        instance_from_str=lambda words: Source.of(words[0], "network"),
+        is_instance=lambda value: value is None or isinstance(value, Source),
+        str_from_instance=lambda value: [str(value)],
     )
 
 

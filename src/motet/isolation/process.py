@@ -37,8 +37,8 @@ from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drai
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import carry_mark
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from motet.policies.teams import make_policy
-from motet.policy import Policy, asker
+from motet.policies.teams import make_policy, sole_asker
+from motet.policy import Policy
 from motet.streams import Streams, StreamUser
 from motet.system.child import signal_when_parent_ends
 from motet.system.memory import Segment
@@ -196,7 +196,7 @@ class _Questions:
         offered = {"observation_space": observations, "action_space": actions, **known}
         Streams(StreamUser("this process")).enter()  # so that nobody waits for the streams of a caller
         self._policy: Policy = make_policy(spec, offered)
-        self._ask = asker(self._policy.act)
+        self._ask = sole_asker(self._policy)
         self._say(_mailbox.FINE)
 
     def serve(self) -> NoReturn:

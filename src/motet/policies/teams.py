@@ -26,7 +26,7 @@ from motet.algorithm import Space
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.policy import JointPolicy, Policy, PolicySpec, WorldDescription, asker, imported, kind_of
-from motet.streams import EXCHANGE, MADE, Streams, StreamUser, made_alike, streams_returned
+from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returned
 from motet.system.raised import brief
 from motet.world import World
 
@@ -37,6 +37,7 @@ __all__ = [
     "is_team",
     "make_policy",
     "shared_policy",
+    "sole_asker",
     "team_policy",
 ]
 
@@ -165,7 +166,7 @@ class OwnPolicy:
     """A policy with global random streams of its own."""
 
     def __init__(self, policy: Policy, name: str) -> None:
-        self._policy, self._ask = policy, asker(policy.act)
+        self._policy, self.ask = policy, asker(policy.act)
         self.streams = Streams(StreamUser(name))
         if callable(many := getattr(policy, "act_many", None)):
             self._ask_many = asker(many, "masks")
@@ -178,10 +179,8 @@ class OwnPolicy:
 
     def act(self, observation: Nest, mask: Any = None) -> Any:
         """Return the action for one observation."""
-        if EXCHANGE.current is self.streams:  # alone in its process: a block would take as long as a small policy
-            return self._ask(observation, mask)
         with self.streams:
-            return self._ask(observation, mask)
+            return self.ask(observation, mask)
 
     def _act_many(self, observations: Nest, masks: Any = None) -> Any:
         """Return the actions for a batch of observations. Only policies that can act on one have ``act_many``."""
@@ -232,6 +231,14 @@ def make_policy(spec: PolicySpec, offered: Mapping[str, Any]) -> Policy:
         raise SettingError(f"translate is only valid for a team, but {spec.title} made {brief(made)}, not a team")
     policy = spec.checked(made)
     return policy if _is_ours(policy) else OwnPolicy(policy, spec.title)
+
+
+def sole_asker(policy: Policy) -> Callable[[Any, Any], Any]:
+    """Return ``ask(observation, mask)`` of a policy that is alone in its process.
+
+    Its streams stay installed after a reset, so they are not entered again, which would take as long as a small policy.
+    """
+    return policy.ask if isinstance(policy, OwnPolicy) else asker(policy.act)
 
 
 def is_team(spec: PolicySpec, offered: Mapping[str, Any]) -> bool:

@@ -144,7 +144,7 @@ def _doubts(group: Group) -> list[Html]:
                     level="warning",
                 )
             )
-    ends = [(run.snapshots.team["steps"][-1], run.name) for run in group.shown]
+    ends = [(run.curves.team["steps"][-1], run.name) for run in group.shown]
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
@@ -185,7 +185,7 @@ def _runs_table(groups: Sequence[Group]) -> Html:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            returns = run.snapshots.team.get("mean_return", np.zeros(0))
+            returns = run.curves.team.get("mean_return", np.zeros(0))
             best = run.evaluations.team.get("mean", np.zeros(0))
             rows.append(
                 [
@@ -269,7 +269,7 @@ def _learning(groups: Sequence[Group]) -> list[Child]:
 
 def _measured(groups: Sequence[Group]) -> list[Child]:
     """Return a chart for each number that worlds measured."""
-    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.snapshots.team if n.startswith("metrics."))
+    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.curves.team if n.startswith("metrics."))
     charts = [
         lines(found, title=name.partition(".")[2], x_label="steps", y_label="mean of the last episodes", height_rem=11)
         for name in names
@@ -335,13 +335,13 @@ def _agents_table(group: Group) -> Html:
         Column("length", number=True, hint="mean length of the last episodes in steps"),
         Column("steps/s", number=True, hint="median over the run"),
         Column("updates/s", number=True, hint="median over the run"),
-        Column("replay ratio", number=True, hint="sampled transitions per step"),
+        Column("samples per row", number=True, hint="sampled transitions per step"),
         Column("lag in versions", number=True, hint="median over the run"),
     ]
     rows: list[list[Cell]] = []
     for agent in group.agents:
 
-        def cell(y: str, how: Callable[[Array], Any], of: str = "snapshots", agent: str = agent) -> Shown:
+        def cell(y: str, how: Callable[[Array], Any], of: str = "curves", agent: str = agent) -> Shown:
             found = [column(agent, y, of=of)(run)[1] for run in group.shown]
             known = [values[np.isfinite(values)] for values in found]
             return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
@@ -358,7 +358,7 @@ def _agents_table(group: Group) -> Html:
                 cell("mean_length", _last),
                 cell("steps_per_s", np.median),
                 cell("updates_per_s", np.median),
-                cell("replay_ratio", _last),
+                cell("samples_per_row", _last),
                 cell("lag_versions", np.median),
             ]
         )
@@ -445,7 +445,8 @@ def _share(spent: Mapping[str, float], name: str) -> Shown:
 def _pace(groups: Sequence[Group]) -> list[Child]:
     """Return charts over steps: by agent for one group, means over all agents for several groups."""
     wanted = (
-        ("replay_ratio", "Replay ratio", "sampled transitions per step", True),
+        ("updates_per_step", "Updates per step", "updates per step of the agent", True),
+        ("samples_per_row", "Samples per row", "sampled transitions per step", True),
         ("lag_versions", "Policy lag", "versions (actor furthest behind)", True),
         ("lag_steps", "Steps since the newest version", "steps of the agent", True),
         ("steps_per_s", "Steps per second", "steps of an agent", True),
@@ -460,7 +461,7 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
         name
         for group in groups
         for run in group.shown
-        for columns in run.snapshots.agents.values()
+        for columns in run.curves.agents.values()
         for name in columns
         if name.startswith("metrics.")
     )

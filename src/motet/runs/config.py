@@ -77,7 +77,7 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
         return tuple(rebuild(item, trust=trust) for item in plain)
     if not isinstance(plain, Mapping):
         return plain
-    if "function" in plain:
+    if "function" in plain and "class" not in plain:
         if plain["function"] is None:
             raise SettingError(
                 f"function {plain['given']} cannot be imported ({plain['why']}); give it to motet.resume"
@@ -86,6 +86,8 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
     if "class" not in plain:
         return values
+    if "function" in plain:  # a network's source, which imports it later
+        _load(plain["function"], "motet", trust)
     kind = _load(plain["class"], "motet", trust)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         raise SettingError(f"class must be a dataclass, got {plain['class']!r}")

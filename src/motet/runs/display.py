@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet.runs.snapshot import ACTIVITIES, WAITS, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
+from motet.system.memory import format_bytes
 from motet.text import aligned, clock, label, plain, short
 
 __all__ = [
@@ -393,7 +394,19 @@ def time_lines(snapshot: Snapshot, lately: bool = False) -> list[Text]:
     lines = [Text(f"{name:<{width}}  {times(spent)}", style="dim") for name, spent in rows[:_PROCESSES_SHOWN]]
     if hidden := len(rows) - len(lines):
         lines.append(Text(f"and {hidden} more processes", style="dim"))
+    if held := _memory(snapshot):
+        lines.append(Text(held, style="dim"))
     return [*lines, *([Text(plain(snapshot.bottleneck))] if snapshot.bottleneck else [])]
+
+
+def _memory(snapshot: Snapshot) -> str:
+    """The memory of the processes, the largest first, and of what they share."""
+    everyone = [*snapshot.processes, *([] if snapshot.main is None else [snapshot.main])]
+    known = sorted(((row.memory_bytes, row.name) for row in everyone if row.memory_bytes), reverse=True)
+    if not known:
+        return ""
+    shown = [f"{plain(name)} {format_bytes(held)}" for held, name in known[:_PROCESSES_SHOWN]]
+    return f"memory: {', '.join(shown)}, shared {format_bytes(snapshot.shared_bytes)}"
 
 
 def _glued(text: str, ascii_only: bool) -> str:
@@ -427,7 +440,10 @@ def line(snapshot: Snapshot, history: History) -> str:
         f"{clock(snapshot.seconds):>7}",
         f"{snapshot.steps:,} of {snapshot.limit:,} steps ({snapshot.steps / max(snapshot.limit, 1):.0%})",
         f"{short(snapshot.steps_per_s)} steps/s",
+        f"{max((row.episodes for row in snapshot.agents), default=0):,} episodes",
+        f"{sum(row.updates for row in snapshot.agents):,} updates",
         f"{short(sum(row.updates_per_s for row in snapshot.agents))} updates/s",
+        f"replay {max((row.replay_fill for row in snapshot.agents), default=0.0):.0%}",
         f"return {_returns(snapshot.agents)}",
         *([f"eval {short(found)}"] if (found := _sum(row.evaluated for row in snapshot.agents)) is not None else []),
         f"{clock(history.left_s(snapshot))} left" if snapshot.state == "running" else snapshot.state,

@@ -70,32 +70,46 @@ class Feed:
 
 
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    """Every number of a snapshot with its name, such as ``return/agent_0``, so that the same metric is grouped."""
-    yield "run/steps_per_s", snapshot.steps_per_s
-    yield "run/restarts", float(sum(row.restarts for row in snapshot.processes))
+    """The numbers of a snapshot that people plot, by ``group/name``; agents are compared within a group.
+
+    ``return``, ``evaluation``, ``length`` and each metric of the learners have one entry for each agent. ``episode`` is
+    what the world measured, ``speed`` and ``time`` are about the run, and ``system`` says whether data flow well. Other
+    counters are in ``metrics.jsonl`` only.
+    """
+    agents = [(label(row.name), row) for row in snapshot.agents]
+    for group, values in (
+        ("return", {who: row.mean_return for who, row in agents}),
+        ("evaluation", {who: row.evaluated for who, row in agents}),
+    ):
+        known = {who: value for who, value in values.items() if value is not None}
+        if len(known) == len(values) > 1:
+            yield f"{group}/team", sum(known.values())
+        yield from ((f"{group}/{who}", value) for who, value in known.items())
+    yield from ((f"length/{who}", row.mean_length) for who, row in agents if row.mean_length is not None)
     yield from ((f"episode/{plain(name).replace('/', '.')}", value) for name, value in snapshot.metrics.items())
+    for who, row in agents:
+        yield from (
+            (f"{plain(name)}/{who}", float(value))
+            for name, value in row.metrics.items()
+            if not name.startswith("rows_")
+        )
+    count = max(len(agents), 1)
+    yield "speed/steps_per_s", snapshot.steps_per_s
+    yield "speed/episodes_per_s", snapshot.episodes_per_s
+    yield "speed/updates_per_s", float(sum(row.updates_per_s for row in snapshot.agents))
+    yield "speed/updates_per_step", sum(row.updates_per_step for _, row in agents) / count
+    yield "speed/samples_per_row", sum(row.samples_per_row for _, row in agents) / count
     for role, shares in snapshot.shares_by_role().items():
         yield from ((f"time/{role}.{name}", share) for name, share in shares.items())
-    for row in snapshot.agents:
-        values = {
-            "return": row.mean_return,
-            "length": row.mean_length,
-            "episodes": float(row.episodes),
-            "updates": float(row.updates),
-            "steps_per_s": row.steps_per_s,
-            "updates_per_s": row.updates_per_s,
-            "replay_fill": row.replay_fill,
-            "replay_ratio": row.replay_ratio,
-            "version": float(row.version),
-            "lag_versions": row.lag_versions,
-            "lag_steps": row.lag_steps,
-            "forced": float(row.forced),
-            "lost": float(row.lost),
-            "refused": float(row.refused),
-            **row.metrics,
-        }
-        who = label(row.name)
-        yield from ((f"{plain(name)}/{who}", float(value)) for name, value in values.items() if value is not None)
+    for who, row in agents:
+        for name in ("lag_versions", "lag_steps", "replay_fill", "forced"):
+            yield f"system/{name}.{who}", float(getattr(row, name))
+        if (unread := row.metrics.get("rows_overwritten_unread")) is not None:
+            yield f"system/rows_overwritten_unread.{who}", unread
+    held = [row.memory_bytes for row in (*snapshot.processes, snapshot.main) if row and row.memory_bytes]
+    if held:
+        yield "system/memory_mb", (sum(held) + snapshot.shared_bytes) / 1e6
+    yield "system/restarts", float(sum(row.restarts for row in snapshot.processes))
 
 
 class TensorBoard:
@@ -112,13 +126,28 @@ class TensorBoard:
         )
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._bottleneck = ""
         self._writer = EventFileWriter(str(folder), flush_secs=10)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write one point of every curve."""
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
+        if snapshot.bottleneck != self._bottleneck:
+            self._bottleneck = snapshot.bottleneck
+            values.append(self._text("bottleneck", plain(snapshot.bottleneck)))
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=time.time(), step=snapshot.steps, summary=summary))
+
+    def _text(self, tag: str, text: str) -> Any:
+        """Return a value for the page of texts."""
+        from tensorboard.compat.proto import summary_pb2, tensor_pb2, types_pb2
+
+        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
+        return self._summary.Value(
+            tag=tag,
+            metadata=summary_pb2.SummaryMetadata(plugin_data=plugin),
+            tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()]),
+        )
 
     def close(self) -> None:
         """Write buffered data and close."""

@@ -73,8 +73,8 @@ class AgentRow:
     updates_per_s: float
     replay_fill: float
     """Rows stored in the replay (if rows are read once: rows waiting) divided by its capacity."""
-    replay_ratio: float
-    """Sampled transitions per step."""
+    samples_per_row: float
+    """Sampled transitions per step so far: how often a row is used on average."""
     version: int
     lag_versions: int
     """Versions between the newest one and the oldest one that an actor uses."""
@@ -90,6 +90,8 @@ class AgentRow:
     """Number of times that an actor was too far behind and had to load the newest version."""
     restarts: int = 0
     """Restarts of its learner process."""
+    updates_per_step: float = 0.0
+    """Updates per step of the agent so far."""
     lost: int = 0
     """Engine ray: rows that were made but never reached a learner, and rows that were lost with a learner. If rows are
     read once: rows that were not in the checkpoint from which the run was resumed."""
@@ -131,6 +133,8 @@ class ProcessRow:
     """The cluster node on which it runs."""
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
+    memory_bytes: int | None = None
+    """Its resident memory without what it shares with others; None where that is not known, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 
@@ -160,6 +164,10 @@ class Snapshot:
     """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
+    shared_bytes: int = 0
+    """Size of the memory that the processes share: replays, publications, vaults and the board."""
+    episodes_per_s: float = 0.0
+    """Episodes per second of the agent with the most episodes."""
     main: ProcessRow | None = None
     """The process that supervises the others and writes the files of the run; None with the serial engine, where the
     only process does that too."""

@@ -140,7 +140,7 @@ def read_lines(path: Path, damaged: dict[int, str] | None = None) -> Iterator[tu
 
 def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
     """Rebuild a snapshot from its ``as_dict``; fields that this version does not know are ignored."""
-    agents = [AgentRow(**_known(AgentRow, row)) for row in plain["agents"]]
+    agents = [AgentRow(**_known(AgentRow, _renamed(row))) for row in plain["agents"]]
     processes = [ProcessRow(**_known(ProcessRow, row)) for row in plain["processes"]]
     partners = [PartnerRow(**_known(PartnerRow, row)) for row in plain.get("partners", [])]
     main = plain.get("main")
@@ -151,6 +151,13 @@ def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
         "main": None if main is None else ProcessRow(**_known(ProcessRow, main)),
     }
     return Snapshot(**{**_known(Snapshot, plain), **known})
+
+
+def _renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an agent's row with the names of today; ``replay_ratio`` is now ``samples_per_row``."""
+    if "replay_ratio" not in row:
+        return row
+    return {"samples_per_row": row["replay_ratio"], "updates_per_step": row["updates"] / max(row["steps"], 1), **row}
 
 
 def _known(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -311,8 +311,12 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     wanted = set(config.replay(*spaces, masked=masked).extra) - {"mask"}
     _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return exactly those")
     greedy = acted(slice(None), 1, False)[0]
-    alone = [acted(slice(i, i + 1), 1, False)[0][0] for i in range(6)]
-    _expect(_same(greedy, np.stack(alone)), "a row's action does not depend on the other rows", "treat rows separately")
+    if all(
+        _same(greedy, acted(slice(None), seed, False)[0]) for seed in range(2, 6)
+    ):  # else it draws: nothing to compare
+        alone = np.stack([acted(slice(i, i + 1), 1, False)[0][0] for i in range(6)])
+        equal = np.allclose(greedy, alone, rtol=1e-4, atol=1e-5) if alone.dtype.kind == "f" else _same(greedy, alone)
+        _expect(equal, "a row's action does not depend on the other rows", "treat rows separately")
     if masks is not None:
         chosen = actions - int(getattr(action_space, "start", 0))
         _expect(

@@ -13,7 +13,7 @@ yet. Either way each row has been used once by the state that survives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
@@ -21,13 +21,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
+from motet.algorithm import Algorithm, Batch, LearnsInPhases, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
 from motet.runs.snapshot import Work
-from motet.schedule import value_at
+from motet.schedule import Schedule, value_at
 from motet.streams import Streams
 from motet.training.board import Board, Pulse, Times, no_times
 from motet.training.league import LeagueTable
+from motet.training.periods import StackRecord
 from motet.training.progress import StackProgress
 
 __all__ = ["Learner", "StackMember", "restore", "vault_header"]
@@ -58,6 +59,10 @@ class RowReader(Protocol):
 
     def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
         """Set new priorities."""
+        ...
+
+    def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
+        """Look at no row from the given ones on, one for each lane."""
         ...
 
     def ready(self) -> int:
@@ -93,8 +98,8 @@ class PolicySink(Protocol):
     """Where versions go."""
 
     @property
-    def newest(self) -> int:
-        """The newest version."""
+    def announced(self) -> int:
+        """The newest version that subscribers find; 0 for none."""
         ...
 
     def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
@@ -114,8 +119,9 @@ class StackMember:
     """The reader's batch, whose arrays are this policy's part of the stacked one."""
     stage: int = 0
     """Index of the stage that was entered last."""
-    resting: bool = False
-    """Whether its replay was cleared and does not have enough new rows yet."""
+    awaits: int = 0
+    """While it rests: the number of rows with which the rest ends. It rests after its replay was cleared, and while the
+    replay has fewer transitions than a batch, since episodes ended or broke off. 0: it does not rest."""
     waived: int = 0
     """Updates that became due while it rested, and are skipped."""
     step: int = 0
@@ -124,11 +130,11 @@ class StackMember:
     @property
     def progress(self) -> tuple[int, int, int]:
         """Stage, rest and waived updates, for the vault."""
-        return self.stage, int(self.resting), self.waived
+        return self.stage, self.awaits, self.waived
 
-    def restore(self, stage: int, resting: int, waived: int) -> None:
+    def restore(self, stage: int, awaits: int, waived: int) -> None:
         """Continue from what the vault contains."""
-        self.stage, self.resting, self.waived = int(stage), bool(resting), int(waived)
+        self.stage, self.awaits, self.waived = int(stage), int(awaits), int(waived)
 
 
 def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -142,8 +148,12 @@ def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tu
     }
 
 
-def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -> int:
+def restore(
+    algorithm: Algorithm, policies: Sequence[StackMember], vault: Any, record: StackRecord | None = None
+) -> int:
     """Restore the state from a vault's subscriber, which must have been refreshed; return its version."""
+    if record is not None:
+        record.restore(vault["record"], [policy.reader for policy in policies])
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
@@ -152,6 +162,9 @@ def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -
         policy.reader.load_state(np.ascontiguousarray(words))
         policy.restore(*progress)
         policy.step = int(step)
+    if record is not None and record.priorities:
+        for policy, values in zip(policies, vault["priorities"], strict=True):
+            policy.reader.load_priorities(np.ascontiguousarray(values))
     return int(vault.version)
 
 
@@ -170,6 +183,9 @@ class Learner:
         league: in self-play, the player's league.
         streams: the global random streams of an algorithm that may draw from them.
         times: where it adds the time that batches, updates and publishing take.
+        scheduled: settings that may change over time, and are shown with the metrics.
+        record: with periods, what its phases look at.
+        version: the version that it was restored from; 0: none.
     """
 
     def __init__(
@@ -185,8 +201,11 @@ class Learner:
         league: LeagueTable | None = None,
         streams: Streams | None = None,
         times: Times | None = None,
+        scheduled: Mapping[str, Schedule] | None = None,
+        record: StackRecord | None = None,
+        version: int = 0,
     ) -> None:
-        self._times = times or no_times()
+        self._times, self._scheduled = times or no_times(), dict(scheduled or {})
         self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
@@ -194,18 +213,34 @@ class Learner:
         """Whether it reads every row once."""
         self._vault, self._settings, self._batch = vault, settings, batch
         self._publish_every = 1 if settings.once else publish_every
+        self._record, self._version = record, version
         self._learned, self._board, self._league = board.learned, board, league
         self._has_stages = len(settings.stages.names) > 1
         self._show_stages()
 
     def begin(self) -> None:
         """Publish the present weights, so that actors can begin."""
-        if self._vault.newest == 0:
+        if self._version == 0:
             self.save()
         self._hand_out()
 
     def end(self) -> None:
-        """Save and publish the last state."""
+        """Save and publish the last state. With periods the last phase did that."""
+        if self._record is None:
+            self.publish()
+
+    @property
+    def phases(self) -> int:
+        """With periods: the number of phases that are done, by the version that was saved last."""
+        return self._version - 1
+
+    def play_phase(self, pulse: Pulse | None = None) -> None:
+        """Do the next phase: all updates that its record makes due, then save and publish once."""
+        assert self._record is not None
+        self._record.turn_to(self.phases, [member.reader for member in self.members])
+        if isinstance(self.algorithm, LearnsInPhases):
+            self.algorithm.begin_phase()
+        self.catch_up(pulse)
         self.publish()
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
@@ -221,9 +256,13 @@ class Learner:
         due = [True] * len(self.members) if due is None else due
         if self.streams is not None:
             self.streams.enter()
-        update = self._update(due)
+        due, update = self._update(due)
+        if update is None:
+            return
         updates = self.algorithm.counters[:, 0].tolist()
-        if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):
+        if self._record is None and any(
+            is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)
+        ):
             self.publish()
         else:
             self._show()
@@ -245,7 +284,16 @@ class Learner:
         state, header = self.state()
         for member, step in zip(self.members, header["steps"], strict=True):
             member.step = int(step)
-        self._vault.publish(state, **header)
+        self._version = self._vault.publish(state, version=self._next_version, **header)
+
+    @property
+    def _next_version(self) -> int | None:
+        """The number of the next version; None: one more than any that a reader may have seen.
+
+        With periods it is the number of the phase. A learner that was restarted does the same phase again, with the
+        same result.
+        """
+        return None if self._record is None else self._version + 1
 
     def _hand_out(self) -> None:
         """Give rows back to the writers and publish the weights of the version in the vault, in this order.
@@ -255,17 +303,26 @@ class Learner:
         if self.once:
             for member in self.members:
                 member.reader.release()
-        weights, version = self.algorithm.weights(), self._vault.newest
+        weights, version = self.algorithm.weights(), self._version
         for i, member in enumerate(self.members):
-            if member.publisher.newest < version:
+            if member.publisher.announced < version:
                 header = self.algorithm.header(member.step, i)
                 member.publisher.publish(weights[i], version=version, published_step=member.step, **header)
         self._show()
+        if self._record is not None:
+            self._learned.phases[self.policies] = self.phases
 
     def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Return the present state in the form of the vault: flat states, and the header by name. Changes nothing."""
         algorithm, members = self.algorithm, self.members
         algorithm.save()
+        more: dict[str, Any] = {}
+        if self._record is not None:
+            more["record"] = self._record.words
+            if self._record.priorities:
+                more["priorities"] = np.zeros((len(members), self._record.priorities), np.float32)
+                for member, row in zip(members, more["priorities"], strict=True):
+                    member.reader.save_priorities(row)
         words = np.zeros((len(members), members[0].reader.state_words), np.uint64)
         for member, row in zip(members, words, strict=True):
             member.reader.save_state(row)
@@ -275,6 +332,7 @@ class Learner:
             "reader": words,
             "steps": np.array([member.steps() for member in members], np.int64),
             "stage": np.array([member.progress for member in members], np.int64),
+            **more,
         }
 
     def was_published_at(self, steps: Sequence[int]) -> None:
@@ -284,21 +342,30 @@ class Learner:
 
     # One update
 
-    def _update(self, due: Sequence[bool]) -> Update:
+    def _update(self, due: Sequence[bool]) -> tuple[list[bool], Update | None]:
+        """Update the policies that are due and have enough rows; the others of them rest. Returns who took part."""
         settings, members, times, began = self._settings, self.members, self._times, monotonic()
         steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
-        for member, step, count, is_due in zip(members, steps, updates, due, strict=True):
-            if not is_due:
+        due = list(due)
+        for i, (member, step, count) in enumerate(zip(members, steps, updates, strict=True)):
+            if not due[i]:
                 continue
             if not settings.once:
                 beta = value_at(settings.beta, step, settings.stages, count)
-                member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
+                try:
+                    member.reader.sample(settings.batch_size, beta=beta, into=member.batch)
+                except NotReadyError:
+                    member.awaits, due[i] = settings.batch_size, False
             elif member.reader.take(settings.batch_size, settings.length, into=member.batch) is None:
                 raise NotReadyError(
                     f"an update needs {settings.batch_size} fragments of {settings.length} rows of each policy, which "
                     "the replay does not have yet"
                 )
         drawn = monotonic()
+        if not all(due) and any(member.awaits for member in members):
+            self._show_stages()
+        if not any(due):
+            return due, None
         update = self.algorithm.update(self._batch, steps) if all(due) else self._update_some(steps, due)
         updated = monotonic()
         if update.priorities is not None and settings.prioritised:
@@ -307,7 +374,7 @@ class Learner:
                     member.reader.update(member.batch, priorities)
         times[_UPDATES] += updated - drawn
         times[_BATCHES] += drawn - began + monotonic() - updated
-        return update
+        return due, update
 
     def _update_some(self, steps: Sequence[int], due: Sequence[bool]) -> Update:
         """Update the whole stack in one pass, then restore the policies that are not due to their state before."""
@@ -332,35 +399,42 @@ class Learner:
         """Enter the stages that have been reached, and publish them, update or not; review the league."""
         if self._league is not None and self._league.due(steps := self.members[0].steps()):
             self._league.review(steps, self.algorithm.weights()[0])
-        if not self._has_stages:
-            return
         stages, members = self._settings.stages, self.members
+        if not self._has_stages:
+            if any(member.awaits for member in members):
+                self._end_rests()
+            return
         updates = self.algorithm.counters[:, 0].tolist()
         reached = [stages.index(member.steps(), count) for member, count in zip(members, updates, strict=True)]
         if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
             for stage, member in zip(reached, members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
                     member.reader.forget()
-                    member.resting = True
+                    member.awaits = max(self._settings.min_rows, self._settings.batch_size)
                 member.stage = max(member.stage, stage)
-            self.publish()  # before the board shows it: a learner that dies before this clears the replay again
+            self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()
-        elif any(member.resting for member in members):
+        elif any(member.awaits for member in members):
             self._end_rests()
 
     def _end_rests(self) -> None:
         """End the rest of policies whose replays have enough rows again."""
-        rows, members = max(self._settings.min_rows, self._settings.batch_size), self.members
-        ready = [not member.resting or member.reader.ready() >= rows for member in members]
+        members = self.members
+        ready = [not member.awaits or member.reader.ready() >= member.awaits for member in members]
         # Policies in step continue together, so that they share a pass again.
         together = [all(ready[i] for i in group) for group in self.progress.in_step()]
-        over = [i for i, member in enumerate(members) if member.resting and together[i]]
+        over = [i for i, member in enumerate(members) if member.awaits and together[i]]
         for i in over:
             members[i].waived += max(0, self.progress.owed(i))
-            members[i].resting = False
+            members[i].awaits = 0
         if over:
-            self.publish()  # a restarted learner neither rests again nor waives more
+            self._publish_stages()  # a restarted learner neither rests again nor waives more
             self._show_stages()
+
+    def _publish_stages(self) -> None:
+        """Publish stages and rests now. With periods the phase that has just begun will publish them."""
+        if self._record is None:
+            self.publish()
 
     # What it shows on the board
 
@@ -373,10 +447,10 @@ class Learner:
         """Write stages and rests to the board. ``resting`` is set before the other columns, and reset after them."""
         learned = self._learned
         for policy, member in zip(self.policies, self.members, strict=True):
-            if member.resting:
+            if member.awaits:
                 learned.resting[policy] = 1
             learned.waived[policy], learned.stage[policy] = member.waived, member.stage
-            if not member.resting:
+            if not member.awaits:
                 learned.resting[policy] = 0
 
     def _report(self, position: int, update: Update) -> None:
@@ -387,4 +461,6 @@ class Learner:
             rows = {"rows_overwritten_unread": counts.overwritten_unread, "rows_redrawn": counts.redrawn}
         metrics = {name: float(values[position]) for name, values in update.metrics.items()}
         rates = {} if self._league is None else self._league.rates()
-        self._board.write_metrics(self.policies[position], metrics | rows | rates)
+        step, updates = self.members[position].step, int(self.algorithm.counters[position, 0])
+        now = {name: value_at(value, step, self._settings.stages, updates) for name, value in self._scheduled.items()}
+        self._board.write_metrics(self.policies[position], metrics | now | rows | rates)

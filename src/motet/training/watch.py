@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from motet.runs.snapshot import ACTIVITIES, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait, Work
-from motet.system.machine import usable_cores
+from motet.system.machine import own_bytes, usable_cores
 from motet.system.supervisor import Role
 from motet.training.board import FINISHED
 from motet.training.bottleneck import bottleneck
@@ -40,6 +40,7 @@ class Watch:
         self._started = time.monotonic()
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
+        self._episodes = 0  # of the agent with the most, at the last snapshot
 
     def snapshot(self, state: str = "running") -> Snapshot:
         """Return the present state of the run."""
@@ -60,6 +61,7 @@ class Watch:
             limit = min(limit, max(done, done * roster.episodes // (ended + 1)))
         left = (limit - done) / rate if rate > 0 else None
         spent = self._spend(now)
+        episodes_before, self._episodes = self._episodes, max(row.episodes for row in agents)
         found = Snapshot(
             seconds=now - self._started,
             steps=done,
@@ -67,6 +69,8 @@ class Watch:
             episodes=ended,
             episode_limit=roster.episodes or 0,
             steps_per_s=rate,
+            shared_bytes=shared.size,
+            episodes_per_s=(self._episodes - episodes_before) / span,
             left_s=left,
             agents=agents,
             processes=[self._process(i, role, now, spent[i]) for i, role in enumerate(self._roles)],
@@ -144,6 +148,7 @@ class Watch:
             restarts=0,
             done=False,
             spent_s=spent,
+            memory_bytes=own_bytes(os.getpid()),
             shares=self._shares(row),
         )
 
@@ -182,7 +187,11 @@ class Watch:
             steps_per_s=steps_per_s,
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
-            replay_ratio=updates * policy.settings.batch_size * (policy.settings.length if once else 1) / max(steps, 1),
+            updates_per_step=updates / max(steps, 1),
+            samples_per_row=updates
+            * policy.settings.batch_size
+            * (policy.settings.length if once else 1)
+            / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes.version[:, i].min())),
             lag_steps=max(0, steps - shared.newest_step(i)),
@@ -217,5 +226,6 @@ class Watch:
             done=role.done or finished,
             node=self._shared.where(i),
             spent_s=spent,
+            memory_bytes=own_bytes(pid) if (pid := int(process.pid[i])) and not self._shared.where(i) else None,
             shares=self._shares(i),
         )

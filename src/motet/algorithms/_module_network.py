@@ -1,0 +1,159 @@
+"""Users' networks in learners and actors: their passes on rows, with gradients by autograd."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from motet.algorithms._plans import Pass, Seed
+
+if TYPE_CHECKING:
+    from motet.algorithms._module_plan import ModulePlan
+
+__all__ = ["ActingModule", "LoopedModules", "StackedModules", "drawing"]
+
+
+@contextlib.contextmanager
+def drawing(seed: int | None) -> Iterator[None]:
+    """Let torch draw from a seed within the block; its stream is as before afterwards."""
+    if seed is None:
+        yield
+        return
+    before = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+class _Modules:
+    """The networks of A agents on their rows; gradients go to the same columns of ``grad``."""
+
+    def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool) -> None:
+        self._plan, self._grad, self._inputs = plan, grad, inputs
+        self._leaves: list[Tensor] = []
+        self._grads: list[Tensor] = []
+
+    def _forward(self, x: Tensor, learn: bool) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs ``[A, B, outputs]``, and the inputs whose gradients are wanted."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, learn: bool = False) -> Pass:
+        """Compute the outputs for inputs ``[A, B, inputs]``."""
+        with torch.set_grad_enabled(learn):
+            out, inputs = self._forward(x, learn)
+        return Pass(out.detach(), (out, inputs))
+
+    def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
+        """Compute two halves ``[A, 2 B, inputs]``; only the first one with gradients."""
+        rows = x.shape[1] // 2
+        return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
+
+    def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
+        """Set the gradients of the rows, and return that of the inputs, as far as they are wanted."""
+        out, inputs = done.kept
+        leaves = self._leaves if self._grad is not None else []
+        found = torch.autograd.grad(out, [*leaves, *inputs], grad, allow_unused=True)
+        if leaves:
+            new = [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=False)]
+            torch._foreach_copy_(self._grads, new)
+        return self._joined(found[len(leaves) :], inputs) if inputs else None
+
+    def _joined(self, grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+class LoopedModules(_Modules):
+    """One network after the other."""
+
+    def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool, seed: Seed | None) -> None:
+        super().__init__(plan, rows, grad, inputs)
+        self._modules, self._seed = plan.skeletons(rows, training=grad is not None), seed
+        if grad is not None:
+            for row, module in zip(grad, self._modules, strict=True):
+                for parameter, leaf in zip(plan.parameters, module.parameters(), strict=True):
+                    if parameter.learns:
+                        self._leaves.append(leaf)
+                        self._grads.append(row[parameter.part].view(parameter.shape))
+
+    def _forward(self, x: Tensor, learn: bool) -> tuple[Tensor, list[Tensor]]:
+        outs, inputs = [], []
+        for i, (module, own) in enumerate(zip(self._modules, x.unbind(0), strict=True)):
+            if learn and self._inputs:
+                own = own.detach().requires_grad_()
+                inputs.append(own)
+            with drawing(None if self._seed is None or not module.training else self._seed(i)):
+                outs.append(self._plan.call(module, own))
+        return outs[0].unsqueeze(0) if len(outs) == 1 else torch.stack(outs), inputs
+
+    def _joined(self, grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
+        return torch.stack([torch.zeros_like(x) if one is None else one for one, x in zip(grads, inputs, strict=True)])
+
+
+class StackedModules(_Modules):
+    """All networks in one pass."""
+
+    def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool) -> None:
+        super().__init__(plan, rows, grad, inputs)
+        agents, module = len(rows), plan.made().to(rows.device).train(grad is not None)
+        self._own: dict[str, Tensor] = {}
+        for parameter in plan.parameters:
+            leaf = rows[:, parameter.part].view(agents, *parameter.shape).detach()
+            self._own[parameter.name] = leaf
+            if grad is not None and parameter.learns:
+                self._leaves.append(leaf.requires_grad_())
+                self._grads.append(grad[:, parameter.part].view(agents, *parameter.shape))
+
+        def call(own: dict[str, Tensor], x: Tensor) -> Tensor:
+            return plan.call(lambda *given: functional_call(module, own, given), x)
+
+        self._call = vmap(call)
+
+    def _forward(self, x: Tensor, learn: bool) -> tuple[Tensor, list[Tensor]]:
+        inputs = []
+        if learn and self._inputs:
+            x = x.detach().requires_grad_()
+            inputs.append(x)
+        return self._call(self._own, x), inputs
+
+    def _joined(self, grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
+        (grad,), (x,) = grads, inputs
+        return torch.zeros_like(x) if grad is None else grad
+
+
+class ActingModule:
+    """One network on a row of its own, into which published rows are copied."""
+
+    def __init__(self, plan: ModulePlan, scale: float) -> None:
+        self._plan, self._scale = plan, scale
+        self._row = torch.zeros(1, plan.size)
+        (self._module,) = plan.skeletons(self._row, training=False)
+        self._explorers = [one for one in self._module.modules() if getattr(one, "explores", False)]
+        self._newest: npt.NDArray[np.float32] | None = None
+
+    def load(self, row: npt.NDArray[np.float32]) -> None:
+        """Take over a row; it is copied when the network is used next."""
+        self._newest = row
+
+    @torch.inference_mode()
+    def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
+        """Return the outputs ``[B, outputs]`` for inputs ``[B, inputs]``."""
+        if self._newest is not None:
+            self._row.numpy()[0] = self._newest
+            self._newest = None
+        rows = torch.from_numpy(x).to(torch.float32)
+        if self._scale != 1.0:
+            rows = rows * self._scale
+        for layer in self._explorers:
+            layer.train(seed is not None)
+        with drawing(seed):
+            found: npt.NDArray[np.float32] = self._plan.call(self._module, rows).numpy()
+        return found if found.flags.owndata and found.flags.writeable else found.copy()

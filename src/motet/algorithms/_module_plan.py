@@ -1,0 +1,261 @@
+"""Networks of users: any ``torch.nn.Module`` as a part of an agent's row. torch is imported when one is made.
+
+A network lies in the row as its parameters, in the order of ``named_parameters()``, each padded to a cache line. The
+modules that learners and actors compute with are *skeletons*: their parameters are views of rows. What a skeleton is
+made of besides (structure and constant buffers) comes from calling the user's function with fixed random streams, so
+that all skeletons are alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed, padded
+from motet.algorithms.source import Source
+from motet.errors import SettingError
+from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returned
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["ModulePlan", "Parameter", "takes_two"]
+
+Second = Literal["", "action", "taus"]
+"""What a network gets beside the observation."""
+_STACKED_FROM = 4
+"""Number of agents from which stacked networks are faster than a loop."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter's part of the row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    learns: bool
+    """False for frozen parameters, whose gradient is always zero."""
+
+    @property
+    def part(self) -> slice:
+        """Its part of the row."""
+        return slice(self.start, self.start + math.prod(self.shape))
+
+
+class ModulePlan:
+    """A user's network as a part of an agent's row.
+
+    Args:
+        source: what makes it.
+        name: the setting, for errors.
+        arguments: what the user's function gets.
+        encoder: turns observations into rows, and the rows back into what the network gets.
+        outputs: number of outputs for each row; None: whatever the network returns.
+        second: what the network gets as a second argument.
+        extra: number of values of the second argument in a row.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        arguments: tuple[Any, ...],
+        encoder: Encoder,
+        outputs: int | None = None,
+        second: Second = "",
+        extra: int = 0,
+    ) -> None:
+        self.source, self.name, self.encoder, self.second = source, name, encoder, second
+        self._arguments, self._features = arguments, encoder.size
+        self.inputs = encoder.size + extra
+        if not encoder.exact:
+            raise SettingError(
+                f"{name}: components of MultiDiscrete observations must have at most 2**24 values, because rows are "
+                "float32"
+            )
+        self._made = self.made()
+        self.outputs = outputs if outputs is not None else self._measured()
+        self.parameters = tuple(self._laid_out())
+        self.size = padded(self.parameters[-1].part.stop)
+
+    # ---- making
+
+    def made(self, seed: int | None = None) -> nn.Module:
+        """Make the network, with random streams that start from a seed; None: those of skeletons."""
+
+        def make() -> Any:
+            return self.source.make(self.name, *self._arguments)
+
+        try:
+            if seed is None:
+                module = made_alike(f"the {self.name}", make)
+            else:
+                with streams_returned():
+                    Streams(StreamUser(f"the {self.name}")).begin(seed)
+                    module = make()
+        except SettingError:
+            raise
+        except Exception as error:
+            raise SettingError(
+                f"{self.name} must be a function that makes a torch.nn.Module, got {self.source}, which raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        from torch import nn
+
+        if not isinstance(module, nn.Module):
+            raise SettingError(f"{self.name} must make a torch.nn.Module, got {module!r} from {self.source}")
+        if any(isinstance(one, nn.UninitializedParameter) for one in module.parameters()):
+            with streams_returned():
+                Streams(StreamUser(f"the {self.name}")).begin(MADE if seed is None else seed)
+                self.probe(module)  # lazy layers learn their sizes
+        return module
+
+    def probe(self, module: nn.Module, rows: int = 2) -> Tensor:
+        """Return the outputs of the network for some rows of zeros, as it returns them."""
+        import torch
+
+        taus = 3 if self.second == "taus" else 0
+        x = torch.zeros(rows, self.inputs + taus)
+        training = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                found: Tensor = self.raw(module, x)
+        finally:
+            module.train(training)
+        return found
+
+    def _measured(self) -> int:
+        found = self.probe(self._made)
+        if getattr(found, "ndim", 0) != 2:
+            raise SettingError(f"{self.name} must return a tensor [batch, features], got {_shape(found)} for 2 rows")
+        return int(found.shape[1])
+
+    def _laid_out(self) -> Iterator[Parameter]:
+        import torch
+
+        at = 0
+        for name, parameter in self._made.named_parameters():
+            if parameter.dtype != torch.float32:
+                raise SettingError(f"{self.name}: parameters must be float32, got {parameter.dtype} for {name}")
+            yield Parameter(name, tuple(parameter.shape), at, parameter.requires_grad)
+            at += padded(parameter.numel())
+        if not at:
+            raise SettingError(f"{self.name} must have parameters, got none from {self.source}")
+
+    # ---- what a plan offers
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether it draws random numbers while it learns."""
+        from motet.algorithms._module_checks import draws
+
+        return draws(self, training=True)
+
+    @functools.cached_property
+    def explores(self) -> bool:
+        """Whether one of its layers draws random numbers while it acts, if it is to explore."""
+        return any(getattr(module, "explores", False) for module in self._made.modules())
+
+    @functools.cached_property
+    def stacks(self) -> bool:
+        """Whether many agents' networks are computed faster together than one after the other."""
+        from motet.algorithms._module_checks import stacks
+
+        return stacks(self)
+
+    def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+        """Fill a row with the parameters of a network made from a seed."""
+        row[:] = 0
+        made = dict(self.made(int(rng.integers(2**32))).named_parameters())
+        for parameter in self.parameters:
+            row[parameter.part] = made[parameter.name].detach().numpy().ravel()
+
+    def bind(
+        self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
+    ) -> LearnerNetwork:
+        """Make the networks of A agents."""
+        from motet.algorithms._module_network import LoopedModules, StackedModules
+
+        if len(rows) >= _STACKED_FROM and self.stacks:
+            return StackedModules(self, rows, grad, inputs)
+        return LoopedModules(self, rows, grad, inputs, seed if self.draws else None)
+
+    def acting(self, scale: float = 1.0) -> ActorNetwork:
+        """Make the network for acting."""
+        from motet.algorithms._module_network import ActingModule
+
+        return ActingModule(self, scale)
+
+    def module(self, rows: npt.NDArray[np.float32] | None = None) -> nn.Module:
+        """Return a network with the parameters of a row, which it does not share; without a row, a skeleton."""
+        import torch
+
+        made = self.made()
+        if rows is not None:
+            with torch.no_grad():
+                for parameter, own in zip(self.parameters, made.parameters(), strict=True):
+                    own.copy_(torch.from_numpy(rows[parameter.part].reshape(parameter.shape)))
+        return made
+
+    def skeletons(self, rows: Tensor, training: bool) -> list[nn.Module]:
+        """Return one network for each of ``rows`` ``[A, size]``, whose parameters are views of the row."""
+        found = []
+        for row in rows:
+            made = self.made().to(rows.device).train(training)
+            for parameter, own in zip(self.parameters, made.parameters(), strict=True):
+                own.data = row[parameter.part].view(parameter.shape)
+            found.append(made)
+        return found
+
+    def raw(self, module: Callable[..., Any], x: Tensor) -> Tensor:
+        """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow."""
+        given = [self.encoder.nest(x[:, : self._features] if self.second else x)]
+        if self.second:
+            given.append(x[:, self._features :])
+        try:
+            found: Tensor = module(*given)
+        except Exception as error:
+            error.add_note(f"The {self.name} {self.source} got {_shapes(given)}.")
+            raise
+        return found
+
+    def call(self, module: Callable[..., Any], x: Tensor) -> Tensor:
+        """Return the outputs ``[B, outputs]`` of the network; of a ``taus`` network ``[B, taus * outputs]``."""
+        found, rows = self.raw(module, x), x.shape[0]
+        taus = (x.shape[1] - self._features,) if self.second == "taus" else ()
+        wanted = (rows, *taus, self.outputs)
+        shape = getattr(found, "shape", None)
+        if shape != wanted and not (self.outputs == 1 and not taus and shape == wanted[:1]):
+            rest = ", ".join(map(str, wanted[1:]))
+            raise SettingError(f"{self.name} must return a tensor [batch, {rest}], got {_shape(found)} for {rows} rows")
+        return found if shape == wanted and not taus else found.reshape(rows, math.prod(wanted[1:]))
+
+
+def takes_two(module: nn.Module) -> bool:
+    """Return whether a network takes a second argument beside the observation."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) == 2
+
+
+def _shapes(nest: Any) -> str:
+    if isinstance(nest, dict):
+        return "{" + ", ".join(f"{key}: {_shapes(value)}" for key, value in nest.items()) + "}"
+    if isinstance(nest, (list, tuple)):
+        return ", ".join(map(_shapes, nest))
+    return f"{str(nest.dtype).removeprefix('torch.')} {list(nest.shape)}"
+
+
+def _shape(found: Any) -> str:
+    shape = getattr(found, "shape", None)
+    return f"a {type(found).__name__}" if shape is None else str(list(shape))

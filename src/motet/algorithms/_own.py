@@ -1,0 +1,124 @@
+"""Networks of users in the shipped algorithms: what they see and when they are checked. It does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from motet.algorithm import Space
+from motet.algorithms._blocks import Picture
+from motet.algorithms._encoder import Encoder
+from motet.algorithms._plans import ChainPlan, NetworkPlan, chained
+from motet.algorithms.source import NetworkSetting, Source
+from motet.errors import SettingError
+
+if TYPE_CHECKING:
+    from motet.algorithms._module_plan import ModulePlan
+
+__all__ = ["Seen", "check_plan"]
+
+
+class Seen:
+    """What the networks of an agent see."""
+
+    def __init__(self, space: Space, n_frames: int) -> None:
+        self.rows = Encoder(space, n_frames)
+        self.size = self.rows.size
+        self._space, self._n_frames = space, n_frames
+
+    @property
+    def space(self) -> Space:
+        """The space of what a user's network gets: with stacked frames, each array has an axis for them first."""
+        if self._n_frames == 1:
+            return self._space
+        from gymnasium.vector.utils import batch_space
+
+        return batch_space(self._space, self._n_frames)
+
+    def network(self, source: NetworkSetting, name: str, outputs: int, actions: int = 0) -> ModulePlan:
+        """Return the network that maps an observation to outputs; with ``actions``, an observation and an action."""
+        from motet.algorithms._module_plan import ModulePlan
+
+        assert isinstance(source, Source)
+        given = (self.space, outputs)
+        return ModulePlan(source, name, given, self.rows, outputs, "action" if actions else "", actions)
+
+    def quantiles(self, source: NetworkSetting, features: int, actions: int) -> ModulePlan:
+        """Return the network of IQN: it maps an observation to features, or also takes taus and returns quantiles.
+
+        The second parameter of its ``forward`` says which.
+        """
+        from motet.algorithms._module_plan import ModulePlan, takes_two
+
+        plan = self.network(source, "network", features)
+        if not takes_two(plan.module()):
+            return plan
+        return ModulePlan(plan.source, "network", (self.space, actions), self.rows, actions, "taus")
+
+    def actor_critic(
+        self,
+        config: Any,
+        policy: Callable[[int], NetworkPlan],
+        critic: Callable[[int], NetworkPlan],
+        outputs: int,
+        actions: int = 0,
+    ) -> tuple[NetworkPlan | None, NetworkPlan, NetworkPlan]:
+        """Return what policy and critic share (or None), the policy and the critic.
+
+        Args:
+            config: it has the user's networks and encoder.
+            policy: returns the shipped policy for a number of features.
+            critic: returns the shipped critic for a number of features.
+            outputs: number of outputs of the policy.
+            actions: size of the action, if the critic takes it.
+        """
+        picture = Picture.of(self._space, self._n_frames)
+        own = config.network is not None or config.critic is not None
+        if config.normalise:
+            self._check_normalised(own or config.encoder is not None, picture)
+        if not own:
+            shared: NetworkPlan | None = picture if config.encoder is None else self.encoder(config.encoder)
+            features = self.size if shared is None else shared.outputs
+            return shared, policy(features), critic(features)
+        if actions and picture is not None and config.critic is None:
+            raise SettingError("critic must be given with network for pictures, got None; or give an encoder alone")
+        features = self.size if picture is None else picture.outputs
+        acts, judges = chained(picture, policy(features)), chained(picture, critic(features))
+        if config.network is not None:
+            acts = self.network(config.network, "network", outputs)
+        if config.critic is not None:
+            judges = self.network(config.critic, "critic", 1, actions)
+        return None, acts, judges
+
+    def _check_normalised(self, own: bool, picture: Picture | None) -> None:
+        if picture is not None and not own:
+            raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
+        if own and self.rows.has_indices:
+            raise SettingError(
+                "normalise must be False for networks of your own that see Discrete or MultiDiscrete values, got True; "
+                "normalise the other values in the network"
+            )
+
+    def encoder(self, source: NetworkSetting) -> ModulePlan:
+        """Return the network that maps an observation to features."""
+        from motet.algorithms._module_plan import ModulePlan
+
+        assert isinstance(source, Source)
+        return ModulePlan(source, "encoder", (self.space,), self.rows)
+
+
+def check_plan(*plans: Any) -> None:
+    """Raise if a user's network breaks a rule, before anything starts."""
+    for plan in plans:
+        if isinstance(plan, ChainPlan):
+            check_plan(plan.first, plan.second)
+        elif hasattr(plan, "source"):
+            from motet.algorithms._module_checks import check_module
+
+            try:
+                check_module(plan)
+            except SettingError:
+                raise
+            except Exception as error:
+                given = " ".join(getattr(error, "__notes__", []))
+                raise SettingError(f"{plan.name} raised {type(error).__name__}: {error}. {given}") from error

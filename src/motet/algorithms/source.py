@@ -1,0 +1,101 @@
+"""Where a network of a user comes from: a function or class that makes a ``torch.nn.Module``.
+
+This module does not import torch, nor the code of the user before a network is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from motet.errors import SettingError
+from motet.system.imports import Imported, import_function, path_of
+from motet.system.pickling import pickled
+
+__all__ = ["NetworkSetting", "Source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What makes a network: ``module:attribute`` with arguments, or a function by value if it cannot be imported.
+
+    >>> Source.of("my_networks:make", "network")
+    Source(function='my_networks:make', arguments=(), code=None)
+    >>> Source.of(lambda space, outputs: None, "network").function
+    ''
+    """
+
+    function: str = ""
+    """``module:attribute``; empty if the function cannot be imported."""
+    arguments: tuple[tuple[str, Any], ...] = ()
+    """Keyword arguments by name."""
+    code: bytes | None = None
+    """The pickled function, if it cannot be imported."""
+
+    def __post_init__(self) -> None:
+        if (self.code is None) == (self.function == "") or not isinstance(self.code, bytes | None):
+            raise SettingError(f"a source must have a function or its code, got {self.function!r} and {self.code!r}")
+        object.__setattr__(self, "arguments", tuple((name, value) for name, value in self.arguments))
+
+    @classmethod
+    def of(cls, given: Any, name: str) -> Source | None:
+        """Return the source that a setting gives; ``name`` is the setting's."""
+        if given is None or isinstance(given, Source):
+            return given
+        if isinstance(given, str):
+            module, colon, attribute = given.partition(":")
+            if not (module and colon and attribute):
+                raise SettingError(
+                    f"{name} must be a function that makes a torch.nn.Module, or its path "
+                    f"'module:function', got {given!r}"
+                )
+            return cls(given)
+        if not callable(given):
+            raise SettingError(f"{name} must be a function or class that makes a torch.nn.Module, got {given!r}")
+        if not isinstance(given, type) and hasattr(given, "named_parameters"):
+            raise SettingError(
+                f"{name} must be a function or class that makes a torch.nn.Module, got a module that is made already: "
+                f"each agent needs one of its own; give its class, or a function that makes it"
+            )
+        maker, arguments = given, {}
+        if isinstance(given, functools.partial) and not given.args:
+            maker, arguments = given.func, given.keywords
+        try:
+            path = maker.path if isinstance(maker, Imported) else path_of(maker)
+        except SettingError:
+            return cls(code=pickled(given, name, name))
+        return cls(path, tuple(arguments.items()))
+
+    def make(self, name: str, *given: Any) -> Any:
+        """Make a network from what the setting ``name`` gives to the function."""
+        maker = import_function(self.function, name) if self.code is None else cloudpickle.loads(self.code)
+        arguments = dict(self.arguments)
+        try:
+            inspect.signature(maker).bind(*given, **arguments)
+        except ValueError:
+            pass  # a builtin has no signature
+        except TypeError as error:
+            wanted = {1: "(observation_space)", 2: "(observation_space, outputs)"}[len(given)]
+            raise SettingError(f"{name} must be a function of {wanted}, got {self}: {error}") from error
+        return maker(*given, **arguments)
+
+    def __repr__(self) -> str:
+        code = None if self.code is None else f"<{hashlib.sha256(self.code).hexdigest()[:12]}>"
+        return f"Source(function={self.function!r}, arguments={self.arguments!r}, code={code})"
+
+    def __str__(self) -> str:
+        if self.code is not None:
+            return "a function that cannot be imported"
+        return ", ".join([self.function, *(f"{name}={value!r}" for name, value in self.arguments)])
+
+
+if TYPE_CHECKING:
+    NetworkSetting = Source | Callable[..., Any] | str | None
+else:
+    NetworkSetting = Source | None  # a config converts what it is given

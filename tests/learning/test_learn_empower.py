@@ -1,0 +1,58 @@
+"""Learned empowerment comes close to the exact one. Shares are 0 for a random robot and 1 for the exact one."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from motet import Settings, train
+from motet.algorithms.empower import EmpowerConfig
+from motet.evaluation.exact import compare_exact
+from motet.schedule import Linear, Staged, Stages
+from motet.worlds import Bushes, Rooms
+
+pytestmark = pytest.mark.slow
+
+TABLES = {
+    "tables": True, "profiles": "all", "learning_rate": 1.0, "robot_learning_rate": 1.0, "epsilon": 1.0,
+    "capacity": 20_000, "batch_size": 32,
+    "stages": Stages({"attainment": 500, "values": 500, "ramp": 2000, "full": None}, ("full",), "updates"),
+    "beta": Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 2000), "full": 5.0}),
+}  # fmt: skip
+
+
+def gaps(world, config, tmp_path, steps, seeds=(0, 1, 2), **settings):
+    for seed in seeds:
+        train(world, config, Settings(steps=steps, seed=seed, engine="serial", **settings), run=tmp_path / str(seed))
+        yield compare_exact(tmp_path / str(seed))
+
+
+def median(found, name):
+    return float(np.median([getattr(one, name) for one in found]))
+
+
+def test_in_a_corridor_of_four_steps(tmp_path):
+    found = list(gaps(functools.partial(Bushes, horizon=4), EmpowerConfig(), tmp_path, 20_000))
+    assert 0.95 <= median(found, "share") <= 1.03
+    assert median(found, "policy_error") <= 0.5 * median(found, "random_error")
+    assert median(found, "attainment_error") <= 0.03
+    assert median(found, "value") == pytest.approx(-9.949, rel=0.03)
+
+
+def test_in_a_corridor_of_twelve_steps(tmp_path):
+    found = list(gaps(functools.partial(Bushes, horizon=12), EmpowerConfig(), tmp_path, 30_000))
+    assert 0.9 <= median(found, "share") <= 1.05
+
+
+def test_where_a_human_is_locked_in(tmp_path):
+    world = functools.partial(Rooms, map="freeing", horizon=12)
+    found = list(gaps(world, EmpowerConfig(eagerness=20.0), tmp_path, 45_000))
+    assert 0.9 <= median(found, "share") <= 1.05
+    assert median(found, "agreement") >= 0.95
+
+
+def test_with_tables(tmp_path):
+    world = functools.partial(Bushes, horizon=4)
+    found = list(gaps(world, EmpowerConfig(**TABLES), tmp_path, 20_000, updates_per_step=0.4))
+    assert median(found, "attainment_error") <= 0.01
+    assert median(found, "policy_error") <= 0.02
