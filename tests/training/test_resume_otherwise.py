@@ -3,7 +3,9 @@
 import functools
 import itertools
 import json
+import math
 import multiprocessing
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from support.stand_in import StandIn
 
 from motet.algorithms import DQNConfig
 from motet.errors import ChildError
+from motet.pace import Pace
 from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits
 from motet.training import League, Settings
@@ -28,31 +31,41 @@ def status(run):
     return json.loads((run / "status.json").read_text())
 
 
-@pytest.mark.parametrize("keep_replay", [False, True])
+@pytest.fixture(scope="module", params=[False, True], ids=["rows gone", "keep_replay"])
+def trained(request, tmp_path_factory):
+    """A run of 200 steps in lockstep, and its result."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    settings = Settings(
+        steps=200, actors=2, worlds_per_actor=2, learner_processes=1, updates_per_step=0.5, slack=0,
+        keep_replay=request.param,
+    )  # fmt: skip
+    return run, train(GAME, CONFIG, settings, run=run), request.param
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"engine": "serial"}, {"actors": 3}, {"worlds_per_actor": 1, "actors": 4}, {"learner_processes": 2},
      {"engine": "serial", "updates_per_step": 0.1, "actors": 1}, {"slack": 16.0, "updates_per_step": 2.0}],
     ids=str,
 )  # fmt: skip
-def test_a_run_goes_on_otherwise_and_settles_what_was_before(changes, keep_replay, tmp_path):
-    run = tmp_path / "run"
-    settings = Settings(
-        steps=200, actors=2, worlds_per_actor=2, learner_processes=1, updates_per_step=0.5, slack=0,
-        keep_replay=keep_replay,
-    )  # fmt: skip
-    before, said = train(GAME, CONFIG, settings, run=run), []
+def test_a_run_goes_on_otherwise_and_settles_what_was_before(changes, trained, tmp_path):
+    first, before, keep_replay = trained
+    run, said = shutil.copytree(first, tmp_path / "run"), []
     after = resume(run, steps=100, world=GAME, algorithm=CONFIG, on_message=said.append, **changes)
-    ratio, slack = changes.get("updates_per_step", 0.5), changes.get("slack", 0)
+    pace = Pace(changes.get("updates_per_step", 0.5), changes.get("slack", 0))
     assert after.state == "done" and after.steps >= 300
-    # The warm-up begins again where the rows are gone.
     lanes = changes.get("actors", 2) * changes.get("worlds_per_actor", 2)
-    kept = keep_replay and lanes == 4 and "worlds_per_actor" not in changes
+    kept = keep_replay and not {"actors", "worlds_per_actor"} & changes.keys()
+    warm_up = 10 + lanes + 1
     for name, count in after.updates.items():
         new = count - before.updates[name]
-        due = ratio * (after.steps - before.steps - (0 if kept else 10 + lanes + 1))
-        # At either end an agent may be behind by what one step in each lane makes due (Pace.patience).
-        assert abs(new - due) <= slack + 2 * ratio * max(lanes, 4) + 1
+        if kept:
+            due = pace.due(after.steps, warm_up) - pace.due(before.steps, warm_up)
+        else:  # the warm-up begins again
+            due = pace.due(after.steps - before.steps, warm_up)
+        # Lockstep is exact. Otherwise every actor may do one more round while the learners are behind by the slack.
+        behind = 0 if pace.lockstep else pace.slack + math.ceil(pace.updates_per_step * lanes)
+        assert due - behind <= new <= due + pace.slack
     lost = sum(row["lost"] for row in status(run)["agents"])
     assert (lost > 0) == (keep_replay and not kept) == any("count as lost" in line for line in said)
     written = RunDirectory(run).config()["settings"]

@@ -90,8 +90,8 @@ def resume(
         wandb: Also send metrics to Weights & Biases.
         address: Address of the Ray cluster, if it has changed.
         engine: Another engine than before. Steps and updates so far count as settled with this and the next settings.
-        actors: Another number of actors. Rows that keep_replay has kept count as lost if the number of worlds changes.
-        worlds_per_actor: Another number of worlds of each actor.
+        actors: Another number of actors. Rows that keep_replay has kept then count as lost.
+        worlds_per_actor: Another number of worlds of each actor; kept rows likewise.
         learner_processes: Another number of learner processes.
         updates_per_step: Another number of updates per step.
         slack: Another slack.

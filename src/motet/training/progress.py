@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Any
 from motet.training.periods import StackRecord
 
 if TYPE_CHECKING:
-    from motet.training.roster import LearnedPolicy
     from motet.training.shared import SharedMemory
 
-__all__ = ["ActorProgress", "StackProgress", "warm_up_of"]
-
-
-def warm_up_of(policy: LearnedPolicy, lanes: int) -> int:
-    """Return the number of steps before the first update of a policy, see :attr:`StackProgress.warm_up`."""
-    settings = policy.settings
-    return max(settings.min_rows, settings.batch_size) + lanes * settings.n_step + settings.n_frames
+__all__ = ["ActorProgress", "StackProgress"]
 
 
 class StackProgress:
@@ -45,7 +38,7 @@ class StackProgress:
         """Number of lanes of each replay."""
         self.once = settings.once
         """Whether every row is read once."""
-        self.warm_up = warm_up_of(roster.policies[self.policies[0]], self.lanes)
+        self.warm_up = max(settings.min_rows, settings.batch_size) + self.lanes * settings.n_step + settings.n_frames
         """Steps before the first update: enough rows for a batch for any distribution of rows over lanes.
 
         The newest rows of a lane cannot be sampled, since the rest of their n-step return is not there yet.
@@ -125,6 +118,11 @@ class StackProgress:
         """Return the number of updates of a policy that are due by its steps and not done. Rests are not considered."""
         due = self._pace.due(self.counts()[position], self.warm_up)
         return due - self._done(self.policies[position])
+
+    def settle(self) -> None:
+        """Count the updates that are due as done, neither more nor less: the pace goes on from here."""
+        for i, policy in enumerate(self.policies):
+            self._shared.updates_before[policy] -= self.owed(i)
 
     def has_caught_up(self) -> bool:
         """Whether actors could continue for a while: at most half of the slack is due."""

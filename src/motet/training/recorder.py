@@ -453,6 +453,10 @@ def fill(
             stage=stages,
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
+        shared.board.learned.waived[list(stack)] = stages[:, 2]
+        progress = shared.progress(k)
+        if checkpoint.notes.get("settles") and not progress.once:
+            progress.settle()
 
 
 def _count_ended(shared: SharedMemory, ended: Sequence[Sequence[int]]) -> None:

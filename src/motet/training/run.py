@@ -184,8 +184,8 @@ def resume(
             that this user has trained on this machine need no trust.
         address: the address of the Ray cluster, if it has changed.
         engine: another engine than before, and likewise the other settings of how the run is played. Steps and updates
-            so far count as settled, and a new pace holds from there. If the number of worlds changes, rows that
-            ``keep_replay`` has kept count as lost.
+            so far count as settled, and a new pace holds from there. If ``actors`` or ``worlds_per_actor`` change,
+            rows that ``keep_replay`` has kept count as lost.
         actors: another number of actors.
         worlds_per_actor: another number of worlds of each actor.
         learner_processes: another number of learner processes.
